@@ -23,10 +23,12 @@ from mpidl.nn import (
     kernels,
 )
 from mpidl.nn.graph import Node, Value
+from mpidl.nn.layers.embedding import EmbeddingRows
 from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.local_contrast_normalisation import CroppedNormalisation
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.workspaces import Passes
-from mpidl.parameters import Box
+from mpidl.parameters import Box, Range
 
 #: Layers, each with the shape of one sample's inputs, or a list of shapes if the layer joins several.
 CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
@@ -59,7 +61,7 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (LocalContrastNormalisation(5, threshold=1.1), (6, 7, 2)),
     (LocalContrastNormalisation(1, threshold=0.5), (3, 2, 5)),
     (LocalContrastNormalisation(3), (5, 1, 1)),
-    (LocalContrastNormalisation(3, crop=[[1, 2], [0, 3]]), (8, 7, 2)),
+    (CroppedNormalisation(size=3, kept=(Range(1, 6), Range(0, 4))), (8, 7, 2)),
     *(
         case
         for layer in (MaxPool2d, AveragePool2d, L2Pool2d)
@@ -81,7 +83,7 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (LayerNormalisation(epsilon=0.1), (3, 5, 4)),
     (Dropout(0.4), (5, 3)),
     (Embedding(11, 3), (7,)),
-    (Embedding(11, 3, rows=[2, 8]), (7,)),
+    (EmbeddingRows(vocabulary=11, units=3, rows=Range(2, 8)), (7,)),
     (Flatten(), (3, 2, 5)),
     (Add("tanh"), [(3, 5), (3, 5), (3, 5)]),
     (Add("gelu"), [(7,), (7,)]),

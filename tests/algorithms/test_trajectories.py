@@ -165,7 +165,7 @@ DEFAULTS = {
     "fedprox": {"rate": 0.05, "window": 16, "mu": 0.01, "inner": "momentum", "dynamic": False},
     "hogwild": {},
     "sandblaster": {
-        "history": 10, "batch": 1.0, "overlap": 0.25, "unit": 2, "backups": True, "warm_start": 0, "warm_rate": 0.01,
+        "history": 10, "batch": 1.0, "overlap": 0.25, "unit": 2, "backups": True, "warm_start": 0,
         "tolerance": 0.0,
     },
     "softsync": {"n": 1, "modulate": True},

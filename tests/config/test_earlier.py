@@ -49,6 +49,11 @@ def test_a_target_accuracy_is_a_target():
     ("name", "table", "line"),
     [
         ("topology", {"standby": 1}, "topology.standby: 1, but every rank has work; leave the key out"),
+        (
+            "algorithm",
+            {"name": "sandblaster", "warm_rate": 0.1},
+            "algorithm.warm_rate: 0.1, but a warm start has a rate of 0.01; leave the key out",
+        ),
         ("test", 3, "test: expected a section, [test], found 3"),
         ("test", {"slow_workr": 1}, "debug.slow_workr: unknown key, did you mean 'slow_worker'?"),
         ("topology", 3, "topology: expected a section, [topology], found 3"),

@@ -10,7 +10,9 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.nn import Concatenate, Dense, Embedding, Flatten, Network, kernels
+from mpidl.nn.layers.embedding import EmbeddingRows
 from mpidl.nn.layers.workspace import Workspace
+from mpidl.parameters import Range
 
 
 def test_outputs_are_rows_and_their_gradients_add_up():
@@ -25,7 +27,7 @@ def test_outputs_are_rows_and_their_gradients_add_up():
 
 
 def test_a_part_of_the_rows_leaves_other_words_at_zero():
-    alone = Alone(Embedding(9, 2, rows=[3, 5]), (4,), samples=1)
+    alone = Alone(EmbeddingRows(vocabulary=9, units=2, rows=Range(3, 5)), (4,), samples=1)
     alone.inputs[0][...] = [[2, 3, 4, 5]]
     weight = alone.parameters["weight"]
     assert weight.shape == (2, 2)
@@ -34,13 +36,6 @@ def test_a_part_of_the_rows_leaves_other_words_at_zero():
     alone.inputs[0][0, 0] = 9
     with pytest.raises(UsageError, match=r"^an id of 9, the embedding has a vocabulary of 9$"):
         alone.forward()
-
-
-@pytest.mark.parametrize("rows", [[2, 2], [0, 10], [5, 3]])
-def test_rows_that_the_vocabulary_lacks_are_one_line(rows):
-    with pytest.raises(UsageError) as error:
-        Embedding(9, 2, rows=rows)
-    assert str(error.value) == f"rows: {rows}, expected a range within the vocabulary of 9"
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])

@@ -78,7 +78,6 @@ CASES = [
     (Dropout(0.4), [(7, 6, 9)], IMAGE),
     (Embedding(11, 7), [(5,)], ("rows", "units")),
     (Embedding(9, 6), [(3, 4)], ("rows", "units")),
-    (Embedding(19, 6, rows=[3, 14]), [(5,)], ("rows", "units")),
     (Flatten(), [(7, 2, 5)], ("rows",)),
     (Add("tanh"), [(7, 6, 9)] * 3, IMAGE),
     (Add("gelu"), [(7,)] * 2, ROW),

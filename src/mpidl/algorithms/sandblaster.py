@@ -26,7 +26,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
-from mpidl.schema import Count, Natural, NonNegative, Positive
+from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
 
 #: Vectors on the shards besides the parameters, the gradient and the history.
@@ -57,8 +57,6 @@ class Sandblaster(Coordinated):
         Whether outstanding units near the end of a batch are assigned to a second replica.
     warm_start : int
         Number of epochs of an initial run of Downpour, with Adagrad on the servers (the paper's hybrid).
-    warm_rate : float
-        Learning rate of the warm start.
     tolerance : float
         The run ends when the Euclidean norm of the gradient is below it.
     """
@@ -73,7 +71,6 @@ class Sandblaster(Coordinated):
     unit: Count = 2
     backups: bool = True
     warm_start: Natural = 0
-    warm_rate: Positive = 0.01
     tolerance: NonNegative = 0.0
 
     def vectors(self) -> tuple[str, ...]:
@@ -106,7 +103,7 @@ class Sandblaster(Coordinated):
 
     def warm_start_run(self) -> WarmStart | None:
         """Return the warm start of the paper's hybrid."""
-        return WarmStart(Downpour(), Adagrad(self.warm_rate), self.warm_start) if self.warm_start else None
+        return WarmStart(Downpour(), Adagrad(0.01), self.warm_start) if self.warm_start else None
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         if deterministic:

@@ -14,6 +14,7 @@ RENAMED = {"test": "debug"}
 #: Removed keys that had one valid value, and the reason in the error for any other.
 RETIRED = {
     ("topology", "standby"): (0, "every rank has work"),
+    ("algorithm", "warm_rate"): (0.01, "a warm start has a rate of 0.01"),
 }
 
 #: Removed keys that had no effect on training.

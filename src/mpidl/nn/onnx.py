@@ -197,9 +197,7 @@ def _embedding(graph: _Graph, layer: Embedding, shapes: Any, inputs: list[str]) 
     ids = inputs[0]
     if ids != "inputs":
         ids = graph.add("Cast", [graph.add("Round", [ids])], to=graph.integer)
-    weight = np.zeros((layer.vocabulary, layer.units), graph.dtype)
-    weight[slice(*layer.rows) if layer.rows else slice(None)] = graph.parameters["weight"]
-    return graph.add("Gather", [graph.constant("weight", weight), ids])
+    return graph.add("Gather", [graph.constant("weight", graph.parameters["weight"]), ids])
 
 
 def _add(graph: _Graph, layer: Add, shapes: Any, inputs: list[str]) -> str:

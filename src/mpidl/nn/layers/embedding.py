@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import Meta
 
 from mpidl.errors import UsageError
 from mpidl.nn.cuts import divided_by
@@ -16,7 +15,7 @@ from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
-from mpidl.schema import choose
+from mpidl.schema import Count, choose
 
 
 @dataclass(frozen=True)
@@ -31,39 +30,28 @@ class Embedding(Layer):
         Length of a row. The outputs have the inputs' shape with this axis appended.
     initialiser
         A name in `INITIALISERS`.
-    rows
-        The part of the vocabulary, [first, one past the last], with rows in the weight; all by default. The outputs of
-        other ids are zero.
     """
 
     type: ClassVar[str] = "embedding"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "units")
     takes_integers: ClassVar[bool] = True
 
-    vocabulary: Annotated[int, Meta(ge=1)]
-    units: Annotated[int, Meta(ge=1)]
+    vocabulary: Count
+    units: Count
     initialiser: str = "lecun_normal"
-    rows: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=2, max_length=2)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choose(INITIALISERS, "initialiser", self.initialiser)
-        first, stop = self._rows
-        if not first < stop <= self.vocabulary:
-            raise UsageError(f"rows: {[first, stop]}, expected a range within the vocabulary of {self.vocabulary}")
-
-    @property
-    def _rows(self) -> Range:
-        return Range(0, self.vocabulary) if self.rows is None else Range(*self.rows)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.units)
 
     def parameters(self, input_shape: Shape) -> dict[str, Shape]:
-        return {"weight": (self._rows.size, self.units)}
+        return {"weight": (self.vocabulary, self.units)}
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        units, weight = box.ranges[-1], Box((Range(0, self._rows.size), box.ranges[-1]))
+        units, weight = box.ranges[-1], Box((Range(0, self.vocabulary), box.ranges[-1]))
         return Piece(replace(self, units=units.size), (Box(box.ranges[:-1]),), box, {"weight": weight})
 
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
@@ -75,10 +63,9 @@ class Embedding(Layer):
         if how == "units":
             units = divided_by("units", self.units, parts)[number]
             return [self.piece(Box((*outputs.ranges[:-1], units)), shape)]
-        own = divided_by("rows of the vocabulary", self._rows.size, parts)[number]
-        layer = replace(self, rows=list(own.shift(self._rows.start)))
+        own = divided_by("rows of the vocabulary", self.vocabulary, parts)[number]
         weight = Box((own, Range(0, self.units)))
-        return [Piece(layer, (Box.whole(shape),), outputs, {"weight": weight})]
+        return [Piece(EmbeddingRows(**vars(self), rows=own), (Box.whole(shape),), outputs, {"weight": weight})]
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         # The fan-in is 1, whatever the vocabulary: a single row reaches an output.
@@ -86,8 +73,7 @@ class Embedding(Layer):
         values *= sqrt(shape[0])
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
-        found = {"rounded": Buffer(input_shape), "ids": Buffer(input_shape, "int64")}
-        return found if self.rows is None else found | {"others": Buffer(input_shape, "bool")}
+        return {"rounded": Buffer(input_shape), "ids": Buffer(input_shape, "int64")}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         ids = work.buffers["ids"]
@@ -102,23 +88,11 @@ class Embedding(Layer):
         for extreme in (int(ids.min()), int(ids.max())):
             if not 0 <= extreme < self.vocabulary:
                 raise UsageError(f"an id of {extreme}, the embedding has a vocabulary of {self.vocabulary}")
-        if self.rows is not None:
-            self._find_others(work, ids)
+        self.find_rows(work, ids)
         work.kernels.take_rows(work.parameters["weight"], ids.reshape(-1), outputs.reshape(-1, self.units))
-        self._leave_out(work, outputs)
 
-    def _find_others(self, work: Workspace, ids: Any) -> None:
-        """Replace ids by indices of rows, and mark those without a row."""
-        others, (first, stop) = work.buffers["others"], self._rows
-        ids -= first
-        # Ids below the first row are larger than all others as unsigned numbers.
-        work.xp.greater_equal(ids.view("uint64"), stop - first, out=others)
-        work.xp.copyto(ids, 0, where=others)
-
-    def _leave_out(self, work: Workspace, values: Any) -> None:
-        """Set the values of ids without a row to zero."""
-        if self.rows is not None:
-            work.xp.copyto(values, 0, where=work.buffers["others"][..., None])
+    def find_rows(self, work: Workspace, ids: Any) -> None:
+        """Replace ids, shape (n, *input_shape), by indices of rows of the weight."""
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
@@ -129,6 +103,45 @@ class Embedding(Layer):
     def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
         gradient = work.gradients["weight"]
         gradient.fill(0)
-        self._leave_out(work, output_gradient)
         rows = output_gradient.reshape(-1, self.units)
         work.kernels.add_to_rows(gradient, work.buffers["ids"].reshape(-1), rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRows(Embedding):
+    """The piece of an embedding that has some of its rows; the outputs of other ids are zero.
+
+    Attributes
+    ----------
+    rows
+        The ids whose rows are in the weight.
+    """
+
+    rows: Range
+
+    def parameters(self, input_shape: Shape) -> dict[str, Shape]:
+        return {"weight": (self.rows.size, self.units)}
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        return super().buffers(input_shape) | {"others": Buffer(input_shape, "bool")}
+
+    def find_rows(self, work: Workspace, ids: Any) -> None:
+        """Mark ids of other rows, and replace them by 0."""
+        others = work.buffers["others"]
+        ids -= self.rows.start
+        # Ids below the first row are larger than all others as unsigned numbers.
+        work.xp.greater_equal(ids.view("uint64"), self.rows.size, out=others)
+        work.xp.copyto(ids, 0, where=others)
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        super().forward(work, inputs, outputs)
+        self._leave_out(work, outputs)
+
+    def backward_weights(self, work: Workspace, inputs: Any, output_gradient: Any) -> None:
+        self._leave_out(work, output_gradient)
+        super().backward_weights(work, inputs, output_gradient)
+
+    @staticmethod
+    def _leave_out(work: Workspace, values: Any) -> None:
+        """Set the values of ids of other rows to zero."""
+        work.xp.copyto(values, 0, where=work.buffers["others"][..., None])

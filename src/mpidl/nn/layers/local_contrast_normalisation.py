@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar
-
-from msgspec import Meta
+from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.nn.sliding_windows import Padding
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
-
-#: Pixels [before, after].
-Sides = Annotated[list[Padding], Meta(min_length=2, max_length=2)]
+from mpidl.schema import Count, Positive
 
 
 @dataclass(frozen=True)
@@ -34,16 +29,13 @@ class LocalContrastNormalisation(Layer):
         window sums to 1, even at a border.
     threshold
         Lower bound of the divisor, greater than zero.
-    crop
-        Pixels to crop from the outputs: [[top, bottom], [left, right]]; none by default.
     """
 
     type: ClassVar[str] = "local_contrast_normalisation"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles")
 
-    size: Annotated[int, Meta(ge=1)] = 9
-    threshold: Annotated[float, Meta(gt=0)] = 0.01
-    crop: Annotated[list[Sides], Meta(min_length=2, max_length=2)] | None = None
+    size: Count = 9
+    threshold: Positive = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,19 +45,11 @@ class LocalContrastNormalisation(Layer):
     def output_shape(self, input_shape: Shape) -> Shape:
         if len(input_shape) not in (2, 3):
             raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
-        if self.crop is None:
-            return input_shape
-        height, width = (extent - sum(sides) for extent, sides in zip(input_shape[:2], self.crop, strict=True))
-        if min(height, width) < 1:
-            raise UsageError(f"crop: {self.crop} leaves nothing of {input_shape[0]} x {input_shape[1]} pixels")
-        return (height, width, *input_shape[2:])
+        return input_shape
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
         names = ("offset", "deviation", "first", "second", "half")
-        found = {name: Buffer(input_shape[:2]) for name in names}
-        if self.crop is not None:
-            found |= {"uncropped": Buffer(input_shape), "uncropped_gradient": Buffer(input_shape)}
-        return found
+        return {name: Buffer(input_shape[:2]) for name in names}
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
         """Crop pixels nearer to a cut than twice the radius, because they depend on pixels beyond it."""
@@ -74,25 +58,10 @@ class LocalContrastNormalisation(Layer):
             Range(max(0, own.start - reach), min(extent, own.stop + reach))
             for own, extent in zip(box.ranges[:2], shape[:2], strict=True)
         ]
-        crop = [
-            [own.start - taken.start, taken.stop - own.stop] for own, taken in zip(box.ranges[:2], inside, strict=True)
-        ]
-        return Piece(replace(self, crop=crop), (Box((*inside, *box.ranges[2:])),), box, {})
-
-    def _cropped(self, images: Any) -> Any:
-        """Return a view of the images (n, height, width, ...) without the cropped pixels."""
-        (top, bottom), (left, right) = self.crop or [[0, 0], [0, 0]]
-        height, width = images.shape[1:3]
-        return images[:, top : height - bottom, left : width - right]
+        kept = tuple(own.shift(-taken.start) for own, taken in zip(box.ranges[:2], inside, strict=True))
+        return Piece(CroppedNormalisation(**vars(self), kept=kept), (Box((*inside, *box.ranges[2:])),), box, {})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        if self.crop is None:
-            self._normalise(work, inputs, outputs)
-        else:
-            self._normalise(work, inputs, work.buffers["uncropped"])
-            work.xp.copyto(outputs, self._cropped(work.buffers["uncropped"]))
-
-    def _normalise(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, local = planes["offset"], planes["deviation"], planes["first"]
         images, square = inputs.reshape(offset.size, -1), planes["second"]
@@ -112,11 +81,6 @@ class LocalContrastNormalisation(Layer):
     ) -> None:
         if input_gradient is None:
             return
-        if self.crop is not None:
-            cropped, outputs = output_gradient, work.buffers["uncropped"]
-            output_gradient = work.buffers["uncropped_gradient"]
-            output_gradient.fill(0)
-            work.xp.copyto(self._cropped(output_gradient), cropped)
         xp, kernels, planes = work.xp, work.kernels, work.buffers
         offset, deviation, slopes, shifts = (planes[name] for name in ("offset", "deviation", "first", "second"))
         known = [each.reshape(deviation.size, -1) for each in (outputs, output_gradient)] + [deviation.reshape(-1)]
@@ -140,6 +104,45 @@ class LocalContrastNormalisation(Layer):
         work.kernels.matmul(down.T if transposed else down, planes, half)
         across = across if transposed else across.T
         work.kernels.matmul(half.reshape(-1, width), across, result.reshape(-1, width))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CroppedNormalisation(LocalContrastNormalisation):
+    """The piece of a local contrast normalisation whose outputs are some of the pixels.
+
+    Attributes
+    ----------
+    kept
+        The rows and the columns of the inputs that have outputs.
+    """
+
+    kept: tuple[Range, Range]
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        return (*(own.size for own in self.kept), *input_shape[2:])
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        whole = Buffer(input_shape)
+        return super().buffers(input_shape) | {"uncropped": whole, "uncropped_gradient": whole}
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        super().forward(work, inputs, work.buffers["uncropped"])
+        work.xp.copyto(outputs, self._cropped(work.buffers["uncropped"]))
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
+    ) -> None:
+        if input_gradient is None:
+            return
+        uncropped, gradient = work.buffers["uncropped"], work.buffers["uncropped_gradient"]
+        gradient.fill(0)
+        work.xp.copyto(self._cropped(gradient), output_gradient)
+        super().backward_inputs(work, inputs, uncropped, gradient, input_gradient)
+
+    def _cropped(self, images: Any) -> Any:
+        """Return a view of the kept pixels of images (n, height, width, ...)."""
+        down, across = self.kept
+        return images[:, slice(*down), slice(*across)]
 
 
 @cache
