@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
-
-from msgspec import Meta
 
 from mpidl import schema
 from mpidl.config import toml
 from mpidl.errors import UsageError
 from mpidl.partition.costs import Costs
 from mpidl.paths import whole
-from mpidl.schema import Checked
-
-Speed = Annotated[float, Meta(gt=0)]
-Seconds = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=1)]
+from mpidl.schema import Checked, Count, NonNegative, Positive
 
 HEADER = "# Measured by `mpidl doctor --save`: bytes, operations of floating point, seconds.\n"
 
@@ -53,13 +46,13 @@ class Node(Measurement):
 
     cores: Count
     memory: Count
-    memcpy: Speed
-    update: Speed
-    flops: Speed
-    flops_of: dict[str, Speed] = field(default_factory=dict)
-    parameter_bandwidth: Speed = Costs.parameter_bandwidth
-    elements: Speed = Costs.elements
-    elements_of: dict[str, Speed] = field(default_factory=dict)
+    memcpy: Positive
+    update: Positive
+    flops: Positive
+    flops_of: dict[str, Positive] = field(default_factory=dict)
+    parameter_bandwidth: Positive = Costs.parameter_bandwidth
+    elements: Positive = Costs.elements
+    elements_of: dict[str, Positive] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +67,12 @@ class Link(Measurement):
         Seconds of the same with 8 bytes.
     """
 
-    push_bandwidth: Speed
-    fetch_bandwidth: Speed
-    send_bandwidth: Speed
-    push_latency: Seconds
-    fetch_latency: Seconds
-    send_latency: Seconds
+    push_bandwidth: Positive
+    fetch_bandwidth: Positive
+    send_bandwidth: Positive
+    push_latency: NonNegative
+    fetch_latency: NonNegative
+    send_latency: NonNegative
 
 
 @dataclass(frozen=True)

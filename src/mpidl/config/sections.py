@@ -20,10 +20,7 @@ from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
 from mpidl.nn.groups import Group
 from mpidl.paths import user_path
-from mpidl.schema import Checked
-
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
+from mpidl.schema import Checked, Count, Fraction, Natural, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -63,12 +60,12 @@ class RunSection(Checked):
     dir: Annotated[str, Meta(min_length=1)] = "runs"
     epochs: Count | None = None
     steps: Count | None = None
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Natural = 0
     deterministic: bool = False
     metrics: tuple[str, ...] = ()
     target: str | None = None
     patience: Count | None = None
-    report: Seconds = 10.0
+    report: Positive = 10.0
     terminate_on_nan: bool = True
 
     def __post_init__(self) -> None:
@@ -211,9 +208,9 @@ class ModelSection(Checked):
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
     factory: str | None = None
     loss: str | None = None
-    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    l2: Annotated[float, Meta(ge=0)] = 0.0
-    clip: Annotated[float, Meta(gt=0)] | None = None
+    label_smoothing: Fraction = 0.0
+    l2: NonNegative = 0.0
+    clip: Positive | None = None
     dtype: Literal["float32", "float64"] = "float32"
     autocast: Literal["bfloat16"] | None = None
     compile: bool = False
@@ -266,7 +263,7 @@ class CheckpointSection(Checked):
         Number of checkpoints to keep besides the first and the last.
     """
 
-    every: Seconds = 60.0
+    every: Positive = 60.0
     keep: Count = 3
 
 
@@ -308,9 +305,9 @@ class DebugSection(Checked):
         Least time of any worker's gradient in seconds, before `slow_factor`.
     """
 
-    slow_worker: Annotated[int, Meta(ge=0)] | None = None
+    slow_worker: Natural | None = None
     slow_factor: Annotated[float, Meta(ge=1)] = 10.0
-    gradient_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    gradient_seconds: NonNegative = 0.0
 
     def delay(self, worker: int) -> Callable[[float], float]:
         """Return a function from the seconds of a worker's gradient to the seconds to sleep after it."""

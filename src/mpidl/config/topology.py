@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.config.sections import Count, RunSection
+from mpidl.config.sections import RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Count
 from mpidl.topology.roles import Roles, assign, check_number
 
 

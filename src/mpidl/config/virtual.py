@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
 from mpidl.errors import UsageError
 from mpidl.paths import measured_file, user_path
-from mpidl.schema import Checked
-
-Positive = Annotated[float, Meta(gt=0)]
+from mpidl.schema import Checked, Count, Natural, Positive
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Slow(Checked):
         Factor of the time of its gradients.
     """
 
-    replica: Annotated[int, Meta(ge=0)]
+    replica: Natural
     factor: Positive = 10.0
 
 
@@ -67,8 +63,8 @@ class VirtualSection(Checked):
     service: str | float | None = None
     bandwidth: Positive | None = None
     memory_bandwidth: Positive | None = None
-    ranks_per_node: Annotated[int, Meta(ge=1)] | None = None
-    cores: Annotated[int, Meta(ge=1)] | None = None
+    ranks_per_node: Count | None = None
+    cores: Count | None = None
     slow: tuple[Slow, ...] = ()
     death: tuple[Death, ...] = ()
 

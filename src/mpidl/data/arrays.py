@@ -6,9 +6,8 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,7 +16,7 @@ from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, targ
 from mpidl.data.dataset import PYTHON, ArraySplit, Dataset, Split
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.paths import user_path
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class ArrayFiles(Checked):
 
     name: ClassVar[str] = "arrays"
     path: str
-    classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    classes: Count | None = None
 
     def open(self) -> Dataset:
         path = user_path(self.path)

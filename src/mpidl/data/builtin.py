@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch, outside
 from mpidl.data.dataset import ArraySplit, Dataset, Split
 from mpidl.data.hdf5_files import open_columns
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Count, Natural, NonNegative
 
 FILE = Path(__file__).with_name("digits.h5")
 
@@ -60,12 +60,12 @@ class Synthetic(Checked):
     """
 
     name: ClassVar[str] = "synthetic"
-    samples: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    test_samples: Annotated[int, msgspec.Meta(ge=1)] = 1_000
-    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=1)], ...], msgspec.Meta(min_length=1)] = (64,)
-    classes: Annotated[int, msgspec.Meta(ge=1)] = 10
-    noise: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    samples: Count = 10_000
+    test_samples: Count = 1_000
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (64,)
+    classes: Count = 10
+    noise: NonNegative = 1.0
+    seed: Natural = 0
 
     def open(self) -> Dataset:
         table = Table(self)

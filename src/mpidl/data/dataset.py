@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from math import prod
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import xxhash
-from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from mpidl.data.batch import Batch, Gatherer, Minibatch
@@ -28,9 +27,7 @@ from mpidl.data.columns import (
     target_dtype,
 )
 from mpidl.errors import UsageError, quoted
-from mpidl.schema import LARGEST, convert
-
-Count = Annotated[int, Meta(ge=1)]
+from mpidl.schema import LARGEST, Count, convert
 
 SAMPLES_PER_CHECKSUM = 32
 #: The ``data.source`` of runs whose data come from a Python script.

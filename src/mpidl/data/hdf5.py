@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +15,7 @@ from mpidl.data.columns import Column, check, check_finite, input_dtype, target_
 from mpidl.data.dataset import Dataset, Split
 from mpidl.data.hdf5_files import VALIDATION, first_line, found_files, open_columns
 from mpidl.errors import MpidlError, UsageError
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Hdf5(Checked):
 
     name: ClassVar[str] = "hdf5"
     path: str | list[str]
-    classes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    classes: Count | None = None
 
     def open(self) -> Dataset:
         columns = open_columns(found_files(self.path))

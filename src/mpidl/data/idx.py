@@ -11,9 +11,8 @@ import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +20,7 @@ from mpidl.data.columns import Column, check
 from mpidl.data.dataset import ArraySplit, Dataset
 from mpidl.errors import UsageError
 from mpidl.paths import user_path
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Count
 
 BYTES_MAGIC = 0x0800
 BYTES_PER_READ = 1 << 18
@@ -44,7 +43,7 @@ class Idx(Checked):
 
     name: ClassVar[str] = "idx"
     path: str
-    classes: Annotated[int, msgspec.Meta(ge=1)] = 10
+    classes: Count = 10
 
     def open(self) -> Dataset:
         directory = user_path(self.path)

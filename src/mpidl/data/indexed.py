@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 import xxhash
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, Prepared, outside
 from mpidl.data.batch_maker import BatchMaker, leaves
-from mpidl.data.dataset import PYTHON, Count, Dataset, Split, opened
+from mpidl.data.dataset import PYTHON, Dataset, Split, opened
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
 from mpidl.functions import call, check_name
-from mpidl.schema import Checked, convert
+from mpidl.schema import Checked, Count, Natural, convert
 
 SAMPLES_PER_CHECKSUM = 16
 #: Batches that each worker makes ahead.
@@ -78,7 +76,7 @@ class Indexed:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name, annotation in (("classes", Count | None), ("workers", Annotated[int, Meta(ge=0)])):
+        for name, annotation in (("classes", Count | None), ("workers", Natural)):
             object.__setattr__(self, name, convert(getattr(self, name), annotation, f"Indexed.{name}"))
         for name in ("collate", "weight"):
             if (function := getattr(self, name)) is not None and not callable(function):
@@ -180,7 +178,7 @@ class Factory(Checked):
 
     name: ClassVar[str] = "factory"
     factory: str
-    workers: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    workers: Natural | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch, Prepared
 from mpidl.data.dataset import Dataset, Split
 from mpidl.errors import UsageError
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Natural, NonNegative, Positive
 
 #: Batches that are prepared ahead: a loader prepares one before it gathers the previous one.
 AHEAD = 2
@@ -39,8 +39,8 @@ class Augmentation(Checked):
 
     reflect: bool = False
     rotate: Annotated[float, msgspec.Meta(ge=0, le=180)] = 0.0
-    translate: Annotated[int, msgspec.Meta(ge=0)] = 0
-    noise: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    translate: Natural = 0
+    noise: NonNegative = 0.0
 
 
 def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Dataset:
@@ -133,9 +133,6 @@ class Augmented(Split):
         """Wait until the background thread is idle."""
         if self._last is not None:
             wait([self._last])
-
-
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True)

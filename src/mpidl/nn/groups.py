@@ -16,7 +16,7 @@ from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
-from mpidl.schema import Checked
+from mpidl.schema import Checked, NonNegative
 
 #: Maximum number of names in an error.
 NAMES = 5
@@ -41,8 +41,8 @@ class Group(Checked):
     """
 
     match: Annotated[str, Meta(min_length=1)]
-    rate: Annotated[float, Meta(ge=0)] = 1.0
-    weight_decay: Annotated[float, Meta(ge=0)] | None = None
+    rate: NonNegative = 1.0
+    weight_decay: NonNegative | None = None
     frozen: bool = False
 
 

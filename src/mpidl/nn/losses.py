@@ -10,14 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, nan, sqrt
-from typing import Annotated, Any, ClassVar
-
-from msgspec import Meta
+from typing import Any, ClassVar
 
 from mpidl.nn.activations import sigmoid
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
-from mpidl.schema import Checked
+from mpidl.schema import Checked, Fraction, NonNegative, Positive
 
 
 def are_classes(targets: Any) -> bool:
@@ -97,7 +95,7 @@ class SoftmaxCrossEntropy(Checked, Loss):
 
     name: ClassVar[str] = "softmax_cross_entropy"
 
-    smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    smoothing: Fraction = 0.0
 
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
@@ -197,8 +195,8 @@ class Regularisation(Checked):
         Maximum Euclidean norm of the gradient, which is scaled down if necessary.
     """
 
-    l2: Annotated[float, Meta(ge=0)] = 0.0
-    clip: Annotated[float, Meta(gt=0)] | None = None
+    l2: NonNegative = 0.0
+    clip: Positive | None = None
 
     def penalise(self, weights: Sequence[Range], parameters: Any, gradient: Any) -> float:
         """Return the penalty of some ranges of the parameters (size,), and add its gradient in place."""

@@ -8,16 +8,15 @@ from msgspec import Meta
 
 from mpidl.errors import UsageError
 from mpidl.parameters.ranges import Range
+from mpidl.schema import Count, Natural
 
 Shape = tuple[int, ...]
 
-Count = Annotated[int, Meta(ge=1)]
-Padding = Annotated[int, Meta(ge=0)]
 #: The value of a configuration key: one number for both directions, or [vertical, horizontal].
 Pair = Count | Annotated[list[Count], Meta(min_length=2, max_length=2)]
 #: One number for all sides, or [vertical, horizontal], each one number for both sides or [before, after].
-Sides = Padding | Annotated[list[Padding], Meta(min_length=2, max_length=2)]
-PaddingPair = Padding | Annotated[list[Sides], Meta(min_length=2, max_length=2)] | Literal["same", "valid"]
+Sides = Natural | Annotated[list[Natural], Meta(min_length=2, max_length=2)]
+PaddingPair = Natural | Annotated[list[Sides], Meta(min_length=2, max_length=2)] | Literal["same", "valid"]
 
 
 class SlidingWindows(NamedTuple):

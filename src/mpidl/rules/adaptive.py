@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from msgspec import Meta
-
-from mpidl.rules.rule import Fraction, Positive, Rule
+from mpidl.rules.rule import Rule
+from mpidl.schema import Fraction, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class Adamw(Adam):
 
     name: ClassVar[str] = "adamw"
 
-    weight_decay: Annotated[float, Meta(ge=0)] = 0.01
+    weight_decay: NonNegative = 0.01
 
     def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
         return *super().coefficients(step, rate), 1 - rate * self.weight_decay

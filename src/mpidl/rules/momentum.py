@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpidl.rules.rule import Fraction, Positive, Rule
+from mpidl.rules.rule import Rule
+from mpidl.schema import Fraction, Positive
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from mpidl.rules.scalar import ScalarForm
 from mpidl.schema import Checked
-
-Positive = Annotated[float, Meta(gt=0)]
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Rule(Checked, ScalarForm):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from mpidl.errors import UsageError, quoted
-from mpidl.schema import Checked
+from mpidl.schema import Checked, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class RateSchedule(Checked):
     """
 
     schedule: Literal["constant", "steps", "cosine"] = "constant"
-    epochs: list[Annotated[float, Meta(gt=0)]] | None = None
+    epochs: list[Positive] | None = None
     factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    warm_up: Annotated[float, Meta(ge=0)] = 0.0
+    warm_up: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from msgspec import Meta
 
 from mpidl.engines.virtual.cut import UNCUT, Cut
 from mpidl.errors import UsageError, quoted
+from mpidl.schema import Natural, Positive
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Roles
 from mpidl.wire import Wire
@@ -138,8 +138,8 @@ class Death:
         Time of its return, in seconds of virtual time. By default it never returns.
     """
 
-    replica: Annotated[int, Meta(ge=0)]
-    at: Annotated[float, Meta(gt=0)]
+    replica: Natural
+    at: Positive
     returns: float | None = None
 
     def __post_init__(self) -> None:

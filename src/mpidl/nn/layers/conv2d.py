@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import Meta
 
 from mpidl.errors import UsageError
 from mpidl.nn import winograd
@@ -18,6 +17,7 @@ from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range, split
+from mpidl.schema import Count
 
 #: Elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.
 PATCHES, PATCHES_ON_DEVICE = 1 << 19, 1 << 25
@@ -44,7 +44,7 @@ class Convolution(Weighted, ByRows):
 
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels")
 
-    channels: Annotated[int, Meta(ge=1)]
+    channels: Count
     size: Pair = 3
     activation: str = "identity"
     initialiser: str = "he_uniform"
@@ -75,7 +75,7 @@ class Conv2d(Convolution):
 
     type: ClassVar[str] = "conv2d"
 
-    groups: Annotated[int, Meta(ge=1)] = 1
+    groups: Count = 1
 
     def windows(self, input_shape: Shape) -> SlidingWindows:
         found = super().windows(input_shape)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Annotated, Any, ClassVar
-
-from msgspec import Meta
+from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
 from mpidl.nn.cuts import divide, divided_by
@@ -15,6 +13,7 @@ from mpidl.nn.layers.parameterless import Activation
 from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
+from mpidl.schema import Count
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Dense(Weighted):
     type: ClassVar[str] = "dense"
     cuts: ClassVar[tuple[str, ...]] = ("units", "inputs")
 
-    units: Annotated[int, Meta(ge=1)]
+    units: Count
     activation: str = "identity"
     initialiser: str = "glorot_uniform"
     bias: bool = True

@@ -13,6 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.nn.layers.layer import Activated, Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Sums, Workspace
 from mpidl.parameters.box import Box
+from mpidl.schema import Positive
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class BatchNormalisation(Activated):
 
     activation: str = "identity"
     momentum: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+    epsilon: Positive = 1e-5
 
     def output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -171,7 +172,7 @@ class LayerNormalisation(Layer):
     type: ClassVar[str] = "layer_normalisation"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles")
 
-    epsilon: Annotated[float, Meta(gt=0)] = 1e-5
+    epsilon: Positive = 1e-5
 
     @property
     def mixes(self) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Any, ClassVar
-
-from msgspec import Meta
+from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
 from mpidl.nn.activations import ACTIVATIONS
@@ -15,6 +13,7 @@ from mpidl.nn.layers.layer import Activated, Joining, Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
+from mpidl.schema import Fraction
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Dropout(Layer):
     type: ClassVar[str] = "dropout"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
-    rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    rate: Fraction = 0.5
 
     def output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
