@@ -58,8 +58,9 @@ class LocalContrastNormalisation(Layer):
             Range(max(0, own.start - reach), min(extent, own.stop + reach))
             for own, extent in zip(box.ranges[:2], shape[:2], strict=True)
         ]
-        kept = tuple(own.shift(-taken.start) for own, taken in zip(box.ranges[:2], inside, strict=True))
-        return Piece(CroppedNormalisation(**vars(self), kept=kept), (Box((*inside, *box.ranges[2:])),), box, {})
+        down, across = (own.shift(-taken.start) for own, taken in zip(box.ranges[:2], inside, strict=True))
+        layer = CroppedNormalisation(**vars(self), kept=(down, across))
+        return Piece(layer, (Box((*inside, *box.ranges[2:])),), box, {})
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
         xp, kernels, planes = work.xp, work.kernels, work.buffers
