@@ -226,7 +226,7 @@ def test_every_algorithm_without_a_coordinator_is_predicted(name):
 def test_what_is_not_predicted(tmp_path, monkeypatch):
     found = propose(config(algorithm={"name": "sandblaster"}, topology={"servers": 2}), 6)
     assert (found["candidates"], found["proposal"]["servers"]) == ([], 2)
-    assert found["why"] == ["no speed is predicted: the steps of sandblaster depend on what it finds"]
+    assert found["why"] == ["no speed is predicted: the steps of sandblaster depend on their results"]
     (tmp_path / "unknown_model.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     unknown = {"factory": "unknown_model:make"}
@@ -318,8 +318,8 @@ def test_the_text():
     reasons = lines[lines.index("proposed: 6 servers and 9 replicas") + 1 :]
     assert reasons[1].startswith("- a step takes ")
     assert ", a gradient alone 20 ms; each replica fetches 622 kB and pushes " in reasons[1]
-    assert reasons[2].startswith("- the fullest network card carries ")
-    assert reasons[2].endswith(" % of what it can")
+    assert reasons[2].startswith("- the busiest network card carries ")
+    assert reasons[2].endswith(" % of its capacity")
     assert [line.partition(" would give ")[0] for line in reasons[3:6]] == [
         "- 4 servers", "- 9 servers", "- replicas of 2 ranks and 6 servers",
     ]  # fmt: skip

@@ -42,7 +42,7 @@ class Prediction:
     fetched, pushed : float
         Bytes that a replica fetches and pushes a step.
     load : float
-        What part of its capacity the fullest network card carries, in its fuller direction; 0 without a network.
+        Fraction of its capacity that the busiest network card carries, in its busier direction; 0 without a network.
     """
 
     step_seconds: float

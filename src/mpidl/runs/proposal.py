@@ -26,33 +26,30 @@ COMMON = ("coordinator", "server", "worker", "standby")
 MOST = 1024
 #: Tickets for portions that a coordinator hands out to other nodes in a second; see ``benchmarks/coordinator.py``.
 TICKETS = 5000
-#: Part of a step that exchanges may take to count as short.
+#: Largest fraction of a step for exchanges that count as short.
 SHORT = 0.2
 
 
 def propose(config: Config, ranks: int) -> dict[str, Any]:
-    """Propose how the ranks should share the job for it to be as fast as it can be.
+    """Propose the fastest topology for a number of ranks.
+
+    Raise UsageError if the job can't be built, or there are too few or too many ranks.
 
     Parameters
     ----------
     config : Config
-        Its own ``topology`` only counts where no speed can be predicted.
+        Its ``topology`` counts only if no speed can be predicted.
     ranks : int
 
     Returns
     -------
     dict
-        What `mpidl.runs.plan.plan` returns of the proposed topology and, besides: proposal, a dict with servers,
-        replicas, partitions, stages and micro_batches; why, a list of lines; and candidates, a dict for each topology
-        that was compared with servers, replicas, partitions, stages, micro_batches, memory (bytes of the largest rank),
-        fits (whether its nodes have that), gradient_seconds, step_seconds, samples_per_second, fetched and pushed (a
-        replica's bytes a step), and load (what part of its capacity the fullest network card carries). There are none
-        if no speed can be predicted.
-
-    Raises
-    ------
-    UsageError
-        The job can't be built, or there are too few or too many ranks.
+        The result of `mpidl.runs.plan.plan` for the proposed topology, and: proposal, a dict with servers, replicas,
+        partitions, stages and micro_batches; why, a list of lines; and candidates, a dict for each topology that was
+        compared, with the same numbers, memory (bytes of the largest rank), fits (whether the nodes have enough),
+        gradient_seconds, step_seconds, samples_per_second, fetched and pushed (bytes of a replica in a step), and load
+        (the fraction of its capacity that the busiest network card carries). There are none if no speed can be
+        predicted.
     """
     job = build(config)
     reason = _unpredictable(job, ranks)
@@ -75,9 +72,9 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
 
 
 def _unpredictable(job: Job, ranks: int) -> str | None:
-    """Return why the speed of a job can't be predicted, if it can't."""
+    """Return the reason why the speed of a job can't be predicted, if there is one."""
     if job.algorithm.coordinated:
-        return f"the steps of {job.algorithm.name} depend on what it finds"
+        return f"the steps of {job.algorithm.name} depend on their results"
     if ranks > MOST:
         return f"there are more than {MOST} ranks"
     section, layers = job.config.virtual, summaries(job.original)
@@ -87,7 +84,7 @@ def _unpredictable(job: Job, ranks: int) -> str | None:
 
 
 def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines that say what the predictions rest on, and why this candidate is the best."""
+    """Yield lines with the basis of the predictions, and the reasons for this candidate."""
     times = search.times(best["servers"], best["replicas"])
     if times.cores is not None:
         place = f"all ranks on one node of {_count(times.cores, 'core')}"
@@ -99,10 +96,10 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
         f"each replica fetches {quantity(best['fetched'], 'B')} and pushes {quantity(best['pushed'], 'B')}"
     )
     if best["partitions"] > 1:
-        yield f"{duration(search.candidates.uncut.seconds)} on one rank, {_way(best)}"
+        yield f"{duration(search.candidates.uncut.seconds)} on one rank, {_cut(best)}"
     if best["load"]:
         carried = quantity(best["load"] * times.bandwidth, "B/s")
-        yield f"the fullest network card carries {carried}, {100 * best['load']:.0f} % of what it can"
+        yield f"the busiest network card carries {carried}, {100 * best['load']:.0f} % of its capacity"
     if times.cores is None:
         yield from _tickets(best["samples_per_second"], job.config.data)
     yield from _compared(search, best)
@@ -111,7 +108,7 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
-    """Yield a line that proposes larger portions if the coordinator can't hand out the tickets for so many."""
+    """Yield a line that proposes larger portions if the coordinator can't hand out tickets as fast."""
     portions = samples_per_second / data.portion
     if portions > TICKETS:
         portion = ceil(2 * samples_per_second / TICKETS / data.batch) * data.batch
@@ -171,7 +168,7 @@ def _wire_format(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[
 
 
 def _exchanging(topology: Mapping[str, Any]) -> float:
-    """Return the part of a step that isn't the gradient."""
+    """Return the fraction of a step that is not the gradient."""
     return 1 - float(topology["gradient_seconds"]) / float(topology["step_seconds"])
 
 
@@ -182,7 +179,7 @@ def _against(one: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     return f"{change} samples/s{unfit}"
 
 
-def _way(topology: Mapping[str, Any]) -> str:
+def _cut(topology: Mapping[str, Any]) -> str:
     found = f"cut into {_count(topology['partitions'], 'partition')}"
     if topology["stages"] == 1:
         return found
@@ -190,12 +187,9 @@ def _way(topology: Mapping[str, Any]) -> str:
 
 
 def apply(proposed: Mapping[str, Any], path: Path) -> str:
-    """Write what was proposed into the configuration's file, and return a line about it.
+    """Write the proposal into the configuration's file, and return a line about it.
 
-    Raises
-    ------
-    UsageError
-        Nothing was proposed, or the file can't be changed.
+    Raise UsageError if there is no proposal, or the file can't be changed.
     """
     if not proposed["candidates"]:
         raise UsageError(f"--apply: {proposed['why'][0]}")
@@ -204,7 +198,7 @@ def apply(proposed: Mapping[str, Any], path: Path) -> str:
     if proposal["servers"]:
         changed = {"servers": proposal["servers"], **changed}
     if not changed:
-        return f"{path}: stays as it is, {proposed['algorithm']} has no servers"
+        return f"{path}: unchanged, {proposed['algorithm']} has no servers"
     toml.change(path, "topology", changed)
     return f"{path}: " + ", ".join(f"topology.{key} = {value}" for key, value in changed.items())
 
@@ -219,7 +213,7 @@ def as_text(proposed: Mapping[str, Any]) -> str:
     numbers = {key: proposal[key] for key in ("servers", "replicas")}
     numbers |= {f"{kind}s": number for kind, number in kinds.items() if kind not in COMMON}
     *others, last = (_count(number, key.removesuffix("s")) for key, number in numbers.items())
-    way = f", {_way(proposal)}" if proposal["partitions"] > 1 else ""
+    way = f", {_cut(proposal)}" if proposal["partitions"] > 1 else ""
     lines += [f"proposed: {', '.join(others)} and {last}{way}", *(f"- {line}" for line in proposed["why"])]
     return "\n".join(lines)
 

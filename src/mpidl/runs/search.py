@@ -18,16 +18,16 @@ from mpidl.runs.plan import of_ranks
 from mpidl.runs.prediction import predict
 from mpidl.topology.roles import Roles
 
-#: The most partitions of a replica that are considered.
+#: Largest number of partitions of a replica that is considered.
 MOST_PARTITIONS = 64
-#: What a topology is.
+#: The numbers of a topology.
 KEYS = ("servers", "replicas", "partitions", "stages", "micro_batches")
-#: How many times as fast a job must be to count as faster.
+#: Least speed-up that counts.
 BETTER = 1.02
 
 
 class Search:
-    """Looks for the fastest topology of a job.
+    """The search for the fastest topology of a job.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Search:
     Attributes
     ----------
     compared : list of dict
-        The topologies that were compared; see `propose`.
+        The candidates, as in the result of `mpidl.runs.proposal.propose`.
     nodes : list of int
         The node of each rank.
     candidates : Candidates
@@ -73,7 +73,7 @@ class Search:
                 break
             found = self._compare(cut, fastest["servers"])
             if fastest["fits"] and speed(found) < BETTER * speed(fastest):
-                # More ranks don't make replicas fast enough: they are better off in replicas of their own.
+                # More ranks don't make replicas fast enough: separate replicas are faster.
                 break
             last, fastest = cut, found
         fitting = [each for each in self.compared if each["fits"]] or self.compared
@@ -84,14 +84,15 @@ class Search:
         return best
 
     def plan(self, candidate: Mapping[str, Any]) -> Plan | None:
-        """Return how a candidate's model is cut; None if it isn't."""
+        """Return the plan of a candidate's cut model; None if it isn't cut."""
         return self.candidates.known[candidate["partitions"], candidate["stages"]].plan
 
     def _compare(self, cut: Candidate, servers: int) -> dict[str, Any]:
         """Compare numbers of servers, and return the fastest.
 
-        From the one next to `servers` to where it gets slower and, on several nodes, all beyond that which could be
-        faster: a second server slows down the workers beside the first one, and only more of them make up for that.
+        Start near `servers`, and stop in each direction when it gets slower. On several nodes, also compare all other
+        numbers that could be faster: a second server slows down workers on its node, and only more servers make up for
+        that.
         """
         numbers = list(self._servers(cut.partitions))
         place = max((i for i, number in enumerate(numbers) if number <= servers), default=0)
@@ -100,7 +101,7 @@ class Search:
             last = place
             while 0 <= (following := last + step) < len(numbers):
                 found[following] = self.topology(numbers[following], cut)
-                # More servers take more workers away, fewer have fuller links.
+                # More servers leave fewer workers, and fewer servers have busier links.
                 if BETTER * speed(found[following]) < speed(found[last]):
                     break
                 last = following
@@ -114,7 +115,7 @@ class Search:
         return max(found.values(), key=lambda each: (each["fits"], each["samples_per_second"]))
 
     def _servers(self, partitions: int) -> Iterator[int]:
-        """Yield numbers of servers, each half as large again, that leave ranks for a replica; the first in any case."""
+        """Yield numbers of servers, each half as large again, that leave ranks for a replica, and always the first."""
         servers = min(1, self._job.config.servers)
         yield servers
         while servers and 1 + (servers := servers + max(1, servers // 2)) + partitions <= self._ranks:
@@ -134,7 +135,7 @@ class Search:
         return topology | fits | asdict(predict(job, servers, replicas, times))
 
     def encoded(self, topology: Mapping[str, Any], wire: str) -> dict[str, Any]:
-        """Predict a topology whose pushes and fetches travel in a wire format."""
+        """Predict a topology with pushes and fetches in a wire format."""
         servers, replicas, partitions, stages = (topology[key] for key in KEYS[:4])
         algorithm = replace(self._job.algorithm, wire=wire, wire_fetch=wire)
         cut, section = self.candidates.known[partitions, stages], self._job.config.topology
@@ -147,16 +148,16 @@ class Search:
         )
 
     def roles(self, servers: int, cut: Candidate, section: TopologySection) -> Roles:
-        """Return which rank is what."""
+        """Return the role of each rank."""
         return section.assign(self.nodes, servers, cut.partitions)
 
     def _most(self, servers: int, cut: Candidate) -> float:
-        """Return the samples/s of so many servers if exchanges took no time."""
+        """Return the samples/s with this number of servers if exchanges took no time."""
         replicas = len(self.roles(servers, cut, self._job.config.topology).replicas)
         return replicas * self._job.config.data.batch / cut.seconds
 
     def times(self, servers: int, replicas: int) -> Times:
-        """Return the durations on so many servers and replicas of one rank."""
+        """Return the durations with these numbers of servers and of replicas of one rank."""
         base = None if self._given else durations(self._job, self._measured, servers or replicas)
         return replace(self._section.times(replicas, base), messages=self._job.config.topology.messages)
 
