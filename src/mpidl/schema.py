@@ -132,7 +132,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if get_origin(annotation) is tuple and isinstance(value, list | tuple):
         inner = get_args(annotation)[0]
         if dataclasses.is_dataclass(inner):
-            return tuple(convert(each, inner, f"{key}[{place}]") for place, each in enumerate(value))
+            return tuple(convert(each, inner, f"{key}[{number}]") for number, each in enumerate(value))
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, PathLike):

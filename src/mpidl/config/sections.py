@@ -84,11 +84,11 @@ class RunSection(Checked):
         self._check_metrics()
 
     def _check_metrics(self) -> None:
-        for place, metric in enumerate(self.metrics):
+        for number, metric in enumerate(self.metrics):
             if ":" in metric:
-                check_name(f"metrics[{place}]", metric)
+                check_name(f"metrics[{number}]", metric)
             else:
-                schema.choose({**METRICS, "accuracy": Metric}, f"metrics[{place}]", metric)
+                schema.choose({**METRICS, "accuracy": Metric}, f"metrics[{number}]", metric)
         if len(set(self.figures)) < len(self.figures):
             raise UsageError(f"metrics: {quoted(list(self.metrics))}, expected each name once")
         if self.target is not None:

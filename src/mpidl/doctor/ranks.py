@@ -42,7 +42,7 @@ def examine(examination: Examination, save: Path | None = None) -> int:
 def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> int:
     examination.comm = pair.comm
     examination.check("thread level", machine.threads)
-    examination.check("ranks", partial(places, pair))
+    examination.check("ranks", partial(hosts, pair))
     examination.check("after a rank's death", machine.fault_tolerance)
     if not pair.one_node:
         examination.check("TCP congestion control", machine.congestion)
@@ -78,11 +78,11 @@ def _examine_way(examination: Examination, pair: Pair, way: str, used: bool) -> 
     return True
 
 
-def places(pair: Pair) -> Finding:
+def hosts(pair: Pair) -> Finding:
     """Find the nodes of the two ranks."""
-    hosts = pair.comm.allgather(socket.gethostname())
+    names = pair.comm.allgather(socket.gethostname())
     ranks = pair.comm.allgather(MPI.COMM_WORLD.rank)
-    on = ", ".join(f"{rank} on {host}" for rank, host in zip(ranks, hosts, strict=True))
+    on = ", ".join(f"{rank} on {host}" for rank, host in zip(ranks, names, strict=True))
     return Finding(f"{on} of {MPI.COMM_WORLD.size}: {'one node' if pair.one_node else 'two nodes'}")
 
 

@@ -15,7 +15,7 @@ from mpidl.parameters.ranges import Range
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The place of a parameter tensor, or of a box of it, in the flat vector, in C order.
+    """The position of a parameter tensor, or of a box of it, in the flat vector, in C order.
 
     Attributes
     ----------

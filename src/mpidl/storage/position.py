@@ -119,7 +119,7 @@ class Position(NamedTuple):
         def decoded(name: str, kind: Any) -> Any:
             return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
 
-        places = list[tuple[int, int]]
+        pairs = list[tuple[int, int]]
         return cls(
             int(attributes["step"]),
             int(attributes["samples"]),
@@ -129,8 +129,8 @@ class Position(NamedTuple):
             decoded("coordinator", dict),
             float(attributes.get("seconds", 0.0)),
             decoded("replicas", list[ReplicaPosition]) or (),
-            decoded("passed_over", places),
-            decoded("beginning", tuple[int, places]),
+            decoded("passed_over", pairs),
+            decoded("beginning", tuple[int, pairs]),
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:

@@ -112,7 +112,7 @@ def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
     *outer, (count, stride), (block, _) = [(1, 0), *merged(box.shape, strides(source.shape))]
     selected, operation = dataset.id.get_space(), h5py.h5s.SELECT_SET
     for offsets in product(*(range(0, extent * distance, distance) for extent, distance in outer if distance)):
-        place = (start + sum(offsets),)
-        selected.select_hyperslab(place, (count,), (max(stride, block),), (block,), operation)
+        origin = (start + sum(offsets),)
+        selected.select_hyperslab(origin, (count,), (max(stride, block),), (block,), operation)
         operation = h5py.h5s.SELECT_OR
     dataset.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))

@@ -212,16 +212,16 @@ def _rename(directory: Path, target: Path) -> None:
 
 def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[str, np.dtype[Any]]]]) -> None:
     """Present the shards' vectors as tensors."""
-    places: dict[str, list[tuple[int, Slice]]] = {name: [] for name in layout.shapes}
+    parts: dict[str, list[tuple[int, Slice]]] = {name: [] for name in layout.shapes}
     for number, (range, _) in enumerate(shards):
-        for place in layout.within(range):
-            places[place.name].append((number, place))
+        for part in layout.within(range):
+            parts[part.name].append((number, part))
     for vector, dtype in shards[0][1].items():
         for name, shape in layout.shapes.items():
             virtual = h5py.VirtualLayout(shape, dtype)
-            for number, place in places[name]:
+            for number, part in parts[name]:
                 range = shards[number][0]
                 source = h5py.VirtualSource(shard_file(number), vector, (range.size,), dtype)
-                first = place.start - range.start
-                virtual[place.box.slices(Box.whole(shape))] = source[first : first + place.size]
+                first = part.start - range.start
+                virtual[part.box.slices(Box.whole(shape))] = source[first : first + part.size]
             file.create_virtual_dataset(f"{vector}/{name}", virtual)

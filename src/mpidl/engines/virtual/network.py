@@ -17,7 +17,7 @@ OUT, IN = 0, 1
 
 @jit
 def fair_shares(
-    flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, crossing: Any, places: Any, cards: Any
+    flows: int, ends: Any, capacities: Any, rates: Any, spare: Any, crossing: Any, listed: Any, cards: Any
 ) -> None:
     """Set the rates of flows to the max-min fair ones: none can be raised without lowering one that isn't larger.
 
@@ -37,14 +37,14 @@ def fair_shares(
         Overwritten with the flows' rates in bytes per second.
     spare, crossing : arrays, shape (2, nodes), float64
         Overwritten.
-    places : array, shape (2 flows,), int64
+    listed : array, shape (2 flows,), int64
         Overwritten with the flows, card by card.
     cards : array, shape (3, 2 nodes + 1), int64
-        Overwritten with the first and last indices of each card's flows in `places`, and the cards that aren't full.
+        Overwritten with the first and last indices of each card's flows in `listed`, and the cards that aren't full.
     """
     nodes = capacities.shape[1]
     begins, stops, growing = cards[0], cards[1], cards[2]
-    _list_flows(flows, ends, nodes, places, begins, stops)
+    _list_flows(flows, ends, nodes, listed, begins, stops)
     left = 0
     for card in range(2 * nodes):
         way, node = card // nodes, card % nodes
@@ -69,7 +69,7 @@ def fair_shares(
             else:
                 still += 1
         for card in growing[last:left]:
-            for flow in places[begins[card] : stops[card]]:
+            for flow in listed[begins[card] : stops[card]]:
                 if not rates[flow]:
                     rates[flow] = share
                     for way in (OUT, IN):
@@ -83,8 +83,8 @@ def fair_shares(
 
 
 @jit
-def _list_flows(flows: int, ends: Any, nodes: int, places: Any, begins: Any, stops: Any) -> None:
-    """List the flows of each card in places[begins[card] : stops[card]]."""
+def _list_flows(flows: int, ends: Any, nodes: int, listed: Any, begins: Any, stops: Any) -> None:
+    """List the flows of each card in listed[begins[card] : stops[card]]."""
     begins[:] = 0
     for way in (OUT, IN):
         for flow in range(flows):
@@ -95,7 +95,7 @@ def _list_flows(flows: int, ends: Any, nodes: int, places: Any, begins: Any, sto
     for way in (OUT, IN):
         for flow in range(flows):
             card = way * nodes + ends[way, flow]
-            places[stops[card]] = flow
+            listed[stops[card]] = flow
             stops[card] += 1
 
 
@@ -164,7 +164,7 @@ class Network:
         self._count = self._waiting = 0
         self._ends = np.empty((2, 0), np.int64)
         self._left = self._rates = self._least = self._waits = np.empty(0)
-        self._indices, self._places = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._indices, self._listed = np.empty(0, np.int64), np.empty(0, np.int64)
         self._then, self._changing = environment.now, False
         self._version, self._due, self._wait, self._next = 0, float("inf"), 0.0, -1
 
@@ -203,7 +203,7 @@ class Network:
 
         self._ends, self._left, self._rates = grown(self._ends), grown(self._left), grown(self._rates)
         self._least, self._indices = grown(self._least), grown(self._indices)
-        self._places, self._waits = np.empty(2 * capacity, np.int64), np.empty(capacity)
+        self._listed, self._waits = np.empty(2 * capacity, np.int64), np.empty(capacity)
 
     def _change(self) -> None:
         """End finished flows, set the rates of the others, and schedule the next change."""
@@ -212,7 +212,7 @@ class Network:
         self._version += 1
         flows, version = len(self._begun), self._version
         fair_shares(
-            flows, self._ends, self._capacities, self._rates, self._spare, self._crossing, self._places, self._cards
+            flows, self._ends, self._capacities, self._rates, self._spare, self._crossing, self._listed, self._cards
         )
         self._due = float("inf")
         if flows:
