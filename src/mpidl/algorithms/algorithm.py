@@ -212,14 +212,9 @@ class Coordinated(Algorithm):
         return Exchange.OPERATIONS
 
     def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
-        """Return the coordinator's requests, as a generator.
+        """Return the coordinator's requests, as a generator, for data of `portions` portions.
 
-        Parameters
-        ----------
-        portions : int
-            Number of portions of the training data.
-        state : dict, optional
-            State of an earlier `Iteration`, to resume from.
+        It resumes from `state`, that of an earlier `Iteration`.
         """
         raise NotImplementedError
 

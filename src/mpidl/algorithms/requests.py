@@ -189,15 +189,9 @@ def drive(
 ) -> Generator[Wait, Any, Result]:
     """Answer each request of a generator by the action for its type; return the generator's result.
 
-    Everything that an action yields passes through: an engine that is a generator uses ``yield from drive(...)``, and
-    its actions yield the events that they wait for. Raise KeyError if there is no action for a request.
-
-    Parameters
-    ----------
-    requests : generator
-        Yields requests and receives their answers, like `Algorithm.replica` and `Coordinated.coordinator`.
-    actions : mapping of type to callable
-        The action for each type of request: takes the request and returns a generator, which returns the answer.
+    An action takes the request and returns a generator, which returns the answer. Everything that it yields passes
+    through: an engine that is a generator uses ``yield from drive(...)``, and its actions yield the events that they
+    wait for. Raise KeyError if there is no action for a request.
     """
     answer: Any = None
     while True:

@@ -21,17 +21,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run the command in `argv`, by default the process's arguments, and return its exit code.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The arguments after the word ``mpidl``; those of the process by default.
-
-    Returns
-    -------
-    int
-        Exit code: 0 done; 1 failed; 2 wrong arguments or configuration; 75 stopped by a signal after saving.
+    It is 0 if the command is done, 1 if it failed, 2 for wrong arguments or configuration, and 75 if it was stopped by
+    a signal after saving.
     """
     command: Callable[[argparse.Namespace], int] | None = None
     try:

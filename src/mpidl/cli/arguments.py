@@ -22,14 +22,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return a command's arguments; ``command`` is the function of `mpidl.cli.commands` that takes them.
+    """Return a command's arguments from `argv`, by default the process's; raise UsageError if they are wrong.
 
-    Raise UsageError if they are wrong.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The arguments after the word ``mpidl``; those of the process by default.
+    Their ``command`` is the function of `mpidl.cli.commands` that takes them.
     """
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")

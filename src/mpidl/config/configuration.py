@@ -106,16 +106,10 @@ class Config:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration from a TOML file.
+    """Read a configuration from a TOML file, whose name without suffix names the run unless ``run.name`` does.
 
-    Raise UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file; its name without suffix names the run unless ``run.name`` does.
-    overrides : sequence of str
-        ``"section.key=value"``: each replaces the file's key. The value is TOML or a bare string.
+    Each of the `overrides`, ``"section.key=value"``, replaces the file's key; the value is TOML or a bare string. Raise
+    UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
     """
     values = read(path)
     for override in overrides:

@@ -64,21 +64,10 @@ class Examination:
         self._failed: list[str] = []
 
     def check(self, what: str, probe: Probe, needed: bool = True) -> bool:
-        """Run a probe and print its line; collective over `comm`.
+        """Run a probe and print its line; return True unless it failed, the same on all ranks of `comm`; collective
+        over these.
 
-        Parameters
-        ----------
-        what : str
-            Name of the subject.
-        probe : callable
-            Returns the finding.
-        needed : bool
-            Whether mpidl needs the subject; if not, a failure becomes a warning, and a warning is ignored.
-
-        Returns
-        -------
-        bool
-            True unless the probe failed; the same on all ranks of `comm`.
+        Unless it is `needed`, a failure becomes a warning, and a warning is ignored.
         """
         self._print(what.ljust(WHAT_WIDTH - 1) + " ", end="")
         finding: Finding | None = None

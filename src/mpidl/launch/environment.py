@@ -174,17 +174,11 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
 def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     """Set the environment variables that MPI reads when it starts, except those that the user set.
 
-    Where messages travel between nodes, of parameters or of samples, a thread of a worker keeps them moving while it
-    computes. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over Ethernet
-    at a higher thread level. On a node without InfiniBand, each of Open MPI's ranks would warn that UCX is of no use.
-    Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of open files is
-    raised from the 1024 that many systems set.
-
-    Parameters
-    ----------
-    transport : {"auto", "windows", "mixed", "messages"}
-    distributed : bool
-        Whether each node has a part of the samples.
+    Where messages travel between nodes, of parameters or of samples (`distributed`), a thread of a worker keeps them
+    moving while it computes. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided communication
+    over Ethernet at a higher thread level. On a node without InfiniBand, each of Open MPI's ranks would warn that UCX
+    is of no use. Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of open
+    files is raised from the 1024 that many systems set.
     """
     between_nodes = distributed or transport != "windows"
     messages = transport == "messages" or (between_nodes and _local_ranks(os.environ) < world().size)

@@ -34,18 +34,9 @@ OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
 
 
 def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> None:
-    """Check that a directory has `needed` bytes free; without them, MPI libraries die or hang.
+    """Raise MpidlError unless a directory has `needed` bytes free, without which MPI libraries die or hang.
 
-    Raise MpidlError if there is less.
-
-    Parameters
-    ----------
-    directory : str or Path
-        One that can't be read is not checked.
-    needed : int
-        Bytes.
-    what, remedy : str
-        Parts of the error: what needs the space, and what to do if it is missing.
+    The error names what needs the space and a remedy. A directory that can't be read is not checked.
     """
     try:
         status = os.statvfs(directory)

@@ -125,7 +125,6 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> list[tuple[Box, Range]
     list
         At most ``2 * ndim - 1`` boxes (one for ``()``), each with the range that it covers, relative to `start`.
 
-
     Examples
     --------
     >>> [(box.shape, part) for box, part in boxes((3, 4), 2, 9)]

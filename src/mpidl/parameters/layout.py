@@ -153,19 +153,9 @@ class Layout:
         return f"Layout({[(part.name, part.shape) for part in self.slices]})"
 
     def views(self, vector: Any) -> dict[str, Any]:
-        """Return each tensor as a view of a flat vector, never a copy; each tensor must be one piece.
+        """Return each tensor as a view of a flat vector of NumPy or CuPy, never a copy; each tensor must be one piece.
 
         Raise ValueError if the vector's shape isn't ``(size,)``.
-
-        Parameters
-        ----------
-        vector
-            NumPy or CuPy array of shape ``(size,)``, any dtype.
-
-        Returns
-        -------
-        dict
-            An array of the tensor's shape for each name.
         """
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, expected ({self.size},)")

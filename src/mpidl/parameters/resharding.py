@@ -26,14 +26,7 @@ class Copy(NamedTuple):
 def copies(old: Sequence[Range], new: Range) -> list[Copy]:
     """Return the copies that assemble the new shard from the old ones, in the order of its elements.
 
-    Raise MpidlError if an element of the new shard is in no old shard, or in two.
-
-    Parameters
-    ----------
-    old
-        The old shards, in any order.
-    new
-        The new shard.
+    The old shards may be in any order. Raise MpidlError if an element of the new shard is in none of them, or in two.
     """
     found: list[Copy] = []
     position = new.start
@@ -77,16 +70,8 @@ class Move(NamedTuple):
 
 
 def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move]:
-    """Yield the copies of the elements that a range of one layout's vector shares with a range of another's.
-
-    Parameters
-    ----------
-    old, new
-        Layouts of the same tensors.
-    held
-        The source, a range of the vector of `old`.
-    wanted
-        The target, a range of the vector of `new`.
+    """Yield the copies of the elements that the range `held` of the vector of `old` shares with `wanted` of that of
+    `new`.
     """
     targets: defaultdict[str, list[Slice]] = defaultdict(list)
     for part in new.within(wanted):

@@ -30,16 +30,8 @@ class Held(NamedTuple):
 def shards(size: int, servers: int, block: int = 1) -> list[Range]:
     """Return each server's shard: consecutive ranges whose sizes differ by at most a block, regardless of layers.
 
-    Raise UsageError if there are more servers than parameters, or than blocks.
-
-    Parameters
-    ----------
-    size
-        Number of parameters.
-    servers
-        Number of servers, at least one.
-    block
-        Shards begin at multiples of this number of parameters.
+    Shards begin at multiples of `block` parameters. Raise UsageError if there are more servers than parameters or
+    blocks.
     """
     blocks = -(-size // block)
     if servers > blocks:
@@ -51,17 +43,9 @@ def shards(size: int, servers: int, block: int = 1) -> list[Range]:
 def held_by_servers(slices: Sequence[Range], servers: int, block: int = 1) -> list[Held]:
     """Divide a vector evenly into the shards of servers, where each partition of a replica has a slice of the vector.
 
-    A server with parts of several slices holds a shard for each, so that every shard belongs to one slice. Raise
-    UsageError if there are more servers than parameters, or than blocks.
-
-    Parameters
-    ----------
-    slices
-        Consecutive ranges that make up the vector; some may be empty.
-    servers
-        Number of servers, at least one.
-    block
-        Shards begin at multiples of this number of parameters, counted from the beginning of a slice.
+    The slices, some of which may be empty, are consecutive. A server with parts of several slices holds a shard for
+    each, so that every shard belongs to one slice. Shards begin at multiples of `block` parameters, counted from the
+    beginning of a slice. Raise UsageError if there are more servers than parameters or blocks.
     """
     stops = list(accumulate((-(-own.size // block) for own in slices), initial=0))
     if len(slices) == 1 or servers > stops[-1]:
@@ -82,17 +66,8 @@ def held_by_replicas(
 ) -> list[Held]:
     """Divide each partition's slice among the replicas, which hold the shards where there are no servers.
 
-    Raise UsageError if a slice or a fragment has fewer parameters than there are replicas.
-
-    Parameters
-    ----------
-    slices
-        As for `held_by_servers`.
-    replicas
-        Number of replicas, at least one.
-    fragments
-        For each slice, consecutive ranges of it, counted from its beginning, that are divided separately. By default,
-        each slice is one.
+    Each slice may have several consecutive fragments, counted from its beginning, that are divided separately. Raise
+    UsageError if a slice or a fragment has fewer parameters than there are replicas.
     """
     fragments = fragments or [[Range(0, own.size)] for own in slices]
     for partition, own in enumerate(slices):
@@ -117,24 +92,10 @@ def held_by_replicas(
 
 
 def fragments(layout: Layout, whole: Range, count: int) -> list[Range]:
-    """Return consecutive fragments of about equal size, which replicas exchange one after another.
+    """Return consecutive fragments of about equal size, counted from the beginning of `whole`.
 
     They consist of whole layers or, if these are too few, of whole tensors; if these are too few as well, each has the
-    same number of elements.
-
-    Parameters
-    ----------
-    layout
-        Layout of the vector.
-    whole
-        The divided range: the vector, or the slice of it that a rank has.
-    count
-        Number of fragments, at least one.
-
-    Returns
-    -------
-    list of Range
-        Counted from the beginning of `whole`.
+    same number of elements. The vector, or the slice of it that a rank has, is `whole`.
     """
     pieces = [piece for piece in layout if piece.range.intersect(whole)]
     for key in (_layer, _tensor):

@@ -78,18 +78,8 @@ class Recorder:
     def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
         """Append an event to ``events.jsonl``, with the time in seconds since the epoch.
 
-        Raise MpidlError if the line can't be written.
-
-        Parameters
-        ----------
-        kind : str
-            "checkpoint", "failure", "recovery", ...
-        rank : int
-            The rank that the event concerns.
-        role : str
-            The rank's role.
-        **details
-            Further items of the record.
+        It has a kind, such as "checkpoint", "failure" or "recovery", the rank and role that it concerns, and further
+        details. Raise MpidlError if the line can't be written.
         """
         self._append(self._events, _event(kind, rank, role, details))
 
@@ -185,16 +175,9 @@ def encode(record: Mapping[str, Any]) -> bytes:
 
 
 def origin(hosts: Sequence[str], mpi: str | None, seed: int, virtual: bool = False) -> dict[str, Any]:
-    """Return the items of a summary about the origin of its figures.
+    """Return the items of a summary about the origin of its figures, given the host of each rank and the MPI library.
 
-    Parameters
-    ----------
-    hosts : sequence of str
-        The host of each rank.
-    mpi : str or None
-        Name and version of the MPI library, if there is one.
-    virtual : bool
-        Whether the run was on a virtual cluster, so that its times and rates are predictions.
+    The times and rates of a run on a `virtual` cluster are predictions.
     """
     return {
         "virtual": virtual,

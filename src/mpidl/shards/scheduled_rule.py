@@ -66,21 +66,9 @@ class Damping:
         return np.empty_like(self._like, shape=(2, self._largest))
 
     def damped(self, piece: int, values: Any, staleness: int) -> Any:
-        """Return a piece of a push with damped changes.
+        """Return a piece of a push, with damped changes if it is stale; valid until the next call.
 
-        Parameters
-        ----------
-        piece : int
-            Number of the piece.
-        values : array, shape (piece's size,), or (2, piece's size) for a change and its origin
-            Not changed.
-        staleness : int
-            In updates.
-
-        Returns
-        -------
-        array
-            Like `values`; valid until the next call.
+        The unchanged `values` have shape (piece's size,), or (2, piece's size) for a change and its origin.
         """
         if not staleness or not self._parts[piece]:
             return values

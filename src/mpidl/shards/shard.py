@@ -123,14 +123,8 @@ class Shard(ShardState):
     ) -> None:
         """Handle the sum of several vectors as one push of worker 0 with staleness 0.
 
-        Parameters
-        ----------
-        parts : sequence of array (range.size,), or array (n, range.size)
-            At least one vector in the host's memory; they are added in order, and not changed.
-        weights : sequence of float, or None
-            Weights of the parts in their mean, which takes the place of the sum; None for the sum.
-        portions : (int, int)
-            The first and the last portion that the parts were computed on.
+        The parts, (range.size,) each and in the host's memory, are added in order, and not changed. With weights, their
+        mean takes the place of the sum. They were computed on `portions`, the first and the last.
         """
         fetched, equal = self.clock, weights is None or len(set(weights)) == 1
         for chunk in reversed(range(self.chunks)):

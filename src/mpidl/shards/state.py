@@ -137,14 +137,9 @@ class ShardState:
         return self.vectors[PARAMETERS]
 
     def bind(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Move vectors into other memory, such as a window's, and copy their values there.
+        """Move vectors into other memory, (range.size,) for each name, such as a window's, and copy their values there.
 
         Raise ValueError if the memory has another shape or dtype than the vector.
-
-        Parameters
-        ----------
-        memory : mapping of str to array, shape (range.size,)
-            Memory for some vectors by their names.
         """
         for name, array in memory.items():
             self.vectors[name] = moved(self.vectors[name], array)
@@ -182,17 +177,9 @@ class ShardState:
         return self._rate_at(self.portion)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
-        """Apply the rule to one chunk of the parameters.
+        """Apply the rule to one chunk of the parameters, by a gradient of the chunk's size.
 
-        Parameters
-        ----------
-        chunk : int
-            Number of the chunk.
-        gradient : array, shape (chunk's size,)
-        ordinal : int
-            Number of the update, from 1.
-        scale : float
-            Factor of the rate.
+        The `ordinal` of the update counts from 1; `scale` is a factor of the rate.
         """
         parameters, state = self._views[chunk]
         self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate * scale)
@@ -216,18 +203,11 @@ class ShardState:
         return int(np.add.reduce(bits, dtype=np.uint64))
 
     def update_sparsely(self, gradient: Any, ordinal: int, portion: int, staleness: int) -> None:
-        """Apply the rule to all parameters with a gradient other than 0.
+        """Apply the rule to all parameters with a gradient, (range.size,), other than 0; change its elements for
+        statistics.
 
-        Parameters
-        ----------
-        gradient : array, shape (range.size,)
-            Its elements for statistics are changed.
-        ordinal : int
-            Number of the update, from 1.
-        portion : int
-            The portion that the gradient was computed on.
-        staleness : int
-            Number of updates since its parameters were read.
+        The `ordinal` of the update counts from 1; `portion` is the gradient's, and `staleness` counts the updates since
+        its parameters were read.
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)

@@ -98,37 +98,18 @@ class Checkpoint:
         self.size = self._vectors.size
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of a vector from all shards that have parts of it.
+        """Read a range of a vector, "parameters" or "rule/NAME", from all shards that have parts of it; shape
+        (range.size,).
 
-        Raise MpidlError if a file can't be read, or the range isn't in the checkpoint.
-
-        Parameters
-        ----------
-        vector : str
-            "parameters" or "rule/NAME".
-        range : Range
-            Elements of the flat vector.
-        layout : Layout, optional
-            Layout of the flat vector; that of the checkpoint by default.
-
-        Returns
-        -------
-        array, shape (range.size,)
+        The range is one of the vector in `layout`, by default that of the checkpoint. Raise MpidlError if a file can't
+        be read, or the range isn't in the checkpoint.
         """
         return self._vectors.read(vector, range, layout)
 
     def shard_state(self, range: Range, layout: Layout | None = None) -> dict[str, np.ndarray]:
         """Return the state of the shards of a range: their vectors in it, and the counters of the first of them.
 
-        Parameters
-        ----------
-        range, layout
-            As for `read`.
-
-        Returns
-        -------
-        dict of str to array
-            As from `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
+        The names are those of `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
         """
         first = self._files[self._vectors.holders(range, layout)[0]]
         names, others = _contents(*first)
@@ -137,16 +118,8 @@ class Checkpoint:
     def replica_vectors(
         self, number: int, range: Range | None = None, layout: Layout | None = None
     ) -> dict[str, np.ndarray]:
-        """Return a replica's vectors: those of its state, and the residual of its wire format.
-
-        Parameters
-        ----------
-        number : int
-            The replica's number.
-        range : Range, optional
-            Elements of the flat vector; all by default.
-        layout
-            As for `read`.
+        """Return a range, by default all, of a replica's vectors: those of its state, and the residual of its wire
+        format.
         """
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
         with _readable(self.path):

@@ -96,16 +96,9 @@ def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda
 
 
 def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) -> None:
-    """Remove all checkpoints except the initial state, the best, and the newest `keep`.
+    """Remove all checkpoints except the initial state, the best, and the newest `keep` (from 1) up to step `newest`.
 
-    Parameters
-    ----------
-    keep : int
-        From 1.
-    newest : int
-        Step of the checkpoint saved last. Those of later steps were damaged when the run resumed.
-    best : int, optional
-        Step of the best checkpoint.
+    Those of later steps were damaged when the run resumed.
     """
     found = [step for step in steps(checkpoints) if step > 0]
     kept = [step for step in found if step <= newest][-keep:]

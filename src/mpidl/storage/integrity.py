@@ -102,19 +102,9 @@ class DamagedError(MpidlError):
 def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     """Check that a checkpoint is as it was saved.
 
-    Each of `size` ranks checks the index and its own part of the other files; one rank checks everything.
-
-    Parameters
-    ----------
-    path : Path
-        The checkpoint's directory.
-
-    Raises
-    ------
-    DamagedError
-        A byte has changed; or a file is missing, incomplete, superfluous, or from another checkpoint.
-    MpidlError
-        A file can't be read, for example because permission is denied.
+    Each of `size` ranks checks the index and its own part of the other files; one rank checks everything. Raise
+    DamagedError if a byte has changed, or if a file is missing, incomplete, superfluous or from another checkpoint, and
+    MpidlError if a file can't be read.
     """
     index = path / INDEX
     with _reading(index):

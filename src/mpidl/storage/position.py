@@ -136,12 +136,7 @@ class Position(NamedTuple):
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
         """Return the position at which the same replicas continue: batches computed and not pushed count as done.
 
-        Parameters
-        ----------
-        schedule : Schedule
-            Knows the size of batches.
-        in_turn : bool
-            Whether replicas take portions in turn, as in a deterministic run.
+        Replicas take portions `in_turn` in a deterministic run.
         """
         unpushed = [part for replica in self.replicas for part in replica.unpushed]
         samples = self.samples + sum(schedule.samples(*part) for part in unpushed)
@@ -168,17 +163,9 @@ def cut_position(
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
-    Parameters
-    ----------
-    start : Position
-        Position at which the run and `schedule` began or were resumed.
-    taken : int or None
-        Tickets below it had been taken when the checkpoint was ordered; None in a deterministic run, where worker w's
-        i-th ticket is w + i * workers.
-    seconds : float
-        Training time so far.
-    state : dict, optional
-        The coordinator's state.
+    The run and `schedule` began or were resumed at `start`. Tickets below `taken` had been taken when the checkpoint
+    was ordered; it is None in a deterministic run, where worker w's i-th ticket is w + i * workers. `seconds` is the
+    training time so far, `state` the coordinator's.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None

@@ -46,20 +46,10 @@ class TensorFile(NamedTuple):
 
 
 def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, str]) -> None:
-    """Write a file of tensors; it appears once it is complete.
+    """Write a file of tensors in a format of `SUFFIXES`; it appears, or replaces another, once it is complete.
 
-    Raise UsageError if the format's package isn't installed, or the file can't be written.
-
-    Parameters
-    ----------
-    path : Path
-        Replaced if it exists.
-    kind : str
-        A format in `SUFFIXES`.
-    tensors : mapping of str to array
-        Names of one tensor have the same array.
-    about : mapping of str to str
-        Origin of the tensors, which safetensors stores as metadata.
+    Several names of one tensor have the same array. Safetensors also stores `about`, the origin of the tensors. Raise
+    UsageError if the format's package isn't installed, or the file can't be written.
     """
     write: Callable[..., object]
     if kind == "safetensors":

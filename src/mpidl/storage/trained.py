@@ -54,21 +54,9 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Return a checkpoint of a run, checked byte for byte; collective over the ranks that share the work.
 
-    Parameters
-    ----------
-    run : Path
-        ``runs/NAME``.
-    step : int or "best", optional
-        The newest undamaged one by default; stderr names those passed over.
-    rank, gather
-        As for `mpidl.storage.checkpoints.newest_good`.
-
-    Raises
-    ------
-    UsageError
-        There is none, or none of that step.
-    MpidlError
-        It is damaged, or a file can't be read. Every rank raises the same error.
+    By default it is the newest undamaged one, and stderr names those passed over. `rank` and `gather` are as for
+    `mpidl.storage.checkpoints.newest_good`. Every rank raises the same error: UsageError if there is no checkpoint, or
+    none of that step, MpidlError if it is damaged or a file can't be read.
     """
     if step is None:
         return latest(run, rank, gather)

@@ -38,28 +38,16 @@ class SavedVectors:
     def holders(self, range: Range, layout: Layout | None = None) -> list[int]:
         """Return the numbers of the files with parts of a range, the one with its first element first.
 
-        Raise MpidlError if an element of the range is in no file, or in two.
-
-        Parameters
-        ----------
-        layout : Layout, optional
-            Layout of the vector that the range is of; that of the files by default.
+        The range is one of the vector in `layout`, by default that of the files. Raise MpidlError if an element of the
+        range is in no file, or in two.
         """
         return list(self._moves(range, layout))
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of the vector in the datasets of this name, and nothing else, straight into the result.
+        """Read a range, as for `holders`, of the vector in the datasets of this name, straight into the result,
+        (range.size,).
 
         Raise MpidlError if a file can't be read, or an element of the range is in no file, or in two.
-
-        Parameters
-        ----------
-        range, layout
-            As for `holders`.
-
-        Returns
-        -------
-        array, shape (range.size,)
         """
         result: np.ndarray | None = None
         for number, found in self._moves(range, layout).items():

@@ -61,16 +61,8 @@ class BackgroundTask:
 def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write and seal an HDF5 file, and wait until it is on disk.
 
+    Its directory is created if it doesn't exist. The arrays, by the names of their datasets, must not change meanwhile.
     Raise MpidlError if the file can't be written, for example because the disk is full.
-
-    Parameters
-    ----------
-    path : Path
-        Its directory is created if it doesn't exist.
-    attributes : mapping
-        Attributes of the file's root.
-    arrays : mapping of str to array
-        Datasets by name; not to be changed meanwhile.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,23 +101,10 @@ def _write(descriptor: int, offset: int, array: np.ndarray) -> None:
 def save_shard(
     directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray], finite: bool = False
 ) -> None:
-    """Write a shard's file.
+    """Write the file of a shard's `state`, from `ShardState.state`, and of its range of the flat parameter vector.
 
-    Raise MpidlError if the file can't be written, or a parameter is not finite though it should be.
-
-    Parameters
-    ----------
-    directory : Path
-        The checkpoint's, from `mpidl.storage.files.scratch`.
-    number : int
-        The shard's number.
-    range : Range
-        The shard's elements of the flat parameter vector.
-    state : mapping of str to array
-        From `mpidl.shards.state.ShardState.state`.
-    finite : bool
-        Write nothing if a parameter is NaN or infinite: a run that fails because of it resumes from an earlier
-        checkpoint.
+    With `finite`, write nothing if a parameter is NaN or infinite: a run that fails because of it resumes from an
+    earlier checkpoint. Raise MpidlError for that, or if the file can't be written.
     """
     parameters = state["parameters"]
     # The extremes show it without memory for a mask.

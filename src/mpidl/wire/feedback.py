@@ -75,15 +75,9 @@ class ErrorFeedback:
         return written
 
     def round_trip(self, values: NDArray[Any], chunk: int, decoded: NDArray[Any]) -> int:
-        """Encode and decode a whole push, as if it went to a server, and return the number of bytes sent.
+        """Encode and decode a whole push in chunks, as if it went to a server, and return the number of bytes sent.
 
-        Parameters
-        ----------
-        values : array (size,) or (rows, size)
-        chunk : int
-            Number of elements in a chunk; the last one may be shorter.
-        decoded : array like `values`
-            Overwritten with the decoded values; may be `values` itself.
+        `values`, (size,) or (rows, size), may be the same array as `decoded`, which is overwritten.
         """
         size = values.shape[-1]
         data = np.empty(self._encoding.largest(min(chunk, size), values.dtype), np.uint8)

@@ -84,16 +84,10 @@ def gradient(
     work: Callable[[int, float], simpy.Event],
     move: Callable[[int, int, float], Generator[simpy.Event, Any, None]],
 ) -> simpy.Event:
-    """Let the ranks of a replica compute a gradient; return an event that occurs at its end.
+    """Let the ranks of a replica compute a gradient, each by its flow; return an event that occurs at its end.
 
-    Parameters
-    ----------
-    flows : sequence of Flow
-        The work of each rank.
-    work : callable
-        Returns an event that occurs when a rank has computed for a number of seconds.
-    move : callable
-        Moves a number of bytes from one rank to another.
+    `work` returns an event that occurs when a rank has computed for a number of seconds; `move` moves a number of bytes
+    from one rank to another.
     """
     arrived: defaultdict[tuple[int, int, int], simpy.Event] = defaultdict(environment.event)
 

@@ -71,17 +71,10 @@ class Policy:
         shard.clock += 1
 
     def pass_time(self, shard: ShardState, now: float) -> float:
-        """Handle the passage of time; called between chunks.
+        """Handle the passage of time between chunks; return the time of the next call, infinity if that depends on a
+        push.
 
-        Parameters
-        ----------
-        now : float
-            Seconds, by any monotonic clock; infinity ends all waiting.
-
-        Returns
-        -------
-        float
-            When the next call is due, by the same clock; infinity if that depends on another push.
+        Times are in seconds, by any monotonic clock. At `now` = infinity all waiting ends.
         """
         return math.inf
 
@@ -104,10 +97,6 @@ class Policy:
     def load(self, state: Mapping[str, Any]) -> None:
         """Copy the `state` of another instance.
 
-        Parameters
-        ----------
-        state : mapping of str to array
-            The state of a policy with the same arguments, attached to a shard of the same range and chunk size; its
-            vectors are on the same device as those of this policy's shard. The number of chunks or of workers may
-            differ if the shard had no open push.
+        It is that of a policy with the same arguments, attached to a shard of the same range and chunk size, with
+        vectors on the same device. The number of chunks or of workers may differ if the shard had no open push.
         """
