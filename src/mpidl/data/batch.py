@@ -39,16 +39,7 @@ class Batch(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """The indices of the samples of one step.
-
-    Attributes
-    ----------
-    indices : array (n,) of int64
-    number : int
-        Ordinal among all minibatches of the run.
-    epoch : int
-        Epoch, from 0.
-    """
+    """The indices (n,) of the samples of one step, its ordinal in the run, and its epoch, from 0."""
 
     indices: NDArray[np.int64]
     number: int

@@ -75,16 +75,9 @@ class Synthetic(Checked):
 
 
 class Table:
-    """The rows of normal numbers whose sums are the samples.
+    """The rows (2q + noises, size of a sample) of normal numbers whose sums are the samples.
 
-    Attributes
-    ----------
-    codes : int
-        The number q of `Synthetic`: rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q.
-    noises : int
-        Number of rows of noise, from row 2q on.
-    rows : array (2q + noises, size of a sample) of float32
-        Generated at their first use.
+    With the q of `Synthetic`, rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q, and the others noise.
     """
 
     def __init__(self, source: Synthetic) -> None:

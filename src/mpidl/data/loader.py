@@ -30,12 +30,10 @@ class Loader:
 
     Attributes
     ----------
-    current : Assignment or None
-        The current portion.
+    current, ahead : Assignment or None
+        The current portion, and the one that was taken in advance.
     done : int
-        Number of the portion's batches that are done or handed out.
-    ahead : Assignment or None
-        The portion that was taken in advance.
+        Number of the current portion's batches that are done or handed out.
     tickets : int
         Number of portions that this worker has taken, excluding those of `resumed`.
     """

@@ -128,10 +128,8 @@ class Node(NamedTuple):
 
     Attributes
     ----------
-    operands : tuple of int
-        Indices of the values that it takes.
-    output : int
-        Index of the value that it computes.
+    operands, output : tuple of int, int
+        Indices of the values that it takes, and of the one that it computes.
     first : tuple of bool
         For each operand, whether this layer is the first in the backward pass to compute a gradient, to which those of
         others are added.

@@ -197,26 +197,10 @@ class Network(CompleteModel):
             ) from None
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """Return the mean loss over the batch and its gradient.
+        """Return the mean loss over the batch and its gradient (layout.size,), which the next call overwrites.
 
-        After the largest batch, no activations or tensors are allocated.
-
-        Parameters
-        ----------
-        batch
-            Inputs (n, *input_shape), converted to the network's dtype; targets: class ids (n,) or floats (n, outputs).
-
-        Returns
-        -------
-        loss : float
-            Mean over the batch.
-        gradient : array (layout.size,)
-            Gradient with respect to `parameters`; the next call overwrites it.
-
-        Raises
-        ------
-        UsageError
-            The shapes don't fit.
+        Inputs are (n, *input_shape), and converted to the network's dtype; targets are class ids (n,) or floats
+        (n, outputs); UsageError for other shapes. After the largest batch, no activations or tensors are allocated.
         """
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
@@ -238,10 +222,7 @@ class Network(CompleteModel):
         self._take_final = take if self.regularisation.clip is None and self.xp is np else None
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Return the sum of the losses over the samples, the number of correct predictions and the outputs.
-
-        Batches are those of `loss_and_gradient`. The number is NaN for squared errors of float targets.
-        """
+        """Return the evaluation of a batch as of `loss_and_gradient`."""
         last = self._forward(batch, training=False).calls[-1]
         return self.judge(batch, last.outputs, last.output_gradient)
 

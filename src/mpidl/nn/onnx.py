@@ -69,18 +69,9 @@ def to_onnx(network: Network, file: Path) -> int:
 
 
 class _Graph:
-    """An ONNX graph that grows node by node.
+    """An ONNX graph that grows node by node, with the parameters and the name of the present layer.
 
-    Attributes
-    ----------
-    parameters : dict of str to array
-        The parameters of the present layer.
-    name : str
-        Its name.
-    dtype : numpy.dtype
-        The network's.
-    float, integer : int
-        ONNX's numbers of this dtype and of the ids' dtype.
+    `float` and `integer` are ONNX's numbers of the network's dtype and of the ids' dtype.
     """
 
     def __init__(self, onnx: Any, network: Network) -> None:

@@ -17,13 +17,10 @@ from mpidl.parameters.ranges import Range
 
 @dataclass(slots=True)
 class Call:
-    """A layer with all arrays of a forward and a backward pass.
+    """A layer with all arrays (n, *shape) of a forward and a backward pass, a list of them for its operands.
 
     Attributes
     ----------
-    inputs : list of array (n, *shape)
-        One for each operand.
-    outputs, output_gradient : array (n, *shape)
     input_gradients : list of array or None
         The arrays for the gradients of the inputs; None for those that aren't needed.
     additions : list of (array, array)

@@ -64,14 +64,8 @@ class Costs:
     def layer(self, type: str, operations: float, nbytes: float, elements: float) -> float:
         """Return the seconds for a gradient of a layer of a type.
 
-        Parameters
-        ----------
-        operations : float
-            Floating-point operations of its products, forward and backward.
-        nbytes : float
-            Bytes of its parameters.
-        elements : float
-            Its input and output elements, which determine the seconds without products.
+        They depend on the operations of its products, forward and backward, and the bytes of its parameters; without
+        products, on its input and output elements.
         """
         if operations:
             return operations / self.flops_of.get(type, self.flops) + nbytes / self.parameter_bandwidth

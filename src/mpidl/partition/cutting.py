@@ -16,20 +16,7 @@ from mpidl.partition.plan import Distribution, Part, Step, sharers
 def cut_layer(
     layer: Layer, name: str, how: str, ranks: Range, partitions: int, shapes: Sequence[Shape]
 ) -> tuple[Step, ...]:
-    """Return the steps of a layer that is cut over some of the ranks.
-
-    Parameters
-    ----------
-    layer, name
-        The uncut layer and its name.
-    how
-        One of `Layer.cuts`, or "samples".
-    ranks
-        The ranks that share the work.
-    partitions
-        Number of all ranks.
-    shapes
-        Shapes of its operands, for one sample.
+    """Return the steps of a layer, with operands of these shapes, that is cut over some of the ranks.
 
     Returns
     -------
@@ -40,7 +27,7 @@ def cut_layer(
     Raises
     ------
     UsageError
-        The layer can't be cut this way.
+        The layer has no cut `how`.
     """
     by_number = [layer.pieces(how, number, ranks.size, *shapes) for number in range(ranks.size)]
     operands = [tuple(range(len(shapes))), (len(shapes),)]
@@ -77,16 +64,7 @@ def hold(
     """Return the layout of the flat vector, in the order of the ranks that hold its parts, and each rank's range.
 
     A rank holds the tensors that only it takes. Those of several ranks are divided among them, in consecutive ranges of
-    the flattened part.
-
-    Parameters
-    ----------
-    shapes
-        Name and shape of each of the network's tensors.
-    steps
-        The network's steps.
-    partitions
-        Number of ranks.
+    the flattened part. `shapes` are the names and shapes of the network's tensors.
     """
     held: dict[tuple[str, int], list[Box]] = {}
     for step in steps:

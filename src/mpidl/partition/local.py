@@ -24,7 +24,7 @@ class Movement(NamedTuple):
     departs, arrives : int or None
         Indices of the rank's value before and after; None if it has none.
     first : bool
-        Whether the gradient that comes back is the first one of the rank's value.
+        Whether the returning gradient is the first one of the rank's value.
     """
 
     source: Distribution
@@ -191,19 +191,9 @@ WORTH = 20_000_000
 
 
 def interior(layer: Layer, transfer: Transfer, rank: int) -> Range:
-    """Return the rows of a rank's outputs that don't depend on values of other ranks.
+    """Return the rows of a rank's outputs that don't depend on other ranks, given the transfer of its layer's inputs.
 
-    Parameters
-    ----------
-    layer : Layer
-        The rank's layer.
-    transfer : Transfer
-        Of the layer's inputs (samples, height, ...).
-
-    Returns
-    -------
-    Range
-        Empty if there are too few, if the layer computes all its rows at once, or if nothing comes from other ranks.
+    Empty if there are too few, if the layer computes all its rows at once, or if nothing comes from other ranks.
     """
     nothing = Range(0, 0)
     if not isinstance(layer, ByRows) or len(transfer.target[rank]) != 1 or not transfer.received(rank):

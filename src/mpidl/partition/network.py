@@ -148,21 +148,9 @@ class CutNetwork(CompleteModel):
         return self._network.initial(whole, self.layout if layout is None else layout)
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters.
+        """Return the mean loss over the batch, on all ranks, and the rank's part of its gradient (slice.size,).
 
-        After the largest batch, no activations or tensors are allocated.
-
-        Returns
-        -------
-        loss : float
-            Mean over the batch: the same on all ranks.
-        gradient : array (slice.size,)
-            Gradient with respect to `parameters`; the next call overwrites it.
-
-        Raises
-        ------
-        UsageError
-            The shapes don't fit.
+        The next call overwrites the gradient. After the largest batch, no activations or tensors are allocated.
         """
         samples = len(batch.inputs)
         group = self._begin(batch, self._pipeline.largest(samples))

@@ -107,17 +107,9 @@ def _joined(graph: Graph, by_layer: Sequence[tuple[Step, ...]]) -> tuple[Step, .
 
 
 class _Choice:
-    """One cut of a layer, with its costs apart from the movement of operands.
+    """One cut of a layer: its steps, with operands counted from 0, the distribution of its outputs, and its costs.
 
-    Attributes
-    ----------
-    steps
-        The layer's steps; operands are counted from 0.
-    given
-        The distribution of its outputs.
-    seconds
-    memory
-        Bytes on each rank.
+    These are seconds, apart from the movement of operands, and bytes on each rank.
     """
 
     def __init__(self, steps: tuple[Step, ...], basis: Basis, first: bool) -> None:

@@ -173,21 +173,10 @@ def undivided(samples: int) -> MicroBatch:
 
 
 class Pipeline:
-    """A schedule's instructions for a rank's stage, each with its micro-batch.
+    """The instructions of a schedule in `SCHEDULES` for a rank's stage, each with its micro-batch.
 
-    Parameters
-    ----------
-    schedule : str
-        A name in `SCHEDULES`.
-    micro_batches : int
-        Number of micro-batches in a minibatch, at most one per sample; their sizes differ by at most one.
-    stage, stages : int
-        The rank's stage, and the number of stages.
-
-    Raises
-    ------
-    UsageError
-        The schedule is unknown, or there are no micro-batches.
+    A minibatch has `micro_batches` micro-batches, at most one per sample, whose sizes differ by at most one.
+    UsageError if the schedule is unknown, or there are no micro-batches.
     """
 
     def __init__(self, schedule: str, micro_batches: int, stage: int = 0, stages: int = 1) -> None:

@@ -84,19 +84,10 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
 
 
 def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ...]], stages: int) -> Sections:
-    """Divide consecutive modules into stages so that the most expensive stage costs as little as possible.
+    """Divide modules, with tensors of these shapes, into stages so that the most expensive one is as cheap as possible.
 
-    Each stage has parameters: modules without parameters stay with the one before them.
-
-    Parameters
-    ----------
-    shapes : dict of str to tuple of int
-        Shapes of the tensors.
-
-    Raises
-    ------
-    UsageError
-        There are fewer modules with parameters than stages.
+    Each stage has parameters: modules without parameters stay with the one before them. UsageError if there are fewer
+    modules with parameters than stages.
     """
     costs = [sum(prod(shapes[name]) for name in each.trained) if each.cost is None else each.cost for each in modules]
     heads = [number for number, each in enumerate(modules) if each.trained]

@@ -21,14 +21,10 @@ class Tensor(NamedTuple):
 
     Attributes
     ----------
-    step : int
-        Index of the step.
-    key : str
-        The layer's name for it.
-    held : list of Slice
-        The parts that this rank holds.
-    box : Box or None
-        The part that its layer takes.
+    step, key : int, str
+        Index of the step, and the layer's name of the tensor.
+    held, box : list of Slice, Box or None
+        The parts that this rank holds, and the part that its layer takes.
     transfer : Transfer
         From the parts that all ranks hold to those that they take.
     """

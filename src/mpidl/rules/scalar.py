@@ -18,16 +18,9 @@ class ScalarForm:
 
 
 class Parts(NamedTuple):
-    """The parts of a scalar form's syntax tree.
+    """The parts of a scalar form's syntax tree: names of the arguments, assignments, and returned expressions.
 
-    Attributes
-    ----------
-    element, states, gradient, coefficients
-        Names of the arguments.
-    assignments
-        Name and expression of each assignment before the return statement.
-    results
-        The returned expressions: the new element, then the new states.
+    The results are the new element, then the new states.
     """
 
     element: str

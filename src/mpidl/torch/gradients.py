@@ -21,15 +21,7 @@ class BackwardProgress:
     `torch.utils.checkpoint` with ``use_reentrant=True``, it may be accumulated again, and statistics may change. The
     first pass, during which nothing is reported, finds those; in later passes they are final only at the end.
 
-    Parameters
-    ----------
-    name : str
-        Name of the module in messages.
-
-    Attributes
-    ----------
-    take : callable or None
-        Takes the reports; see `mpidl.nn.wait_free.WaitFree`.
+    `take`, if any, takes the reports, as `mpidl.nn.wait_free.WaitFree` describes.
     """
 
     def __init__(self, vector: Vector, name: str) -> None:

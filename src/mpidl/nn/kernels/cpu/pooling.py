@@ -40,23 +40,24 @@ def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -
 
 def average_pool(images: Any, outputs: Any, windows: Any) -> None:
     """Overwrite `outputs` with the sums over windows of `images`, divided by the window's size; see `max_pool`."""
-    _average(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:4])
+    _pool(images.reshape(-1), outputs.reshape(-1), False, images.shape, *windows[:4])
 
 
 def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
     """Overwrite `input_gradient` with the adjoint of `average_pool`."""
-    _backprop_average(output_gradient.reshape(-1), input_gradient.reshape(-1), input_gradient.shape, *windows[:4])
+    given, found = output_gradient.reshape(-1), input_gradient.reshape(-1)
+    _backprop_pool(found, given, given, found, False, input_gradient.shape, *windows[:4])
 
 
 def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
     """Overwrite `outputs` with the square roots of the sums of squares over windows of `images`; see `max_pool`."""
-    _l2(images.reshape(-1), outputs.reshape(-1), images.shape, *windows[:4])
+    _pool(images.reshape(-1), outputs.reshape(-1), True, images.shape, *windows[:4])
 
 
 def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
     """Overwrite `input_gradient`; a window of zeros passes no gradient on. `output_gradient` is scratch space."""
     arrays = (images, outputs, output_gradient, input_gradient)
-    _backprop_l2(*[each.reshape(-1) for each in arrays], images.shape, *windows[:4])
+    _backprop_pool(*[each.reshape(-1) for each in arrays], True, images.shape, *windows[:4])
 
 
 # Arrays are flat and indices in the inner loops are unsigned, as in `patches`. The padding is less than the size, so
@@ -103,7 +104,8 @@ def _backprop_max(winners, output_gradient, input_gradient):  # type: ignore[no-
 
 
 @jit
-def _average(images, outputs, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+def _pool(images, outputs, squares, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    """Overwrite `outputs` with means over windows or, if `squares`, with the roots of sums of squares."""
     n, height, width, channels = shape
     row = np.empty(width * channels, images.dtype)
     scale = images.dtype.type(1 / (size[0] * size[1]))
@@ -115,70 +117,35 @@ def _average(images, outputs, shape, size, stride, padding, positions):  # type:
             for u in range(first, last):
                 source = uintp((i * height + u) * width * channels)
                 for k in range(uintp(row.size)):
-                    row[k] = images[source + k] if u == first else row[k] + images[source + k]
+                    value = images[source + k]
+                    term = value * value if squares else value
+                    row[k] = term if u == first else row[k] + term
             _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
             for k in range(target, target + length):
-                outputs[k] *= scale
+                outputs[k] = np.sqrt(outputs[k]) if squares else outputs[k] * scale
             target += length
 
 
 @jit
-def _backprop_average(output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+def _backprop_pool(images, outputs, output_gradient, input_gradient, squares, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
+    """Overwrite `input_gradient`; images and outputs count only if `squares`."""
     n, height, width, channels = shape
     row = np.empty(width * channels, input_gradient.dtype)
-    scale = input_gradient.dtype.type(1 / (size[0] * size[1]))
+    zero, scale = row.dtype.type(0), row.dtype.type(1 / (size[0] * size[1]))
     length = uintp(positions[1] * channels)
     source = uintp(0)
     for i in range(n):
         _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
         for y in range(positions[0]):
             first, last = _extent(y, size[0], stride[0], padding[0], height)
+            if squares:
+                for k in range(source, source + length):
+                    output_gradient[k] = zero if outputs[k] == zero else output_gradient[k] / outputs[k]
             _spread_across(output_gradient, source, row, channels, size[1], stride[1], padding[1], positions[1])
             for u in range(first, last):
                 target = uintp((i * height + u) * width * channels)
                 for k in range(uintp(row.size)):
-                    input_gradient[target + k] += scale * row[k]
-            source += length
-
-
-@jit
-def _l2(images, outputs, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
-    n, height, width, channels = shape
-    row = np.empty(width * channels, images.dtype)
-    length = uintp(positions[1] * channels)
-    target = uintp(0)
-    for i in range(n):
-        for y in range(positions[0]):
-            first, last = _extent(y, size[0], stride[0], padding[0], height)
-            for u in range(first, last):
-                source = uintp((i * height + u) * width * channels)
-                for k in range(uintp(row.size)):
-                    square = images[source + k] * images[source + k]
-                    row[k] = square if u == first else row[k] + square
-            _sum_across(row, outputs, target, channels, size[1], stride[1], padding[1], positions[1])
-            for k in range(target, target + length):
-                outputs[k] = np.sqrt(outputs[k])
-            target += length
-
-
-@jit
-def _backprop_l2(images, outputs, output_gradient, input_gradient, shape, size, stride, padding, positions):  # type: ignore[no-untyped-def]
-    n, height, width, channels = shape
-    row = np.empty(width * channels, images.dtype)
-    zero = images.dtype.type(0)
-    length = uintp(positions[1] * channels)
-    source = uintp(0)
-    for i in range(n):
-        _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
-        for y in range(positions[0]):
-            first, last = _extent(y, size[0], stride[0], padding[0], height)
-            for k in range(source, source + length):
-                output_gradient[k] = zero if outputs[k] == zero else output_gradient[k] / outputs[k]
-            _spread_across(output_gradient, source, row, channels, size[1], stride[1], padding[1], positions[1])
-            for u in range(first, last):
-                target = uintp((i * height + u) * width * channels)
-                for k in range(uintp(row.size)):
-                    input_gradient[target + k] += images[target + k] * row[k]
+                    input_gradient[target + k] += (images[target + k] if squares else scale) * row[k]
             source += length
 
 
