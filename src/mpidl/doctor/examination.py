@@ -47,15 +47,8 @@ Probe = Callable[[], Finding]
 class Examination:
     """Runs probes and prints each finding at once, so that a crash or a hang shows on the line of its probe.
 
-    Parameters
-    ----------
-    speaks : bool
-        Whether this rank prints.
-
-    Attributes
-    ----------
-    comm : MPI.Comm, optional
-        Ranks that run the probes together: a probe fails on all if it raises on one.
+    Only a rank that `speaks` prints. The ranks of `comm`, if any, run the probes together: a probe fails on all if it
+    raises on one.
     """
 
     def __init__(self, speaks: bool = True) -> None:
@@ -64,8 +57,7 @@ class Examination:
         self._failed: list[str] = []
 
     def check(self, what: str, probe: Probe, needed: bool = True) -> bool:
-        """Run a probe and print its line; return True unless it failed, the same on all ranks of `comm`; collective
-        over these.
+        """Run a probe and print its line; return True unless it failed, on all ranks of `comm`; collective.
 
         Unless it is `needed`, a failure becomes a warning, and a warning is ignored.
         """

@@ -107,16 +107,9 @@ def _elapsed(network: Network, samples: int) -> float:
 
 
 class Measuring:
-    """Probes that write a file of measurements.
+    """Probes that write a file of measurements of the first rank's node and of the link to the other rank.
 
-    Parameters
-    ----------
-    pair : Pair
-        The first rank's node is measured, and the link to the other rank.
-    way : {"allocate", "create", "messages"}
-        The kind of `mpidl.rma.probes.WindowProbe` for measuring the link.
-    path : Path
-        The file.
+    The link is measured by a `mpidl.rma.probes.WindowProbe` of the kind `way`.
     """
 
     def __init__(self, pair: Pair, way: str, path: Path) -> None:

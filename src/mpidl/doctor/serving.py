@@ -35,18 +35,8 @@ PAUSE = 4e-3
 class ServerAndWorker(Owner):
     """A server and its only worker, with the transport of a run; creation and `free` are collective.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Two ranks: the worker, which is the coordinator too, and the server.
-    size : int
-        Number of parameters, float32.
-    policy : Policy, optional
-        The server's policy; by default pushes are applied by Adagrad.
-    way : {"allocate", "create", "messages"}
-        As for `mpidl.rma.probes.WindowProbe`.
-    chunk_bytes : int, optional
-        As for `Capacity`.
+    The worker, which is the coordinator too, is the first of two ranks. There are `size` parameters of float32. By
+    default the server applies pushes by Adagrad. `way` is as for `mpidl.rma.probes.WindowProbe`.
     """
 
     def __init__(

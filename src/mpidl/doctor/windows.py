@@ -20,20 +20,7 @@ ORIGIN, TARGET = 0, 1
 
 
 class Pair:
-    """A communicator of two ranks: the origin measures its puts into and gets from the target.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Communicator of size 2.
-
-    Attributes
-    ----------
-    origin : bool
-        Whether this rank measures.
-    one_node : bool
-        Whether both ranks are on the same node.
-    """
+    """A communicator of two ranks, maybe on one node: the origin measures its puts into and gets from the target."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm

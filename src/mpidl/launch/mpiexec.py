@@ -178,17 +178,9 @@ def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
 
 
 class _Forwarding:
-    """Forwards the signals that ask this process to stop to a job, once it can handle them.
+    """Forwards the signals `received` that ask this process to stop to a job, once it can handle them.
 
-    Parameters
-    ----------
-    nodes : list of int
-        The node of each rank, until the job reports it.
-
-    Attributes
-    ----------
-    received : list of int
-        The signals received so far.
+    The node of each rank, in `nodes`, is replaced when the job reports it.
     """
 
     def __init__(self, screen: Screen, nodes: list[int]) -> None:

@@ -98,12 +98,7 @@ TAIL = 1 << 14
 class Deaths:
     """Finds the cause of a job's end in its stderr.
 
-    Parameters
-    ----------
-    role : callable
-        Returns a rank's role, such as "worker 0".
-    several : callable
-        Tells whether the job has several hosts; lines then name the host.
+    `role` returns a rank's role, such as "worker 0". Lines name the host if there are `several`.
     """
 
     def __init__(self, role: Callable[[int], str], several: Callable[[], bool] = lambda: False) -> None:

@@ -46,14 +46,9 @@ def copies(old: Sequence[Range], new: Range) -> list[Copy]:
 
 
 class Move(NamedTuple):
-    """One copy between ranges of two flat vectors of the same tensors in different layouts.
+    """A copy of the box of a tensor between ranges of two flat vectors of the same tensors in different layouts.
 
-    Attributes
-    ----------
-    box : Box
-        The copied part of a tensor.
-    source, target : Slice
-        The contiguous boxes around it in the source and in the target; `start` counts from the beginning of the range.
+    `source` and `target` are the contiguous boxes around it; their `start` counts from the beginning of the range.
     """
 
     box: Box
@@ -70,9 +65,7 @@ class Move(NamedTuple):
 
 
 def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move]:
-    """Yield the copies of the elements that the range `held` of the vector of `old` shares with `wanted` of that of
-    `new`.
-    """
+    """Yield the copies of the elements that range `held` of `old`'s vector shares with range `wanted` of `new`'s."""
     targets: defaultdict[str, list[Slice]] = defaultdict(list)
     for part in new.within(wanted):
         targets[part.name].append(part)

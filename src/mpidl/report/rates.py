@@ -12,17 +12,9 @@ SHORTEST_SPAN = 0.3
 
 
 class Rates:
-    """A run's speed, and the fraction of their time that its servers work.
+    """A run's speed, and the fraction of their time that its servers work, between the last two measurements.
 
-    Parameters
-    ----------
-    samples, seconds : float
-        Samples and training time of the run before it was resumed.
-
-    Attributes
-    ----------
-    values : dict
-        samples_per_second and server_load between the last two measurements; None before.
+    `samples` and `seconds` are those of the run before it was resumed.
     """
 
     def __init__(self, samples: float, seconds: float) -> None:

@@ -33,20 +33,9 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    A resumed run continues in its directory, and removes the old summary. No other run can use the directory until the
-    files are closed.
-
-    Parameters
-    ----------
-    config : Config
-        Written as ``config.toml``, with the directory's name as ``run.name``.
-    resume : bool
-        Whether to continue in the directory given by ``run.dir`` and ``run.name``.
-
-    Raises
-    ------
-    UsageError
-        The directory can't be made or written, or another run uses it.
+    With `resume`, a run continues in its directory, and removes the old summary. No other run can use the directory
+    until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
+    if the directory can't be made or written, or another run uses it.
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:

@@ -20,16 +20,8 @@ from mpidl.shards.state import moved
 class ShardOnDevice(Shard):
     """A `Shard` with CuPy vectors that publishes its parameters in the host's memory, where workers fetch them.
 
-    Parameters
-    ----------
-    parameters : numpy.ndarray, shape (range.size,)
-        Initial values. The shard publishes its parameters in this array before `receive_chunk` returns.
-    state : mapping of str to numpy.ndarray
-        Initial values.
-    xp
-        CuPy.
-    range, rule, policy, chunk, clock
-        As for `Shard`.
+    The initial parameters and state are on the host. The shard publishes its parameters in the array of these before
+    `receive_chunk` returns. `xp` is CuPy.
     """
 
     block: ClassVar[int | None] = None

@@ -21,15 +21,7 @@ CHUNK_BYTES = 512 * 1024
 
 
 class Shard(ShardState):
-    """One range of the parameters, its state, and the policy for the pushes to it.
-
-    Parameters
-    ----------
-    range, parameters, rule, chunk, state, clock
-        As for `ShardState`.
-    policy : Policy
-        The shard's own instance.
-    """
+    """One range of the parameters, its state, and its own instance of the policy for the pushes to it."""
 
     def __init__(
         self,

@@ -203,11 +203,10 @@ class ShardState:
         return int(np.add.reduce(bits, dtype=np.uint64))
 
     def update_sparsely(self, gradient: Any, ordinal: int, portion: int, staleness: int) -> None:
-        """Apply the rule to all parameters with a gradient, (range.size,), other than 0; change its elements for
-        statistics.
+        """Apply the rule to all parameters whose element of a gradient, shape (range.size,), is not 0.
 
-        The `ordinal` of the update counts from 1; `portion` is the gradient's, and `staleness` counts the updates since
-        its parameters were read.
+        The gradient's elements for statistics are changed. The `ordinal` of the update counts from 1; `portion` is the
+        gradient's, and `staleness` counts the updates since its parameters were read.
         """
         assert self.rule is not None
         rate = self.rule.rate * self._rate_at(portion)

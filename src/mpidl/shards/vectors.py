@@ -15,12 +15,8 @@ from mpidl.shards.state import BLOCK
 class Vectors:
     """Executes a coordinator's operations on one shard.
 
-    Parameters
-    ----------
-    vectors : mapping of str to array (n,)
-        NumPy or CuPy vectors by name, changed in place. Every operation looks its names up again.
-    block : int, optional
-        Number of elements processed at a time; None means all of them.
+    The NumPy or CuPy vectors, (n,) by name, are changed in place; every operation looks its names up again. It
+    processes `block` elements at a time, or all of them.
     """
 
     _adding = Sgd()

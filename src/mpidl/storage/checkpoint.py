@@ -98,8 +98,8 @@ class Checkpoint:
         self.size = self._vectors.size
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of a vector, "parameters" or "rule/NAME", from all shards that have parts of it; shape
-        (range.size,).
+        """Read a range of a vector, "parameters" or "rule/NAME", as an array of shape (range.size,), from all its
+        shards.
 
         The range is one of the vector in `layout`, by default that of the checkpoint. Raise MpidlError if a file can't
         be read, or the range isn't in the checkpoint.
@@ -118,9 +118,7 @@ class Checkpoint:
     def replica_vectors(
         self, number: int, range: Range | None = None, layout: Layout | None = None
     ) -> dict[str, np.ndarray]:
-        """Return a range, by default all, of a replica's vectors: those of its state, and the residual of its wire
-        format.
-        """
+        """Return a range, by default all, of a replica's vectors, including the residual of its wire format."""
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
         with _readable(self.path):
             files = [(path, _range(path, self.size)) for path in paths]

@@ -17,22 +17,11 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Lock:
-    """Locks a run's directory until it is closed or this process ends, however it ends.
+    """Locks a run's existing directory until it is closed or this process ends, however it ends.
 
     It is a POSIX lock on the file ``.lock``, which NFS and parallel file systems enforce across nodes. A process may
-    hold several locks on one directory; closing the first releases them all.
-
-    Parameters
-    ----------
-    run : Path
-        ``runs/NAME``, an existing directory.
-
-    Raises
-    ------
-    UsageError
-        Another process holds it.
-    MpidlError
-        The file can't be written.
+    hold several locks on one directory; closing the first releases them all. Raise UsageError if another process holds
+    it, and MpidlError if the file can't be written.
     """
 
     def __init__(self, run: Path) -> None:

@@ -194,21 +194,10 @@ def cut_position(
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The best checkpoint of a run.
+    """The best checkpoint of a run: its step, the figure, its value, and the epochs trained before the evaluation.
 
     Replicas train on during an evaluation, and the checkpoint is ordered when the figure is known, so it may be a few
     batches newer. At the end of a run, it has exactly the parameters that were evaluated.
-
-    Attributes
-    ----------
-    step : int
-        The checkpoint's step.
-    figure : str
-        The figure, such as "validation_loss".
-    value : float
-        Its value.
-    epoch : float
-        Epochs trained before the evaluation.
     """
 
     step: int

@@ -26,14 +26,9 @@ SUFFIXES = {"safetensors": (".safetensors",), "npz": (".npz",), "torch": (".pt",
 
 
 class TensorFile(NamedTuple):
-    """A file of tensors that are read on demand.
+    """A file of tensors that are read on demand: `part` returns a box of the tensor of a name as an array.
 
-    Attributes
-    ----------
-    shapes : mapping of str to tuple of int
-        The tensors' shapes, by their names.
-    part : callable
-        Returns a box of the tensor of a name as an array. Formats other than ``.npz`` read only that box.
+    Formats other than ``.npz`` read only that box.
     """
 
     path: Path

@@ -15,19 +15,9 @@ from mpidl.storage.files import cannot_read
 
 
 class SavedVectors:
-    """Vectors spread over several files, one range each.
+    """Vectors of `size` elements spread over several HDF5 files, each with one range of them in its datasets.
 
-    Parameters
-    ----------
-    files : sequence of (Path, Range)
-        HDF5 files, each with the range of the vectors in its datasets.
-    layout : Layout or None
-        Layout of the vectors; None if each tensor is one piece, in the model's order.
-
-    Attributes
-    ----------
-    size : int
-        Number of elements of a vector.
+    Without a layout, each tensor is one piece, in the model's order.
     """
 
     def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout | None) -> None:
@@ -44,10 +34,10 @@ class SavedVectors:
         return list(self._moves(range, layout))
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range, as for `holders`, of the vector in the datasets of this name, straight into the result,
-        (range.size,).
+        """Read a range, as for `holders`, of the vector in the datasets of this name, straight into the result.
 
-        Raise MpidlError if a file can't be read, or an element of the range is in no file, or in two.
+        The result has shape (range.size,). Raise MpidlError if a file can't be read, or an element of the range is in
+        no file, or in two.
         """
         result: np.ndarray | None = None
         for number, found in self._moves(range, layout).items():

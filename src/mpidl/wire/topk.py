@@ -16,12 +16,7 @@ DIGIT = 8
 class TopK(Wire):
     """The values, then the indices, of the elements of largest magnitude in each block of 1024.
 
-    Parameters
-    ----------
-    fraction : float
-        Fraction of a block's elements that is sent, in (0, 1]; at least one element. 1 sends all, exactly.
-    name : str
-        Name in the configuration.
+    `fraction` of a block's elements is sent, in (0, 1], and at least one element. 1 sends all, exactly.
     """
 
     block = BLOCK

@@ -123,14 +123,8 @@ class WithStatistics:
     """A wire format for the chunks of one shard, each followed by its unencoded statistics, such as running means.
 
     The error of an encoded gradient may be sent later. Not so for a running average: the worker measures the same
-    distance again, and both would be pushed together. A running variance would become negative.
-
-    Parameters
-    ----------
-    wire : Wire
-        Encodes statistics as zeros; a lossless one encodes them like everything else.
-    statistics : sequence of Range
-        The ranges of the shard that hold statistics, in order.
+    distance again, and both would be pushed together. A running variance would become negative. The format encodes
+    statistics as zeros, or, if it is lossless, like everything else.
     """
 
     def __init__(self, wire: Wire, statistics: Sequence[Range] = ()) -> None:

@@ -71,10 +71,10 @@ class Policy:
         shard.clock += 1
 
     def pass_time(self, shard: ShardState, now: float) -> float:
-        """Handle the passage of time between chunks; return the time of the next call, infinity if that depends on a
-        push.
+        """Handle the passage of time between chunks, and return the time of the next call.
 
-        Times are in seconds, by any monotonic clock. At `now` = infinity all waiting ends.
+        Times are in seconds, by any monotonic clock. At `now` = infinity all waiting ends. The next call is at infinity
+        if it depends on a push.
         """
         return math.inf
 
