@@ -8,7 +8,7 @@ from sklearn import metrics as oracle
 
 from mpidl.errors import UsageError
 from mpidl.metrics import F1, METRICS, R2, Auc, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
-from mpidl.metrics.classification import bins
+from mpidl.metrics.builtin import bins
 
 
 @st.composite

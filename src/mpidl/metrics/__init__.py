@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mpidl.metrics.classification import F1, Auc, Top5Accuracy
+from mpidl.metrics.builtin import F1, R2, Auc, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
 from mpidl.metrics.metric import Metric
-from mpidl.metrics.regression import R2, MeanAbsoluteError, MeanSquaredError
 
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric for metric in (Top5Accuracy, MeanSquaredError, MeanAbsoluteError, R2, F1, Auc)
