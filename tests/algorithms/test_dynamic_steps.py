@@ -103,8 +103,8 @@ def test_a_deterministic_run_can_not_go_by_speed(name):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"asynchronous": True}, "dynamic: true, expected false with asynchronous = true"),
-        ({"fragments": 2}, "dynamic: true, expected false with fragments or overlap"),
+        ({"asynchronous": True}, "dynamic: true, can't be combined with asynchronous"),
+        ({"fragments": 2}, "dynamic: true, can't be combined with fragments"),
     ],
 )
 def test_what_dynamic_rounds_do_not_go_with(settings, line):

@@ -252,8 +252,8 @@ def test_it_says_how_many_batches_are_not_in_all_fragments(fragments, overlap):
         ({"fragments": 17}, "fragments: 17, expected at most 16 with window = 16"),
         ({"overlap": 16}, "overlap: 16, expected at most 15 with window = 16"),
         ({"window": 1, "overlap": 1}, "overlap: 1, expected at most 0 with window = 1"),
-        ({"fragments": 2, "asynchronous": True}, "fragments: 2, expected 1 with asynchronous = true"),
-        ({"overlap": 1, "asynchronous": True}, "overlap: 1, expected 0 with asynchronous = true"),
+        ({"fragments": 2, "asynchronous": True}, "fragments: 2, can't be combined with asynchronous"),
+        ({"overlap": 1, "asynchronous": True}, "overlap: 1, can't be combined with asynchronous"),
         ({"mixing": 0.5}, "mixing: 0.5, expected 0 without fragments or overlap"),
     ],
 )

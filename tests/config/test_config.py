@@ -166,9 +166,18 @@ def test_a_minibatch_has_four_micro_batches_for_each_stage():
     assert found(stages=3, micro_batches=5, schedule="gpipe") == {"schedule": "gpipe", "micro_batches": 5}
 
 
-def test_an_algorithm_checks_itself_against_the_run():
-    values = {**minimal(), "run": {"deterministic": True}, "algorithm": {"overlap": True}}
-    assert line(values).startswith("algorithm.overlap: ")
+@pytest.mark.parametrize(
+    ("algorithm", "setting"),
+    [
+        ({"overlap": True}, "overlap: true"),
+        ({"warm_start": 0.5}, "warm_start: 0.5"),
+        ({"name": "hogwild"}, "name: hogwild"),
+        ({"name": "sandblaster"}, "name: sandblaster"),
+    ],
+)
+def test_a_deterministic_run_can_not_depend_on_timing(algorithm, setting):
+    values = {**minimal(), "run": {"deterministic": True}, "algorithm": algorithm}
+    assert line(values) == f"algorithm.{setting} depends on timing, which rules out run.deterministic = true"
 
 
 def test_defaults():

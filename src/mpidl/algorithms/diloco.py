@@ -67,24 +67,16 @@ class Diloco(Rounds, Windowed):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key, least, limit in (("fragments", 1, self.window), ("overlap", 0, self.window - 1)):
-            value = getattr(self, key)
-            if value > max(least, limit):
-                raise UsageError(f"{key}: {value}, expected at most {limit} with window = {self.window}")
-            if value > least and self.asynchronous:
-                raise UsageError(f"{key}: {value}, expected {least} with asynchronous = true")
-        if self.dynamic and (self.asynchronous or self.streamed):
-            form = "asynchronous = true" if self.asynchronous else "fragments or overlap"
-            raise UsageError(f"dynamic: true, expected false with {form}")
+            if getattr(self, key) > max(least, limit):
+                raise UsageError(f"{key}: {getattr(self, key)}, expected at most {limit} with window = {self.window}")
         if self.mixing and not self.streamed:
             raise UsageError(f"mixing: {self.mixing}, expected 0 without fragments or overlap")
         if self.grace and self.quorum is None:
             raise UsageError(f"grace: {self.grace:g}, expected 0 without quorum")
-        forms = {
-            "asynchronous = true": self.asynchronous, "dynamic = true": self.dynamic,
-            "fragments or overlap": self.streamed,
-        }  # fmt: skip
-        if self.quorum is not None and (given := [form for form, taken in forms.items() if taken]):
-            raise UsageError(f"quorum: {self.quorum}, can't be combined with {given[0]}")
+        streamed = "fragments" if self.fragments > 1 else "overlap"
+        given = [key for key in ("quorum", "dynamic", streamed, "asynchronous") if getattr(self, key)]
+        if len(given) > 1:
+            raise UsageError(f"{given[0]}: {str(getattr(self, given[0])).lower()}, can't be combined with {given[1]}")
 
     @property
     def streamed(self) -> int:

@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
-from mpidl.errors import UsageError
 from mpidl.rules import Rule, Sgd
 from mpidl.schema import Count, NonNegative, Positive
 from mpidl.shards.policies import ApplyAtOnce
@@ -105,6 +104,5 @@ class Downpour(Algorithm):
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        if deterministic and (self.overlap or self.warm_start > 0):
-            key = "overlap" if self.overlap else "warm_start"
-            raise UsageError(f"algorithm.{key}: its result depends on timing, which rules out run.deterministic = true")
+        check_timing("overlap", self.overlap, deterministic)
+        check_timing("warm_start", self.warm_start, deterministic)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Gradient, NextBatch, Update
-from mpidl.errors import UsageError
 from mpidl.rules import Rule
 
 
@@ -33,5 +32,4 @@ class Hogwild(Algorithm):
             yield Update(gradient)
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        if deterministic:
-            raise UsageError("algorithm.name: hogwild's result depends on timing; run.deterministic must be false")
+        check_timing("name", self.name, deterministic)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator, Replica, WarmStart
+from mpidl.algorithms.algorithm import Coordinated, Coordinator, Replica, WarmStart, check_timing
 from mpidl.algorithms.coordination import (
     SEGMENTS,
     CoordinatorRequest,
@@ -24,7 +24,6 @@ from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import GRADIENT, History, MoreThuente, Point, direction
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
-from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
@@ -106,10 +105,8 @@ class Sandblaster(Coordinated):
         return WarmStart(Downpour(), Adagrad(0.01), self.warm_start) if self.warm_start else None
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        if deterministic:
-            raise UsageError(
-                "algorithm.name: timing decides the order of sandblaster's sums; run.deterministic must be false"
-            )
+        # Sums are in the order in which units arrive.
+        check_timing("name", self.name, deterministic)
 
 
 class _Optimiser:
