@@ -15,13 +15,7 @@ from mpidl.launch import marks
 
 
 class World(NamedTuple):
-    """The rank of this process among those started with it.
-
-    Attributes
-    ----------
-    variable : str
-        Name of the environment variable with the size; empty if there is none.
-    """
+    """The rank of this process among those started with it, and the environment variable with the size, if any."""
 
     rank: int
     size: int

@@ -63,36 +63,19 @@ def launch(
     screen: Screen,
     roles: Callable[[Sequence[int]], Roles] = lambda nodes: assign(nodes, servers=0),
 ) -> int:
-    """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends.
+    """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
+
+    It is 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends with 75: it can
+    continue when it is queued again. `screen` shows the job's stderr and progress; `roles` returns the roles of ranks,
+    given their nodes, for messages about a rank.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
     it; after the run has saved, they have no effect. A second SIGINT ends the ranks at once. No process of the job
     outlives this call or this process.
 
-    Parameters
-    ----------
-    ranks : int
-        Number of ranks to start.
-    arguments : sequence of str
-        Arguments of the command.
-    screen : Screen
-        Shows the job's stderr and, if that is a terminal, the run's progress.
-    roles : callable
-        Returns the roles of ranks, given their nodes, for messages about a rank.
-
-    Returns
-    -------
-    int
-        Exit code of the job: 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends
-        with 75: it can continue when it is queued again.
-
-    Raises
-    ------
-    UsageError
-        There is no mpirun.
-    MpidlError
-        The temporary directory is full, or has too many directories of other jobs.
+    Raise UsageError if there is no mpirun, and MpidlError if the temporary directory is full, or has too many
+    directories of other jobs.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(

@@ -98,8 +98,8 @@ class Checkpoint:
         self.size = self._vectors.size
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range of a vector, "parameters" or "rule/NAME", as an array of shape (range.size,), from all its
-        shards.
+        """Read a range of a vector, "parameters" or "rule/NAME", from all its shards, as an array of shape
+        (range.size,).
 
         The range is one of the vector in `layout`, by default that of the checkpoint. Raise MpidlError if a file can't
         be read, or the range isn't in the checkpoint.

@@ -25,19 +25,9 @@ from mpidl.wire import Differences, ErrorFeedback, Wire
 class Exchanger:
     """A replica, or an intermediary of several, which pushes to the servers and fetches from them.
 
-    Parameters
-    ----------
-    number : int
-        Replicas are numbered first, then intermediaries.
-
-    Attributes
-    ----------
-    fetched : list of int
-        The clock of each shard at the last fetch.
-    unapplied : list of simpy.Process
-        Deliveries of its pushes that may still be under way.
-    following : dict of int to simpy.Process
-        Fetches behind its last push, by the number of the server.
+    Replicas are numbered first, then intermediaries. It has the clock of each shard at the last fetch (`fetched`), the
+    deliveries of its pushes that may still be under way (`unapplied`), and, by server, the fetches behind its last push
+    (`following`).
     """
 
     def __init__(self, number: int) -> None:
@@ -223,23 +213,9 @@ class Spares:
 
 
 class VirtualCluster:
-    """The state of one virtual cluster.
+    """The state of one virtual cluster: servers, replicas, spare vectors, and totals without those of the shards.
 
-    Parameters
-    ----------
-    machines : Machines or None
-        Models the passage of time; None if nothing takes time.
-    dtype : dtype
-        The parameters' dtype.
-    clock : callable
-        Returns the time in seconds for the totals.
-
-    Attributes
-    ----------
-    spares : Spares
-        Vectors of the parameters' dtype.
-    totals : Totals
-        The running totals, without those of the shards.
+    Nothing takes time without `machines`. The `clock` returns the time of the totals, in seconds.
     """
 
     def __init__(

@@ -9,16 +9,11 @@ import simpy
 
 
 class Cores:
-    """Processor sharing: if there are more jobs than cores, all jobs run at the same fraction of full speed.
+    """Cores with processor sharing: if there are more jobs than cores, all run at the same fraction of full speed.
 
     Urgent jobs share the cores only with each other. They are those of servers, which the kernel runs as soon as they
     wake up. An urgent job without a free core displaces the longest other job until the urgent job ends, even if a core
     becomes free earlier: the kernel doesn't move a process for such a short time.
-
-    Parameters
-    ----------
-    count : int
-        Number of cores.
     """
 
     def __init__(self, environment: simpy.Environment, count: int) -> None:

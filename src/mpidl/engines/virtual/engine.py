@@ -37,26 +37,11 @@ from mpidl.topology.roles import Roles
 
 
 class VirtualEngine:
-    """A cluster in one process.
+    """A cluster in one process, whose replicas share the model of a `training`.
 
-    Parameters
-    ----------
-    training : Training
-        The algorithm, the model, which all replicas share, and the data.
-    shards : list of Shard
-        Shards of the whole parameter vector; a single one if replicas share memory.
-    replicas : int
-        Number of replicas.
-    time : VirtualTime, optional
-        Durations. By default nothing takes time.
-    hooks : Hooks, optional
-        Functions to call during the run.
-    state : dict, optional
-        State of an earlier coordinator's `Iteration`, to resume from.
-    resumed : mapping of int to (ReplicaPosition, mapping), optional
-        Positions and vectors of replicas to resume.
-    taken : int
-        Number of tickets already taken.
+    The shards make up the parameter vector; there is only one if replicas share memory. By default nothing takes time.
+    A run resumes from `state`, that of a coordinator's earlier `Iteration`, or from the `resumed` positions and vectors
+    of replicas, after `taken` tickets.
     """
 
     def __init__(

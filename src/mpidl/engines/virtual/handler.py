@@ -15,13 +15,7 @@ Action = Callable[[VirtualReplica, Any], Process]
 
 
 class RequestHandler:
-    """Handles the requests of one kind of exchange, for all replicas.
-
-    Attributes
-    ----------
-    actions : mapping of type to callable
-        The action for each type of request.
-    """
+    """Handles the requests of one kind of exchange for all replicas, by an action for each type of request."""
 
     actions: Mapping[type, Action]
 

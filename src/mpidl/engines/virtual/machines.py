@@ -32,21 +32,8 @@ def place_ranks(times: Times, replicas: int, servers: int) -> tuple[list[int], R
 class Machines:
     """The machines on which virtual replicas and servers run.
 
-    Parameters
-    ----------
-    seed : int
-        Determines every duration.
-    replicas, servers : int
-        Number of replicas and of servers; 0 servers if the replicas have the shards.
-
-    Attributes
-    ----------
-    chunk : float
-        Bytes of a push with which a server begins, from `Times`.
-    replicas : int
-        Number of replicas. As arguments of methods, intermediaries have the numbers after these.
-    served : list of list of int
-        For each intermediary, the replicas that it pushes and fetches for.
+    The `seed` determines every duration. There are 0 servers if the replicas have the shards. As arguments of methods,
+    intermediaries have the numbers after those of the replicas; `served` lists the replicas of each.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:

@@ -137,20 +137,11 @@ CHANGES = 100
 class Network:
     """Nodes with a network card each, and flows between them at max-min fair rates, as in SimGrid.
 
-    The flows through a card share its bandwidth, separately in each direction. Rates are always fair: they change when
-    a flow begins or ends. (Casanova et al., Versatile, scalable, and accurate simulation of distributed applications
-    and platforms, 2014.) With hundreds of flows, they change when a hundredth of these has begun or ended, and flows
-    wait until then.
-
-    Parameters
-    ----------
-    bandwidths : array, shape (nodes,)
-        Bytes per second of each node's card, in each direction.
-
-    Attributes
-    ----------
-    carried : array, shape (2, nodes)
-        Bytes that have begun to flow out of, and into each node.
+    The flows through a card share its `bandwidths`, in bytes per second, separately in each direction. Rates are always
+    fair: they change when a flow begins or ends. (Casanova et al., Versatile, scalable, and accurate simulation of
+    distributed applications and platforms, 2014.) With hundreds of flows, they change when a hundredth of these has
+    begun or ended, and flows wait until then. `carried`, shape (2, nodes), has the bytes that have begun to flow out
+    of, and into each node.
     """
 
     def __init__(self, environment: simpy.Environment, bandwidths: np.ndarray) -> None:

@@ -34,13 +34,7 @@ from mpidl.shards.vectors import Accrual, Vectors
 
 @dataclass(slots=True)
 class UnitInFlight(InFlight):
-    """The gradient of a unit on its way to the servers.
-
-    Attributes
-    ----------
-    loss, weight : float
-        Sum of its batches' losses, each times the batch's weight, and sum of these weights.
-    """
+    """The gradient of a unit on its way to the servers, with the sums of its batches' weighted losses and weights."""
 
     unit: Unit
     loss: float
@@ -50,16 +44,9 @@ class UnitInFlight(InFlight):
 class VirtualSandblaster(ThroughServers):
     """Handles the requests of a coordinator and of the replicas that compute for it.
 
-    Parameters
-    ----------
-    training : Training
-        Units consist of the portions of the schedule's first epoch; the run ends with the schedule.
-    compute : callable
-        Computes a gradient after the passage of its time, and adds to the replica's `loss` and `weight`.
-    hooks : Hooks
-        `on_batch` is called before each unit, `on_iteration` with each iteration.
-    state : dict, optional
-        State of an earlier `Iteration`, to resume from.
+    Units consist of the portions of the schedule's first epoch; the run ends with the schedule. `compute` computes a
+    gradient after the passage of its time, and adds to the replica's `loss` and `weight`. The coordinator resumes from
+    `state`, that of an earlier `Iteration`.
     """
 
     def __init__(

@@ -16,13 +16,7 @@ from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 
 
 class Intermediary(Protocol):
-    """Exchanges with the servers for several replicas.
-
-    Attributes
-    ----------
-    fetched : list of int
-        The clock of each shard in what it shows the replicas.
-    """
+    """Exchanges with the servers for several replicas; `fetched` has the clock of each shard in what it shows them."""
 
     fetched: list[int]
 

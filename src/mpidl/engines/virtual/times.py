@@ -216,16 +216,8 @@ class Times:
 class VirtualTime:
     """The passage of time in a virtual cluster.
 
-    Attributes
-    ----------
-    times : Times, optional
-        Durations. None, for a single replica: nothing takes time.
-    seed : int
-        Determines every duration.
-    clock : callable, optional
-        Returns the time in seconds for the totals; by default virtual time, which begins at `start`.
-    start : float
-        Virtual time at the beginning, in seconds.
+    Without `times`, for a single replica, nothing takes time. The `seed` determines every duration. The `clock` returns
+    the time of the totals in seconds; by default it is virtual time, which begins at `start`.
     """
 
     times: Times | None = None

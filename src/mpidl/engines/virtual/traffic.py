@@ -18,14 +18,8 @@ from mpidl.wire import Wire
 class InFlight:
     """A vector on its way from its sender to all servers.
 
-    Attributes
-    ----------
-    vector : array, shape (size,) or (2, size)
-        The vector; returned to the spare ones when no server needs it any more.
-    awaited : int
-        Number of servers that still need it.
-    begun : dict of int to simpy.Event
-        Events that occur when a server, by number, begins to apply it.
+    It has shape (size,) or (2, size), and is returned to the spare ones when no server needs it any more; `awaited` is
+    the number of servers that still do. `begun` has the events that occur when a server, by number, begins to apply it.
     """
 
     sender: Exchanger
@@ -42,19 +36,10 @@ class PushInFlight(InFlight):
 
 
 class Traffic:
-    """Carries pushes to the servers, and fetches back.
+    """Carries pushes to the servers, and fetches back, encoded by `wire_fetch`, if any.
 
-    Parameters
-    ----------
-    wire_fetch : Wire or None
-        Encoding of fetches, if any.
-    wait_free : bool
-        Whether replicas send finished parts of a gradient while they compute the rest.
-
-    Attributes
-    ----------
-    updated : Signal
-        Announced when a shard has changed, except by pushes that are applied at once.
+    With `wait_free`, replicas send finished parts of a gradient while they compute the rest. `updated` is announced
+    when a shard has changed, except by pushes that are applied at once.
     """
 
     def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False) -> None:

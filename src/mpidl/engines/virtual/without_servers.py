@@ -159,14 +159,9 @@ class ByReduction(RequestHandler):
 
 
 class InMemory(RequestHandler):
-    """Handles the requests of algorithms whose replicas share the parameters.
+    """Handles the requests of algorithms whose replicas share the parameters of the cluster's only server.
 
-    Parameters
-    ----------
-    cluster : VirtualCluster
-        Its only server holds the shared parameters.
-    compute : callable
-        Computes a gradient after the passage of its time.
+    `compute` computes a gradient after the passage of its time.
     """
 
     def __init__(self, cluster: VirtualCluster, compute: Action) -> None:
