@@ -12,6 +12,7 @@ from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
 from mpidl.job.fill import fill
+from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel, local_model
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
@@ -41,12 +42,12 @@ def own_model(world: World, placed: PlacedJob, group: MpiGroup | None) -> LocalM
     return LocalModel(placed.job.original, placed.job.original, Range(0, placed.layout.size), own)
 
 
-def staging_of(world: World, ready: ReadyJob) -> Staging | None:
-    """Return how vectors on this rank's GPU travel to servers, if it has any that do."""
-    device = ready.local.device
+def staging_of(world: World, job: Job, local: LocalModel) -> Staging | None:
+    """Return the transfer of vectors between this rank's GPU and servers, if it has any."""
+    device = local.device
     if not world.trains or not world.roles.servers or device is None or device.xp is np:
         return None
-    return Staging(device.xp, is_direct(ready.job.config.device.transfer))
+    return Staging(device.xp, is_direct(job.config.device.transfer))
 
 
 def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Reporter | None, Path]:

@@ -30,6 +30,7 @@ from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.shm_space import check_window_space
+from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
@@ -69,6 +70,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         placed = _place(world, job)
         group = _join_replica(world, placed)
         local = world.agree(lambda: own_model(world, placed, group))
+        staging = world.agree(lambda: staging_of(world, job, local))
         figures = _agree_on_figures(world, placed, local)
         capacity = _capacity(placed, figures, len(world.roles.servers))
         routes = others.routes(world.roles, capacity)
@@ -76,7 +78,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         reporter = _open_run(world, placed, local)
         assert world.directory is not None
         ready = ReadyJob(placed, local, figures, world.directory)
-        summary = _train(world, ready, routes, reporter)
+        summary = _train(world, ready, routes, staging, reporter)
         _share_trained(world, ready)
         _leave_replica(local, group)
     return summary
@@ -197,10 +199,11 @@ def _open_run(world: World, placed: PlacedJob, local: LocalModel) -> Reporter | 
     return reporter
 
 
-def _train(world: World, ready: ReadyJob, routes: Routes, reporter: Reporter | None) -> dict[str, Any]:
+def _train(
+    world: World, ready: ReadyJob, routes: Routes, staging: Staging | None, reporter: Reporter | None
+) -> dict[str, Any]:
     """Play the ranks' roles to the end of the run, and return its summary."""
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
-    staging = staging_of(world, ready)
     with world.failing_together():
         transport = Transport(comm, roles, routes.capacity, staging=staging, way=topology.transport, routes=routes)
     try:
