@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Exchange, Replica
+from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Rounds
 from mpidl.schema import Count, Positive
-from mpidl.shards.policies import Assign, Policy
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,6 @@ class Averaging(Rounds):
     rate: Positive = 0.05
     tau: Count = 4
 
-    @property
-    def exchange(self) -> Exchange:
-        return Exchange.REDUCTION
-
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the replica."""
         step = self.inner_steps(parameters, state)
@@ -38,7 +33,3 @@ class Averaging(Rounds):
             done = yield from self.local_steps(self.tau, parameters, step, state)
             if not (yield self.reduction(parameters, parameters, done)):
                 break
-
-    def policy(self, replicas: int) -> Policy:
-        """Return the policy that assigns the mean."""
-        return Assign()

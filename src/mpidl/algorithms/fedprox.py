@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Exchange, Replica
+from mpidl.algorithms.algorithm import Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Rounds, Windowed
 from mpidl.rules import Sgd
 from mpidl.schema import Count, NonNegative, Positive
-from mpidl.shards.policies import Assign, Policy
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,6 @@ class Fedprox(Rounds, Windowed):
     window: Count = 16
     mu: NonNegative = 0.01
 
-    @property
-    def exchange(self) -> Exchange:
-        return Exchange.REDUCTION
-
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the device in algorithm 2 of the paper."""
         local, adding = self.inner_steps(parameters, state), Sgd()
@@ -50,7 +45,3 @@ class Fedprox(Rounds, Windowed):
             done = yield from self.local_steps(self.window, parameters, step, state)
             if not (yield self.reduction(parameters, parameters, done)):
                 break
-
-    def policy(self, replicas: int) -> Policy:
-        """Return the policy that assigns the mean."""
-        return Assign()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Algorithm, Replica, check_timing
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState, Step
 from mpidl.algorithms.requests import (
     Fetch,
@@ -25,6 +25,7 @@ from mpidl.algorithms.requests import (
 from mpidl.parameters.ranges import split
 from mpidl.rules import RULES, Rule, Sgd
 from mpidl.schema import Count, Positive
+from mpidl.shards.policies import Assign, Policy
 
 #: Names of the rules that local steps can use.
 Inner = Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"]
@@ -60,7 +61,7 @@ class Windowed(LocalSteps):
 
 @dataclass(frozen=True)
 class Rounds(LocalSteps):
-    """An algorithm whose replicas make a round of local steps by a rule of their own before each exchange.
+    """An algorithm whose replicas make a round of local steps by a rule of their own, and continue from a mean.
 
     Parameters
     ----------
@@ -79,6 +80,14 @@ class Rounds(LocalSteps):
     _: KW_ONLY
     inner: Inner = "momentum"
     dynamic: bool = False
+
+    @property
+    def exchange(self) -> Exchange:
+        return Exchange.REDUCTION
+
+    def policy(self, replicas: int) -> Policy:
+        """Return the policy that assigns the mean."""
+        return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         check_timing("dynamic", self.dynamic, deterministic)
