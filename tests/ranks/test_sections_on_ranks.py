@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.section import Section  # noqa: E402
 from mpidl.partition.sections import sections_of  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 
@@ -33,7 +33,7 @@ def test_gradients_and_figures_are_the_whole_modules(comm, schedule):
     batch = Batch(random.normal(size=(403, 64)), random.integers(0, 10, 403))
     whole = TorchModel(perceptron(), "cross_entropy")
     plan = sections_of(whole, comm.size)
-    section = section_of(whole, plan, comm.rank, schedule=schedule, micro_batches=5)
+    section = Section(whole, plan, comm.rank, schedule=schedule, micro_batches=5)
     section.bind(group)
     for _ in range(2):
         loss, gradient = section.loss_and_gradient(batch)

@@ -16,7 +16,7 @@ from mpidl.errors import UsageError  # noqa: E402
 from mpidl.jax import JaxModel, JaxSequence  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.section import Section  # noqa: E402
 from mpidl.partition.sections import sections_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -55,7 +55,7 @@ def on_ranks(stages, work, schedule="one_forward_one_backward", make=sequence, m
     plan = sections_of(whole, stages)
 
     def rank(group):
-        section = section_of(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
+        section = Section(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
         section.bind(group)
         found = work(section)
         section.unbind()

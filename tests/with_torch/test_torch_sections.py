@@ -13,7 +13,7 @@ from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.section import section_of  # noqa: E402
+from mpidl.partition.section import Section  # noqa: E402
 from mpidl.partition.sections import sections_of  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import mlp  # noqa: E402
@@ -54,7 +54,7 @@ def on_ranks(make, stages, work, schedule="one_forward_one_backward", micro_batc
     plan = sections_of(whole, stages)
 
     def rank(group):
-        section = section_of(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
+        section = Section(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
         section.bind(group)
         found = work(section)
         section.unbind()

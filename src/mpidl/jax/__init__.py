@@ -9,9 +9,9 @@ except ModuleNotFoundError:
     raise UsageError("mpidl.jax: JAX isn't installed: pip install 'mpidl[jax]'") from None
 
 from mpidl.jax.model import JaxModel
-from mpidl.jax.sequence import JaxSection, JaxSequence, sections
+from mpidl.jax.sequence import JaxSequence, JaxStage, sections
 
-__all__ = ["JaxModel", "JaxSection", "JaxSequence", "sections"]
+__all__ = ["JaxModel", "JaxSequence", "JaxStage", "sections"]
 
 # JAX starts one thread per core with the first array; on ranks the environment sets their number.
 if world().size > 1:

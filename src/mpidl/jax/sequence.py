@@ -16,12 +16,12 @@ from mpidl.jax.model import JaxModel, figures
 from mpidl.jax.tree import Tree
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.frameworks import seed_of_batch
-from mpidl.nn.model import Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.section import Part, Section
+from mpidl.partition.section import Gradients
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 
-__all__ = ["JaxSection", "JaxSequence", "section", "sections"]
+__all__ = ["JaxSequence", "JaxStage", "sections", "stage"]
 
 
 class JaxSequence(JaxModel):
@@ -112,24 +112,15 @@ def sections(model: JaxModel, stages: int, costs: Sequence[float] | None = None)
     return cut_into_sections(modules, model.layout.shapes, stages)
 
 
-class JaxSection(Section):
-    """A stage of a `JaxSequence`, for a plan of `sections`."""
+class JaxStage(CompleteModel):
+    """Consecutive functions of a `JaxSequence`, for a plan of `sections`: a `Stage`."""
 
-    def __init__(
-        self,
-        whole: JaxSequence,
-        plan: Sections,
-        rank: int,
-        *,
-        schedule: str = "one_forward_one_backward",
-        micro_batches: int = 1,
-    ) -> None:
-        super().__init__(whole, plan, rank, schedule=schedule, micro_batches=micro_batches)
+    def __init__(self, whole: JaxSequence, plan: Sections, rank: int, *, apart: bool) -> None:
         self._model, self._name = whole, f"model: stage {rank}"
-        run = range(*plan.runs[rank])
+        self._first, self._last = rank == 0, rank == plan.stages - 1
         trees = whole.tree()
-        self._tree = Tree({number: trees[number] for number in run}, self._name)
-        self._gradient = np.zeros(self._tree.layout.size, self.dtype)
+        self._tree = Tree({number: trees[number] for number in range(*plan.runs[rank])}, self._name)
+        self._gradient = np.zeros(self._tree.layout.size, whole.dtype)
         self._gradients = list(self._tree.layout.views(self._gradient).values())
         self.parameters = self._tree.vector
         self._seed = 0
@@ -145,7 +136,7 @@ class JaxSection(Section):
 
     @property
     def parameters(self) -> Any:
-        """The rank's part of the flat vector, (slice.size,)."""
+        """The stage's part of the flat vector."""
         return self._vector
 
     @parameters.setter
@@ -153,7 +144,6 @@ class JaxSection(Section):
         self._vector, self._leaves = vector, list(self._tree.layout.views(vector).values())
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the constants of the stage."""
         return dict(self._tree.constants)
 
     # Functions that JAX traces.
@@ -161,7 +151,7 @@ class JaxSection(Section):
     def _apply(self, leaves: Any, constants: Any, inputs: Any, seed: Any) -> Any:
         key = None if seed is None else jax.random.fold_in(jax.random.key(seed[0]), seed[1])
         floats = jnp.issubdtype(inputs.dtype, jnp.floating)
-        values = inputs.astype(self.dtype) if floats else inputs
+        values = inputs.astype(self._model.dtype) if floats else inputs
         return self._model.apply(self._tree.filled(leaves, constants), values, key)
 
     def _pass(self, leaves: Any, constants: Any, inputs: Any, seed: Any, targets: Any, share: Any) -> tuple[Any, Any]:
@@ -175,13 +165,13 @@ class JaxSection(Section):
             return jax.vjp(lambda leaves: result(leaves, inputs), leaves)  # type: ignore[no-any-return]
         return jax.vjp(result, leaves, inputs)  # type: ignore[no-any-return]
 
-    # The interface of `Section`.
+    # The interface of `Stage`.
 
-    def _begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch) -> None:
         self._gradient.fill(0)
         self._seed = seed_of_batch(self._model.seed, batch.number)
 
-    def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
+    def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
         if self._last:
             self._kept[own.slot] = inputs
             return None
@@ -192,14 +182,14 @@ class JaxSection(Section):
                 raise ModelError(f"{self._name} returned {outputs.shape}, expected {own.samples.size} samples")
             return np.asarray(outputs)
 
-    def _loss(self, targets: Any, own: MicroBatch) -> float:
+    def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
         with model_errors(self._name):
             given = self._kept[own.slot], self._seeds(own), targets, own.share
             loss, way = self._passed(self._leaves, self._tree.constants, *given)
             self._kept[own.slot] = way, np.ones((), loss.dtype)
             return float(loss)
 
-    def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
         way, kept = self._kept.pop(own.slot)
         given = kept if gradient is None else gradient
         if part == "inputs":
@@ -211,17 +201,17 @@ class JaxSection(Section):
                     np.add(sums, each, out=sums)
             return np.asarray(found[-1]) if part != "weights" and not self._first else None
 
-    def _end(self) -> Any:
+    def end(self) -> Any:
         return self._gradient
 
-    def _test(self, inputs: Any) -> Any:
+    def test(self, inputs: Any) -> Any:
         with model_errors(self._name):
             return self._tested(self._leaves, self._tree.constants, inputs, None)
 
-    def _host(self, outputs: Any) -> np.ndarray:
+    def host(self, outputs: Any) -> np.ndarray:
         return np.asarray(outputs)
 
-    def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
+    def judge(self, batch: Batch, outputs: Any) -> Evaluation:
         with model_errors(self._name):
             return figures(self._loss_of(outputs, batch.targets), outputs, batch)
 
@@ -229,4 +219,4 @@ class JaxSection(Section):
         return np.uint32(self._seed), np.uint32(own.samples.start)
 
 
-section = JaxSection
+stage = JaxStage

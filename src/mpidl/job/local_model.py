@@ -20,7 +20,7 @@ from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Range
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.section import Section, section_of
+from mpidl.partition.section import Section
 from mpidl.partition.sections import Sections
 
 
@@ -86,7 +86,7 @@ def _part(placed: PlacedJob, group: Group) -> CutNetwork | Section:
     job, plan, pipeline = placed.job, placed.plan, placed.job.config.topology.pipeline
     part: CutNetwork | Section
     if isinstance(plan, Sections):
-        part = section_of(job.original, plan, group.rank, **pipeline)
+        part = Section(job.original, plan, group.rank, **pipeline)
     else:
         assert isinstance(job.original, Network)
         assert plan is not None

@@ -23,7 +23,7 @@ class Staged(Protocol):
     Attributes
     ----------
     by_stages : str
-        The module of the package whose functions ``sections`` and ``section`` do so; see `mpidl.partition.sections`.
+        The module of the package whose ``sections`` and ``stage`` do so; see `mpidl.partition.sections`.
     """
 
     by_stages: str

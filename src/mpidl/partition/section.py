@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -96,11 +96,60 @@ class Receiver:
 VALUES, GRADIENTS, OUTPUTS, FIGURES = 0, 2, 4, 6
 
 #: The gradients that a backward pass computes.
-Part = Literal["both", "inputs", "weights"]
+Gradients = Literal["both", "inputs", "weights"]
+
+
+class Stage(Protocol):
+    """The modules of one stage, as their framework computes them.
+
+    They have the members of a `CompleteModel` below, for their own tensors.
+    """
+
+    parameters: Any
+
+    def freeze(self, names: Sequence[str]) -> None: ...
+
+    def constants(self) -> Mapping[str, np.ndarray]: ...
+
+    def buffers(self) -> Mapping[str, np.ndarray]: ...
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None: ...
+
+    def begin(self, batch: Batch) -> None:
+        """Prepare for the gradient of a minibatch."""
+
+    def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
+        """Return the outputs (n, ...), optionally on the last stage, and keep what the backward pass needs."""
+        ...
+
+    def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
+        """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
+        ...
+
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
+        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
+
+        `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
+        """
+        ...
+
+    def end(self) -> Any:
+        """Return the gradient (slice.size,)."""
+
+    def test(self, inputs: Any) -> Any:
+        """Return the outputs in evaluation mode."""
+
+    def host(self, outputs: Any) -> np.ndarray:
+        """Return the outputs of `test` as an array (n, ...) of the model's dtype."""
+        ...
+
+    def judge(self, batch: Batch, outputs: Any) -> Evaluation:
+        """Evaluate the last stage's outputs."""
+        ...
 
 
 class Section(CompleteModel):
-    """The stage of one rank of a replica, for a model of consecutive modules.
+    """The stage of one rank of a replica, for a model of consecutive modules that `sections_of` has cut.
 
     It has its own modules' parameters, receives values from the stage before, and sends gradients back. As with
     `CutNetwork`, all ranks of a group compute losses, gradients and evaluations together, from the same batches, whose
@@ -130,53 +179,39 @@ class Section(CompleteModel):
     """
 
     def __init__(self, whole: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> None:
+        assert isinstance(whole, Staged)
         self.plan, self._whole, self._rank = plan, whole, rank
         self.layout, self.slice, self.statistics = plan.layout, plan.slices[rank], plan.statistics
         self.dtype, self.takes_integers, self.aliases = whole.dtype, whole.takes_integers, whole.aliases
         self.own = whole.own
         self._pipeline = Pipeline(schedule, micro_batches, rank, plan.stages)
         self._first, self._last = rank == 0, rank == plan.stages - 1
+        self._stage: Stage = import_module(whole.by_stages).stage(whole, plan, rank, apart=schedule == "zero_bubble")
         self._group: Group | None = None
         self._ends: dict[str, Any] = {}
 
-    # A framework's part.
+    @property
+    def parameters(self) -> Any:
+        """The rank's part of the flat vector, (slice.size,)."""
+        return self._stage.parameters
 
-    @abstractmethod
-    def _begin(self, batch: Batch) -> None:
-        """Prepare for the gradient of a minibatch."""
+    @parameters.setter
+    def parameters(self, vector: Any) -> None:
+        self._stage.parameters = vector
 
-    @abstractmethod
-    def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
-        """Return the stage's outputs (n, ...), optionally on the last stage, and keep what the backward pass needs."""
+    def freeze(self, names: Sequence[str]) -> None:
+        self._stage.freeze(names)
 
-    @abstractmethod
-    def _loss(self, targets: Any, own: MicroBatch) -> float:
-        """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """Return the constants of the stage."""
+        return self._stage.constants()
 
-    @abstractmethod
-    def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
-        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
+    def buffers(self) -> Mapping[str, np.ndarray]:
+        """Return the buffers of the stage."""
+        return self._stage.buffers()
 
-        `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
-        """
-
-    @abstractmethod
-    def _end(self) -> Any:
-        """Return the gradient (slice.size,)."""
-
-    @abstractmethod
-    def _test(self, inputs: Any) -> Any:
-        """Return the stage's outputs in evaluation mode."""
-
-    @abstractmethod
-    def _host(self, outputs: Any) -> np.ndarray:
-        """Return the outputs of `_test` as an array (n, ...) of the model's dtype."""
-
-    @abstractmethod
-    def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
-        """Evaluate the last stage's outputs."""
-
-    # The part of all frameworks.
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        self._stage.load_buffers(buffers)
 
     def bind(self, group: Group) -> None:
         own = self._rank, self.plan.partitions
@@ -211,7 +246,7 @@ class Section(CompleteModel):
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters."""
         group = self._bound()
-        self._begin(batch)
+        self._stage.begin(batch)
         loss = 0.0
         for instruction, own in self._pipeline.order(len(batch.inputs)):
             match instruction:
@@ -222,16 +257,16 @@ class Section(CompleteModel):
                 case BackwardInputs():
                     self._backward(own, "inputs")
                 case BackwardWeights():
-                    self._back(None, own, "weights")
-        return group.total(loss), self._end()
+                    self._stage.back(None, own, "weights")
+        return group.total(loss), self._stage.end()
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
         outputs = self._through(batch)
         if self._last:
-            loss, correct, _ = self._judge(batch, outputs)
+            loss, correct, _ = self._stage.judge(batch, outputs)
             if self._first:
-                return Evaluation(loss, correct, self._host(outputs))
+                return Evaluation(loss, correct, self._stage.host(outputs))
             self._ends["figures to"].send(np.array([[loss, correct]]))
         answer = self._answer(batch, outputs)
         if not self._first:
@@ -246,9 +281,9 @@ class Section(CompleteModel):
     def _answer(self, batch: Batch, outputs: Any) -> np.ndarray | None:
         """Send the last stage's outputs to rank 0, which returns them."""
         if self._last and self._first:
-            return self._host(outputs)
+            return self._stage.host(outputs)
         if self._last:
-            self._ends["outputs to"].send(self._host(outputs))
+            self._ends["outputs to"].send(self._stage.host(outputs))
         if not self._first:
             return None
         found: np.ndarray = self._ends["outputs from"].receive(len(batch.inputs))
@@ -262,14 +297,14 @@ class Section(CompleteModel):
     def _forward(self, batch: Batch, own: MicroBatch) -> float:
         samples = slice(*own.samples)
         inputs = batch.inputs[samples] if self._first else self._receive("values from", own)
-        outputs = self._compute(inputs, own)
+        outputs = self._stage.compute(inputs, own)
         if self._last:
-            return self._loss(batch.targets[samples], own)
+            return self._stage.weighted_loss(batch.targets[samples], own)
         self._ends["values to"].send(outputs, own.slot)
         return 0.0
 
-    def _backward(self, own: MicroBatch, part: Part) -> None:
-        given = self._back(None if self._last else self._receive("gradients from", own), own, part)
+    def _backward(self, own: MicroBatch, part: Gradients) -> None:
+        given = self._stage.back(None if self._last else self._receive("gradients from", own), own, part)
         if not self._first:
             self._ends["gradients to"].send(given, own.slot)
 
@@ -281,15 +316,7 @@ class Section(CompleteModel):
         """Pass an undivided batch through the stages, and return this one's outputs."""
         self._bound()
         inputs = batch.inputs if self._first else self._ends["values from"].receive(len(batch.inputs))
-        outputs = self._test(inputs)
+        outputs = self._stage.test(inputs)
         if not self._last:
-            self._ends["values to"].send(self._host(outputs))
+            self._ends["values to"].send(self._stage.host(outputs))
         return outputs
-
-
-def section_of(model: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> Section:
-    """Return a rank's section of a model that `sections_of` has cut."""
-    assert isinstance(model, Staged)
-    make = import_module(model.by_stages).section
-    found: Section = make(model, plan, rank, schedule=schedule, micro_batches=micro_batches)
-    return found

@@ -8,6 +8,6 @@ except ModuleNotFoundError:
     raise UsageError("mpidl.torch: PyTorch isn't installed: pip install 'mpidl[torch]'") from None
 
 from mpidl.torch.model import TorchModel
-from mpidl.torch.section import TorchSection, sections
+from mpidl.torch.section import TorchStage, sections
 
-__all__ = ["TorchModel", "TorchSection", "sections"]
+__all__ = ["TorchModel", "TorchStage", "sections"]

@@ -148,15 +148,14 @@ class TorchModel(CompleteModel):
             The module or the loss raised an error, the loss has several elements, or a parameter has been replaced.
         """
         with model_errors(self._name):
-            loss = self._gradients.compute(batch, *self._tensors_of(batch))
+            loss = self._gradients.compute(
+                batch, self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+            )
         return loss, self._vector.gradient
 
     def report_final(self, take: TakeFinal | None) -> None:
         """Report parameter by parameter, for undivided batches on the CPU."""
         self._gradients.progress.take = take
-
-    def _tensors_of(self, batch: Batch) -> tuple[Any, Any]:
-        return self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
 
     # Evaluation.
 
@@ -176,17 +175,18 @@ class TorchModel(CompleteModel):
             return compute(batch)
 
     def _outputs_of(self, batch: Batch) -> np.ndarray:
-        with self._calls.precision():
-            outputs = self._calls.outputs(self._tensors.of(batch.inputs, "inputs"))
+        outputs = self._forward(batch.inputs)
         if not isinstance(outputs, torch.Tensor):
             raise ModelError(f"{self._name} returned {kind_of(outputs)}, expected a tensor of outputs")
         return _array(outputs)
 
     def _evaluate(self, batch: Batch) -> Evaluation:
-        inputs, targets = self._tensors_of(batch)
+        outputs = self._forward(batch.inputs)
+        return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch.total)
+
+    def _forward(self, inputs: Any) -> Any:
         with self._calls.precision():
-            outputs = self._calls.outputs(inputs)
-        return self._figures(outputs, targets, batch.total)
+            return self._calls.outputs(self._tensors.of(inputs, "inputs"))
 
     def _figures(self, outputs: Any, targets: Any, total: float) -> Evaluation:
         with self._calls.precision():

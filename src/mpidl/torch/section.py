@@ -15,11 +15,11 @@ from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.section import Part, Section
+from mpidl.partition.section import Gradients
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel
 
-__all__ = ["TorchSection", "section", "sections"]
+__all__ = ["TorchStage", "sections", "stage"]
 
 
 def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = None) -> Sections:
@@ -66,50 +66,72 @@ class _Activations:
         self.gradients: list[torch.Tensor | None] = []
 
 
-class _Stage(TorchModel):
-    """A run of modules, computed one by one if the backward pass has two parts, otherwise together."""
+class TorchStage(TorchModel):
+    """Consecutive modules of a `torch.nn.Sequential`, on the CPU, for a plan of `sections`: a `Stage`.
+
+    They are computed one by one if the backward pass has two parts (`apart`), otherwise together.
+    """
+
+    def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
+        children = list(whole.module.named_children())[slice(*plan.runs[rank])]
+        module = copy.deepcopy(torch.nn.Sequential(OrderedDict(children)))
+        super().__init__(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
+        self._name, self._apart = f"model: stage {rank}", apart
+        self._first, self._last = rank == 0, rank == plan.stages - 1
+        self._kept: dict[int, _Activations] = {}
 
     def begin(self, batch: Batch) -> None:
-        """Prepare for a minibatch's gradient."""
         self._gradients.begin(batch.number)
 
-    def end(self) -> Any:
-        """Return the minibatch's gradient."""
-        self._gradients.fill()
-        self._vector.store_statistics()
-        return self._vector.gradient
+    def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
+        with model_errors(self._name):
+            kept = self._kept[own.slot] = self._through(self._tensors.of(inputs, f"inputs {own.slot}"))
+            outputs = kept.outputs[-1]
+            if self._last:
+                return None
+            if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != (own.samples.size,):
+                found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+                raise ModelError(f"{self._name} returned {found}, expected a tensor of {own.samples.size} samples")
+            return self.host(outputs)
 
-    def tensors(self, values: Any, place: str) -> Any:
-        """Return an array as a tensor, floats in the parameters' dtype."""
-        return self._tensors.of(values, place)
-
-    def through(self, inputs: torch.Tensor, first: bool, apart: bool) -> _Activations:
-        """Pass inputs through the modules, separately if `apart`."""
+    def _through(self, inputs: torch.Tensor) -> _Activations:
+        """Pass inputs through the modules."""
         kept, values = _Activations(), inputs
-        for call in self.module if apart else [self._calls.call]:
+        for call in self.module if self._apart else [self._calls.call]:
             values = values.detach()
-            if kept.outputs or not first:
+            if kept.outputs or not self._first:
                 values.requires_grad_()
             kept.inputs.append(values)
             # Modules that work in place get a copy: the gradient is taken of the values, and others keep them.
-            changes = any(getattr(each, "inplace", False) for each in (call if apart else self.module).modules())
+            modules = (call if self._apart else self.module).modules()
+            changes = any(getattr(each, "inplace", False) for each in modules)
             with self._calls.precision():
                 values = call(values.clone() if changes else values)
             kept.outputs.append(values)
         return kept
 
-    def add_loss(self, kept: _Activations, targets: Any, share: float) -> float:
-        """Return the mean loss times a share, from which the backward pass begins."""
-        with self._calls.precision():
-            loss = self._calls.loss(kept.outputs[-1], targets) * share
+    def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
+        kept = self._kept[own.slot]
+        with model_errors(self._name), self._calls.precision():
+            loss = self._calls.loss(kept.outputs[-1], self._tensors.of(targets, "targets")) * own.share
         kept.outputs[-1] = loss
         return float(loss.item())
 
-    def backward(self, kept: _Activations, gradient: torch.Tensor | None) -> None:
-        """Compute all gradients."""
-        kept.outputs[-1].backward(gradient)
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
+        kept = self._kept[own.slot] if part == "inputs" else self._kept.pop(own.slot)
+        given = None if gradient is None else torch.from_numpy(gradient)
+        with model_errors(self._name):
+            if part == "weights":
+                self._back_weights(kept)
+                return None
+            if part == "both":
+                kept.outputs[-1].backward(given)
+                found = kept.inputs[0].grad
+            else:
+                found = self._back_inputs(kept, given)
+            return None if self._first or found is None else found.numpy()
 
-    def backward_inputs(self, kept: _Activations, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def _back_inputs(self, kept: _Activations, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Return the gradient of the inputs, if they need one, and keep those between the modules."""
         kept.gradients = [gradient]
         for inputs, outputs in zip(kept.inputs[::-1], kept.outputs[::-1], strict=True):
@@ -119,7 +141,7 @@ class _Stage(TorchModel):
             kept.gradients.append(gradient)
         return gradient
 
-    def backward_weights(self, kept: _Activations) -> None:
+    def _back_weights(self, kept: _Activations) -> None:
         """Add the gradients of the parameters to those of the minibatch."""
         numbers = {id(each): number for number, each in enumerate(self._vector.parameters)}
         for module, outputs, gradient in zip(
@@ -134,116 +156,22 @@ class _Stage(TorchModel):
                     parameter.grad = its
                     self._gradients.store(numbers[id(parameter)], parameter)
 
-    def judge(self, batch: Batch, outputs: torch.Tensor) -> Evaluation:
-        """Return the evaluation of a batch's outputs."""
-        with torch.no_grad():
-            return self._figures(outputs, self.tensors(batch.targets, "targets"), batch.total)
+    def end(self) -> Any:
+        self._gradients.fill()
+        self._vector.store_statistics()
+        return self._vector.gradient
+
+    def test(self, inputs: Any) -> torch.Tensor:
+        found: torch.Tensor = self._tested(lambda batch: self._forward(batch.inputs), Batch(inputs, None))
+        return found
 
     def host(self, outputs: torch.Tensor) -> np.ndarray:
-        """Return a tensor as an array of the parameters' dtype."""
         array: np.ndarray = outputs.detach().to(self._vector.parameters[0].dtype).numpy()
         return array
 
-    def test(self, inputs: Any) -> torch.Tensor:
-        """Return the outputs in evaluation mode."""
-
-        def outputs(_: Any) -> torch.Tensor:
-            with self._calls.precision():
-                found: torch.Tensor = self._calls.call(self.tensors(inputs, "tested"))
-                return found
-
-        return self._tested(outputs, Batch(inputs, None))
+    def judge(self, batch: Batch, outputs: torch.Tensor) -> Evaluation:
+        with torch.no_grad():
+            return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch.total)
 
 
-class TorchSection(Section):
-    """A stage of a `torch.nn.Sequential`, on the CPU, for a plan of `sections`."""
-
-    def __init__(
-        self,
-        whole: TorchModel,
-        plan: Sections,
-        rank: int,
-        *,
-        schedule: str = "one_forward_one_backward",
-        micro_batches: int = 1,
-    ) -> None:
-        super().__init__(whole, plan, rank, schedule=schedule, micro_batches=micro_batches)
-        children = list(whole.module.named_children())[slice(*plan.runs[rank])]
-        module = copy.deepcopy(torch.nn.Sequential(OrderedDict(children)))
-        self._stage = _Stage(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
-        self._apart = schedule == "zero_bubble"
-        self._kept: dict[int, _Activations] = {}
-        self._name = f"model: stage {rank}"
-
-    @property
-    def parameters(self) -> Any:
-        """The rank's part of the flat vector, (slice.size,)."""
-        return self._stage.parameters
-
-    @parameters.setter
-    def parameters(self, vector: Any) -> None:
-        self._stage.parameters = vector
-
-    def freeze(self, names: Sequence[str]) -> None:
-        self._stage.freeze([name for name in names if name in self._stage.layout.shapes])
-
-    def constants(self) -> dict[str, np.ndarray]:
-        """Return the constants of the stage."""
-        return self._stage.constants()
-
-    def buffers(self) -> dict[str, np.ndarray]:
-        """Return the buffers of the stage."""
-        return self._stage.buffers()
-
-    def load_buffers(self, buffers: Any) -> None:
-        self._stage.load_buffers(buffers)
-
-    def _begin(self, batch: Batch) -> None:
-        self._stage.begin(batch)
-
-    def _compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
-        with model_errors(self._name):
-            kept = self._kept[own.slot] = self._stage.through(
-                self._stage.tensors(inputs, f"inputs {own.slot}"), self._first, self._apart
-            )
-            return None if self._last else self._array(kept.outputs[-1], own)
-
-    def _loss(self, targets: Any, own: MicroBatch) -> float:
-        with model_errors(self._name):
-            return self._stage.add_loss(self._kept[own.slot], self._stage.tensors(targets, "targets"), own.share)
-
-    def _back(self, gradient: np.ndarray | None, own: MicroBatch, part: Part) -> np.ndarray | None:
-        kept = self._kept[own.slot] if part == "inputs" else self._kept.pop(own.slot)
-        given = None if gradient is None else torch.from_numpy(gradient)
-        with model_errors(self._name):
-            if part == "weights":
-                self._stage.backward_weights(kept)
-                return None
-            if part == "both":
-                self._stage.backward(kept, given)
-                found = kept.inputs[0].grad
-            else:
-                found = self._stage.backward_inputs(kept, given)
-            return None if self._first or found is None else found.numpy()
-
-    def _end(self) -> Any:
-        return self._stage.end()
-
-    def _test(self, inputs: Any) -> Any:
-        return self._stage.test(inputs)
-
-    def _host(self, outputs: Any) -> np.ndarray:
-        return self._stage.host(outputs)
-
-    def _judge(self, batch: Batch, outputs: Any) -> Evaluation:
-        return self._stage.judge(batch, outputs)
-
-    def _array(self, outputs: Any, own: MicroBatch) -> np.ndarray:
-        """Return the array for the next stage."""
-        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != (own.samples.size,):
-            found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            raise ModelError(f"{self._name} returned {found}, expected a tensor of {own.samples.size} samples")
-        return self._stage.host(outputs)
-
-
-section = TorchSection
+stage = TorchStage
