@@ -30,7 +30,7 @@ def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, a
 
     monkeypatch.setattr(Dispatcher, "add_overload", noting)
     monkeypatch.setattr(Worker, "run", starting(Worker.run))
-    monkeypatch.setattr(Server, "serve", starting(Server.serve))
+    monkeypatch.setattr(Server, "run", starting(Server.run))
     layers = [{"type": "dense", "units": 10}]
     config = {"run": {"epochs": 2, "dir": str(shared_path)}, "data": {"source": "digits"}, "model": {"layer": layers}}
     mpidl.train(config=config, algorithm=algorithm, device="cpu")
