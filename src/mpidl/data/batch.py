@@ -1,11 +1,14 @@
-"""Batches: the samples of one step, and how they are gathered from arrays."""
+"""Batches: the samples of one step, their seeds and parts, and how they are gathered from arrays."""
 
 from __future__ import annotations
 
+import struct
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from mpidl.data.columns import float_dtype, input_dtype
@@ -48,6 +51,19 @@ class Minibatch(NamedTuple):
 
 BYTE_SCALE = np.float32(1 / 255)
 T = TypeVar("T")
+
+
+def seed_of_batch(seed: int, number: int) -> int:
+    """Return the seed, of 32 bits, of a model's random numbers for batch `number` of a run."""
+    return xxhash.xxh32_intdigest(struct.pack("<QQ", seed % 2**64, number))
+
+
+def parts(samples: int, count: int) -> Iterator[tuple[slice, float]]:
+    """Yield at most `count` parts of a number of samples, each with its share of them."""
+    size = -(-samples // count)
+    for start in range(0, samples, size):
+        stop = min(start + size, samples)
+        yield slice(start, stop), (stop - start) / samples
 
 
 class Prepared(Generic[T]):

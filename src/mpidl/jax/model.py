@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, parts, seed_of_batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.jax.tree import Tree
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
-from mpidl.nn.frameworks import correct_classes, parts, seed_of_batch
+from mpidl.nn.evaluation import correct_classes
 from mpidl.nn.model import CompleteModel, Evaluation
 
 __all__ = ["JaxModel"]

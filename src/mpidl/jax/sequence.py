@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpidl.data.batch import Batch
+from mpidl.data.batch import Batch, seed_of_batch
 from mpidl.errors import UsageError
 from mpidl.jax.model import JaxModel, figures
 from mpidl.jax.tree import Tree
 from mpidl.nn.adaptation import ModelError, model_errors
-from mpidl.nn.frameworks import seed_of_batch
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.schedules import MicroBatch
 from mpidl.partition.section import Gradients

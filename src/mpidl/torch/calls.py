@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mpidl.data.batch import parts, seed_of_batch
 from mpidl.errors import kind_of
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.frameworks import parts, seed_of_batch
 from mpidl.torch import losses
 from mpidl.torch.vector import as_tensor
 
