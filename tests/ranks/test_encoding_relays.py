@@ -53,7 +53,8 @@ def wait_for_files(pusher, coordinator, order, servers):
 
     def complete():
         reported.extend(each for each in coordinator.posted.saved() if each.order == order)
-        return sum(len(each.shards) for each in reported) == servers and any(each.other == 0 for each in reported)
+        shards = sum(len(each.shards) for each in reported)
+        return shards == servers and any(each.intermediary == 0 for each in reported)
 
     pusher.until(complete)
 

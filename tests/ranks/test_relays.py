@@ -168,7 +168,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
             found.until(found.link.pushes.applied)
             found.until(found.link.pushes.end)
             if coordinator is not None:
-                states = coordinator.posted.servers["state"], coordinator.posted.others["state"]
+                states = coordinator.posted.servers["state"], coordinator.posted.intermediaries["state"]
                 found.until(
                     lambda: coordinator.posted.look() or all((state == State.TRAINED).all() for state in states)
                 )

@@ -49,7 +49,7 @@ def test_relays_count_the_bytes_of_their_workers():
     workers["pushes"], workers["batches"], workers["computing_seconds"] = 4, 4, 1.0
     workers["bytes_pushed"], workers["bytes_fetched"] = [0, 0, 40], [0, 0, 80]
     relays["pushes"], relays["bytes_pushed"], relays["bytes_fetched"] = 3, [30, 20], [31, 21]
-    found = from_status(0.0, workers, servers, others=relays)
+    found = from_status(0.0, workers, servers, intermediaries=relays)
     assert (found.pushes, found.bytes_pushed, found.bytes_fetched) == (12, 90, 132)
     assert found.timing() == {}
 

@@ -165,7 +165,7 @@ def test_a_relay_posts_what_its_workers_post_and_never_announces_what_is_not_fin
             assert len(seen) > 2
             assert link.posted.workers["samples"].tolist() == [0] + [posts] * (comm.size - 3)
             assert link.posted.sums[1:].tolist() == [[posts + rank] * 4 for rank in range(2, comm.size - 1)]
-            assert link.posted.others["pushes"] == [7]
+            assert link.posted.intermediaries["pushes"] == [7]
             link.orders.set_phase(Phase.EXIT)
         elif comm.rank in (0, comm.size - 1):
             relay = comm.rank == 0

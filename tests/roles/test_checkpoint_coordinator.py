@@ -48,7 +48,7 @@ def saving():
     schedule = Schedule(Portions(100, 10, 20, seed=0), epochs=4)
     placed = SimpleNamespace(job=job, replicas=REPLICAS, position=Position(0, 0, 0.0, 0, []), schedule=schedule)
     files, link = Checkpoints(), Link()
-    made = CheckpointCoordinator(placed, files, SHARDS, others=1)
+    made = CheckpointCoordinator(placed, files, SHARDS, intermediaries=1)
     made.bind(link)
     made.files, made.link = files, link
     yield made
@@ -62,7 +62,7 @@ def order(saving, last=False):
 def report(saving, number, batches):
     """Report all that there is to an order."""
     place = ReplicaPosition(batches=batches, samples=10 * batches)
-    saving.link.reports += [Saved(number, other=0, files=["relay.h5"])]
+    saving.link.reports += [Saved(number, intermediary=0, files=["relay.h5"])]
     saving.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
     saving.link.reports += [Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)]
 
@@ -133,5 +133,5 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     saving.stop(3)
     order(saving, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
-    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, other=0))
+    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
     assert wait(saving).next_portion == 3

@@ -14,7 +14,7 @@ class Spent:
 
     Attributes
     ----------
-    workers, replicas, others : int
+    workers, replicas, intermediaries : int
         Number of workers and of replicas whose time was measured, and of other ranks that push and fetch.
     computing_seconds, overhead_seconds, fetching_seconds, pushing_seconds : float
         Total time of all replicas for gradients, for the other parts of a step (batches and their own arithmetic), for
@@ -32,7 +32,7 @@ class Spent:
 
     workers: int = 0
     replicas: int = 0
-    others: int = 0
+    intermediaries: int = 0
     computing_seconds: float = 0.0
     overhead_seconds: float = 0.0
     computing_squares: float = 0.0
@@ -111,7 +111,7 @@ class Totals:
             included; None if there were none.
         """
         spent = self.spent
-        if not self.batches or not spent.computing_seconds or spent.others:
+        if not self.batches or not spent.computing_seconds or spent.intermediaries:
             return {}
         gradient = spent.computing_seconds / self.batches
         variance = max(0.0, spent.computing_squares / self.batches - gradient * gradient)
@@ -157,7 +157,7 @@ SPENT_SUMS = ("bytes_behind", "fetching_seconds", "pushing_seconds")
 SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares")
 
 
-def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, others: Any = None) -> Totals:
+def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, intermediaries: Any = None) -> Totals:
     """Add up the status of all ranks.
 
     Parameters
@@ -168,16 +168,17 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, oth
         One row for each worker and each shard, of `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int
         Number of workers of a replica, whose rows are consecutive.
-    others : structured array, optional
+    intermediaries : structured array, optional
         One row of `WORKER_STATUS` for each other rank that pushes and fetches: the bytes of workers that count none.
     """
-    moved = {name: 0 if others is None else others[name].sum().item() for name in ("bytes_pushed", "bytes_fetched")}
+    names = () if intermediaries is None else ("bytes_pushed", "bytes_fetched")
+    moved = {name: intermediaries[name].sum().item() for name in names}
     leads = workers[::partitions]
     begun = workers["first_fetch"][workers["first_fetch"] > 0]
     spent = Spent(
         workers=len(workers),
         replicas=len(leads),
-        others=0 if others is None else len(others),
+        intermediaries=0 if intermediaries is None else len(intermediaries),
         **{name: workers[name].sum().item() for name in SPENT_SUMS},
         **{name: leads[name].sum().item() for name in SPENT_OF_LEADS},
         waiting_seconds=float(workers["waiting_seconds"].mean()),

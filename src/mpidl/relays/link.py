@@ -65,7 +65,7 @@ class RelayLink:
         self._shared, self._window = shared, window
         self.orders, self.reports = (
             OwnOrders(shared),
-            ForwardedReports(shared, "others", number, [shared.workers.index(rank) for rank in relay.workers]),
+            ForwardedReports(shared, "intermediaries", number, [shared.workers.index(rank) for rank in relay.workers]),
         )
         self.shards: list[Range] = list(capacity.shards)
         self.replicas = len(relay.workers) // shared.partitions
@@ -99,7 +99,7 @@ class RelayLink:
                 self._parts,
                 shared.doorbells,
             )
-            for ring, own in zip((first, first + len(shared.roles.others)), feedback or ((), ()), strict=True)
+            for ring, own in zip((first, first + len(shared.roles.intermediaries)), feedback or ((), ()), strict=True)
         ]
         self._after = np.zeros((len(self.shards), len(ShardClock)), np.int64)
         self._bytes_read = 0

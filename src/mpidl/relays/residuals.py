@@ -95,7 +95,7 @@ class RelayResiduals:
         """Write what the early ring has left out; a file that is still being written is of no use any more."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
-            reports.saved(Saved(order, other=self._number))
+            reports.saved(Saved(order, intermediary=self._number))
             return
         path = scratch(self._checkpoints, order) / relay_file(self._number)
         residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
@@ -104,4 +104,4 @@ class RelayResiduals:
     def report(self, reports: Reports) -> None:
         """Tell the coordinator when the file is on disk."""
         if self._writing.ended():
-            reports.saved(Saved(self.order, files=[relay_file(self._number)], other=self._number))
+            reports.saved(Saved(self.order, files=[relay_file(self._number)], intermediary=self._number))

@@ -28,7 +28,7 @@ class Posted:
 
     Attributes
     ----------
-    workers, servers, others : structured array
+    workers, servers, intermediaries : structured array
         The status last posted by each worker, by the holder of each shard, and by each other rank that pushes, of
         `protocol.WORKER_STATUS` and `SERVER_STATUS`; up to date after `look`.
     sums : array (workers, sums) of float64
@@ -39,7 +39,8 @@ class Posted:
         window = shared.window
         self._window, self._comm = window, shared.comm
         self._numbers = window.local("control")
-        self.workers, self.servers, self.others = (window.local(name) for name in ("workers", "servers", "others"))
+        self.workers, self.servers = window.local("workers"), window.local("servers")
+        self.intermediaries = window.local("intermediaries")
         self.sums = window.local("sums").reshape(len(shared.workers), -1)
         self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
         self._seen = np.zeros(len(self._evaluated), bool)
@@ -101,7 +102,7 @@ class IssuedTickets:
 
     def __init__(self, shared: SharedState) -> None:
         self._counter = Counter(shared.window, shared.roles.coordinator, "control", Control.TICKETS)
-        self._numbers, self._others = _Numbers(shared), shared.roles.others
+        self._numbers, self._intermediaries = _Numbers(shared), shared.roles.intermediaries
         self._written, self._every = 0, TOLD_AFTER * len(shared.workers)
 
     def taken(self) -> int:
@@ -111,9 +112,9 @@ class IssuedTickets:
     def show_taken(self, taken: int) -> None:
         """Show workers that all tickets below a number have been taken."""
         self._numbers.show(Control.TAKEN, taken)
-        if self._others and taken - self._written >= self._every:
+        if self._intermediaries and taken - self._written >= self._every:
             self._written = taken
-            self._numbers.write(self._others, Control.TAKEN)
+            self._numbers.write(self._intermediaries, Control.TAKEN)
 
     def set(self, taken: int) -> int:
         """Continue the tickets from a number, and return the number before."""
@@ -130,7 +131,7 @@ class GivenOrders:
 
     def __init__(self, shared: SharedState) -> None:
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
-        self._numbers, self._followers = _Numbers(shared), [*shared.roles.servers, *shared.roles.others]
+        self._numbers, self._followers = _Numbers(shared), [*shared.roles.servers, *shared.roles.intermediaries]
 
     def save(self, number: int, last: int) -> None:
         """Order a checkpoint; orders are numbered from 1, and all ranks stop after order `last` unless that is 0."""

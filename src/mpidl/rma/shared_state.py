@@ -99,7 +99,7 @@ class SharedState(Owner):
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank in (roles.coordinator, *roles.servers, *roles.others)
+        self._serves = self.rank in (roles.coordinator, *roles.servers, *roles.intermediaries)
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self._shared: list[SharedVectors] = []
@@ -134,7 +134,7 @@ class SharedState(Owner):
                 "clocks": (np.int64, self.replicas),
                 "workers": (WORKER_STATUS, len(self.workers)),
                 "servers": (SERVER_STATUS, len(capacity.shards)),
-                "others": (WORKER_STATUS, len(self.roles.others)),
+                "intermediaries": (WORKER_STATUS, len(self.roles.intermediaries)),
                 "sums": (np.float64, len(self.workers) * capacity.sums),
                 "evaluations": (evaluation(capacity.figures), capacity.evaluations),
                 "evaluated": (np.int64, capacity.evaluations),

@@ -50,7 +50,7 @@ def _needed(rank: int, routes: Routes, way: str) -> int:
     roles, capacity = routes.roles, routes.capacity
     itemsize, rings = np.dtype(capacity.dtype).itemsize, len(roles.pushers())
     needed = SMALL
-    if rank in roles.others and way != "messages" and allocation_chosen() == "allocate":
+    if rank in roles.intermediaries and way != "messages" and allocation_chosen() == "allocate":
         needed += place(routes.regions(rank))[1]
     if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
         for number in capacity.held_by(roles.servers.index(rank)):

@@ -32,14 +32,14 @@ class _Checkpoint:
     shards: set[int] = field(default_factory=set)
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
     partitions: set[tuple[int, int]] = field(default_factory=set)
-    others: set[int] = field(default_factory=set)
+    intermediaries: set[int] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
 
     def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
         self.replicas.update(saved.replicas)
         self.partitions.update([] if saved.partition is None else [saved.partition])
-        self.others.update([] if saved.other is None else [saved.other])
+        self.intermediaries.update([] if saved.intermediary is None else [saved.intermediary])
         self.files.extend(saved.files)
         self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
@@ -55,15 +55,15 @@ class CheckpointCoordinator:
         Number of shards' files in a checkpoint.
     partitions : int
         Number of ranks of a replica.
-    others : int
+    intermediaries : int
         Number of ranks that push without being workers, and report what they keep.
     """
 
     def __init__(
-        self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, others: int = 0
+        self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, intermediaries: int = 0
     ) -> None:
         self._placed, self._checkpoints = placed, checkpoints
-        self._shards, self._partitions, self._others = shards, partitions, others
+        self._shards, self._partitions, self._intermediaries = shards, partitions, intermediaries
         self._order = self._last = 0
         self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
@@ -134,7 +134,7 @@ class CheckpointCoordinator:
         """Write the index if all else has been reported."""
         replicas = 0 if found.position is not None else self._placed.replicas
         reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
-        if reported and len(found.shards) == self._shards and len(found.others) == self._others:
+        if reported and len(found.shards) == self._shards and len(found.intermediaries) == self._intermediaries:
             order, position, files = self._order, self._where(found), sorted(found.files)
             self._completed = order, position
             self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))

@@ -42,11 +42,11 @@ class Coordinator(Role):
     ready : ReadyJob
     reporter : Reporter
     rank : int
-    shards, others : int
+    shards, intermediaries : int
         Number of shards, and of ranks that push without being workers.
     """
 
-    def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, others: int = 0) -> None:
+    def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, intermediaries: int = 0) -> None:
         super().__init__()
         placed, job = ready.placed, ready.job
         self._ready, self._reporter, self._partitions = ready, reporter, len(placed.slices)
@@ -57,7 +57,8 @@ class Coordinator(Role):
             portions, state = placed.schedule.portions, placed.position.state
             self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        self._checkpoints = CheckpointCoordinator(placed, files, 1 if shared else shards, self._partitions, others)
+        files_of_shards = 1 if shared else shards
+        self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
         self._tickets, self._phase = 0, Phase.TRAIN
         self._started = self._stopped = False
 
@@ -107,7 +108,7 @@ class Coordinator(Role):
             self._complete_checkpoint()
             self._control.tell(Looked(totals))
             posted = self._link.posted
-            states = [each["state"] for each in (posted.workers, posted.servers, posted.others)]
+            states = [each["state"] for each in (posted.workers, posted.servers, posted.intermediaries)]
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
             self._pause(LOOK_EVERY if steps is None else 0.0)
@@ -129,7 +130,7 @@ class Coordinator(Role):
 
     def _totals(self) -> Totals:
         posted = self._link.posted
-        return from_status(time.time(), posted.workers, posted.servers, self._partitions, posted.others)
+        return from_status(time.time(), posted.workers, posted.servers, self._partitions, posted.intermediaries)
 
     def _look_for_divergence(self) -> None:
         """Report the workers whose loss is not finite; they wait for the end of the run."""

@@ -1,14 +1,14 @@
-"""The optional features of a job, a line for each; `others` are ranks that push and fetch without being workers."""
+"""The optional features of a job, a line for each; `intermediaries` push and fetch without being workers."""
 
 from __future__ import annotations
 
 from mpidl.config.topology import TopologySection
 from mpidl.engines.virtual.times import Intermediaries
-from mpidl.relays import feature as others
+from mpidl.relays import feature as intermediaries
 
-__all__ = ["others", "virtual_others"]
+__all__ = ["intermediaries", "virtual_intermediaries"]
 
 
-def virtual_others(topology: TopologySection) -> Intermediaries | None:
-    """Return the `others` of a virtual cluster, if the topology has any."""
-    return others.VirtualRelays() if topology.relay else None
+def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
+    """Return the intermediaries of a virtual cluster, if the topology has any."""
+    return intermediaries.VirtualRelays() if topology.relay else None

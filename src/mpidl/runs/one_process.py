@@ -106,8 +106,8 @@ class OneProcess:
         vectors = 1 + len(placed.job.states) + 2 + replicas
         check_memory(placed, vectors, replicas)
         if times is not None and times.intermediaries is not None:
-            others = place_ranks(times, replicas, placed.job.config.servers)[1].others
-            check_memory(placed, vectors + VECTORS * len(others), replicas)
+            roles = place_ranks(times, replicas, placed.job.config.servers)[1]
+            check_memory(placed, vectors + VECTORS * len(roles.intermediaries), replicas)
 
     def _fill(self, local: LocalModel) -> list[Shard]:
         """Return the shards; those of a replica alone that only reads the parameters lie in its own vector."""

@@ -20,7 +20,7 @@ from mpidl.nn.evaluation import BATCH
 from mpidl.parameters import Range, split
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
-from mpidl.runs.features import others
+from mpidl.runs.features import intermediaries
 from mpidl.topology.roles import Roles
 from mpidl.transport.mailbox_geometry import MailboxGeometry
 
@@ -168,8 +168,8 @@ def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[st
             "rank": rank,
             "role": names[rank],
             "shard": shards.get(rank),
-            "memory": dict.fromkeys(PARTS, 0) | others.memory(job, roles, rank)
-            if rank in roles.others
+            "memory": dict.fromkeys(PARTS, 0) | intermediaries.memory(job, roles, rank)
+            if rank in roles.intermediaries
             else _memory(job, shards.get(rank), roles, workers.get(rank), roles.is_direct(rank)),
         }
         for rank in range(ranks)

@@ -26,7 +26,7 @@ from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.role import Role
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
-from mpidl.runs.features import others
+from mpidl.runs.features import intermediaries
 from mpidl.runs.world import World
 
 
@@ -82,11 +82,12 @@ def make_role(
     rank, roles, placed = world.rank, world.roles, ready.placed
     role = Role()
     if reporter is not None:
-        role = Coordinator(ready, reporter, rank, len(held), len(roles.others))
+        role = Coordinator(ready, reporter, rank, len(held), len(roles.intermediaries))
     elif rank in roles.servers:
         role = _make_server(world, ready, held, transport)
-    elif rank in roles.others:
-        role = others.make(ready, roles.others.index(rank), [each.range for each in held], len(roles.others))
+    elif rank in roles.intermediaries:
+        number, parts = roles.intermediaries.index(rank), [each.range for each in held]
+        role = intermediaries.make(ready, number, parts, len(roles.intermediaries))
     elif world.trains:
         rehearse_shard(placed)
         number = world.workers.index(rank)

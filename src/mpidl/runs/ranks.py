@@ -34,7 +34,7 @@ from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_trained
-from mpidl.runs.features import others
+from mpidl.runs.features import intermediaries
 from mpidl.runs.rank_role import make_role, open_run, own_model, staging_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
@@ -73,7 +73,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         staging = world.agree(lambda: staging_of(world, job, local))
         figures = _agree_on_figures(world, placed, local)
         capacity = _capacity(placed, figures, len(world.roles.servers))
-        routes = others.routes(world.roles, capacity)
+        routes = intermediaries.routes(world.roles, capacity)
         world.agree(lambda: check_window_space(world.comm, routes, config.topology.transport))
         reporter = _open_run(world, placed, local)
         assert world.directory is not None
@@ -125,17 +125,17 @@ def _check_memory_of_node(world: World, placed: PlacedJob) -> None:
     job, roles, nodes = placed.job, world.roles, world.nodes
     here = [other for other, node in enumerate(nodes) if node == nodes[world.rank]]
     servers = sum(other in roles.servers for other in here)
-    others_here = sum(other in roles.others for other in here)
-    workers = len(here) - servers - others_here - (roles.coordinator in here)
+    intermediaries_here = sum(other in roles.intermediaries for other in here)
+    workers = len(here) - servers - intermediaries_here - (roles.coordinator in here)
     fetchers = {rank for partition in range(len(placed.slices)) for rank in roles.fetchers(partition)}
-    pushing = len(fetchers.intersection(here)) - others_here
+    pushing = len(fetchers.intersection(here)) - intermediaries_here
     encodes, follows = job.algorithm.encoding() is not None, job.algorithm.fetch_encoding() is not None
     # A server has a copy for each rank that fetches differences. Each rank that encodes keeps its residual.
     of_servers = (1 + len(job.states) + follows * len(roles.fetchers())) * servers / max(1, len(roles.servers))
     of_workers = (2 * workers + (encodes + follows) * pushing) / len(placed.slices)
     # Other ranks that push have what they fetch, what they show, two sums, and the residuals of two rings.
-    of_others = (4 + 2 * encodes) * others_here
-    check_memory(placed, of_workers + of_others + of_servers, workers)
+    of_intermediaries = (4 + 2 * encodes) * intermediaries_here
+    check_memory(placed, of_workers + of_intermediaries + of_servers, workers)
 
 
 def _join_replica(world: World, placed: PlacedJob) -> MpiGroup | None:

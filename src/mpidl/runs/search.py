@@ -13,7 +13,7 @@ from mpidl.job.durations import durations
 from mpidl.job.job import Job
 from mpidl.partition.plan import Plan
 from mpidl.runs.candidates import Candidate, Candidates
-from mpidl.runs.features import virtual_others
+from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.plan import of_ranks
 from mpidl.runs.prediction import predict
 from mpidl.topology.roles import Roles
@@ -143,9 +143,8 @@ class Search:
         return {**topology, **asdict(predict(self._job, servers, replicas, times, algorithm))}
 
     def _times_of(self, servers: int, replicas: int, cut: Candidate, section: TopologySection) -> Times:
-        return replace(
-            self.times(servers, replicas), cut=cut.virtual, intermediaries=virtual_others(section), ranks=self._ranks
-        )
+        times, between = self.times(servers, replicas), virtual_intermediaries(section)
+        return replace(times, cut=cut.virtual, intermediaries=between, ranks=self._ranks)
 
     def roles(self, servers: int, cut: Candidate, section: TopologySection) -> Roles:
         """Return the role of each rank."""

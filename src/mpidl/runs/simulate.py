@@ -12,7 +12,7 @@ from mpidl.job.durations import durations
 from mpidl.job.planning import virtual_cut
 from mpidl.launch.output import say
 from mpidl.partition.costs import Costs
-from mpidl.runs.features import virtual_others
+from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.one_process import OneProcess
 
 
@@ -43,7 +43,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
         base, costs = durations(job, measured, config.servers or replicas), measured.costs
         say(f"durations by {path}: {measured}")
     times = config.virtual.times(replicas, base)
-    times = replace(times, messages=config.topology.messages, intermediaries=virtual_others(config.topology))
+    times = replace(times, messages=config.topology.messages, intermediaries=virtual_intermediaries(config.topology))
     if config.topology.partitions > 1:
         times = replace(times, cut=virtual_cut(job, costs))
     return OneProcess(job, replicas, times).run()

@@ -64,7 +64,7 @@ class World:
                 marks.tell(f"{marks.NODES} {text}")
         topology, hosts = config.topology, tuple(comm.allgather(MPI.Get_processor_name()))
         self.roles = replace(topology.assign(self.nodes, config.servers), hosts=hosts)
-        check_number(comm.size, config.servers, topology.partitions, len(self.roles.others))
+        check_number(comm.size, config.servers, topology.partitions, len(self.roles.intermediaries))
         self.workers = [rank for replica in self.roles.replicas for rank in replica]
 
     @property

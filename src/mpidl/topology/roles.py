@@ -88,12 +88,12 @@ class Roles:
         return pushers[: len(pushers) - len(self.relays)]
 
     @property
-    def others(self) -> list[int]:
+    def intermediaries(self) -> list[int]:
         """The ranks that push and fetch without being workers. They follow the coordinator's orders as servers do."""
         return [relay.rank for relay in self.relays]
 
     def served(self, rank: int) -> tuple[int, ...]:
-        """Return the workers that one of the `others` exchanges for."""
+        """Return the workers that one of the `intermediaries` exchanges for."""
         return next(relay.workers for relay in self.relays if relay.rank == rank)
 
     def is_direct(self, worker: int) -> bool:

@@ -233,8 +233,8 @@ class Saved:
         A number below which tickets had been taken, if the order itself doesn't have it.
     partition : (int, int) or None
         A replica and the index of its rank that reports, if that isn't the first, which reports the position.
-    other : int or None
-        The rank that reports, by its place in `mpidl.topology.roles.Roles.others`.
+    intermediary : int or None
+        The rank that reports, by its place in `mpidl.topology.roles.Roles.intermediaries`.
     """
 
     order: int
@@ -243,7 +243,7 @@ class Saved:
     files: Sequence[str] = ()
     taken: int | None = None
     partition: tuple[int, int] | None = None
-    other: int | None = None
+    intermediary: int | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.
