@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.nn import Network
+from mpidl.nn.capabilities import report_final
 from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
 from mpidl.nn.losses import Regularisation
-from mpidl.nn.wait_free import report_final
 
 
 def network(units, **options):

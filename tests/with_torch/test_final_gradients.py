@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.nn.wait_free import report_final  # noqa: E402
+from mpidl.nn.capabilities import report_final  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import cnn, mlp, noisy, transformer  # noqa: E402
 

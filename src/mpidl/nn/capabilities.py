@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from mpidl.nn.model import CompleteModel
+from mpidl.nn.model import CompleteModel, Model
 
 
 @runtime_checkable
 class Movable(Protocol):
-    """A model that can compute on another device; others compute where they like."""
+    """A model that can compute on another device; other models choose their device themselves."""
 
     def on(self, xp: Any) -> CompleteModel:
         """Return the same model for the arrays of `xp`, NumPy or CuPy, without parameters yet."""
@@ -31,10 +31,10 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """A model around an object of the user's, such as a PyTorch module."""
+    """A model around a user's object, such as a PyTorch module."""
 
     def finish(self) -> None:
-        """Give the object its final state when training is over; the vector has the trained values."""
+        """Give the object its final state after training, with the trained values of the vector."""
         ...
 
 
@@ -80,3 +80,38 @@ def summaries(model: CompleteModel) -> list[LayerSummary] | None:
 def activation_bytes(model: CompleteModel, samples: int) -> int | None:
     """Return the bytes that a batch of `samples` needs besides the vectors, None if they are unknown."""
     return model.activation_bytes(samples) if isinstance(model, Layered) else None
+
+
+class TakeFinal(Protocol):
+    """Takes the final part of a gradient."""
+
+    def __call__(self, gradient: Any, start: int) -> None:
+        """Take the elements from `start` on."""
+
+
+class WaitFree(Model, Protocol):
+    """A model with wait-free back-propagation: it reports the final part of a gradient while it computes the rest.
+
+    References
+    ----------
+    H. Zhang et al. (2017), Poseidon: an efficient communication architecture for distributed deep learning on GPU
+    clusters, section 3.1.
+    """
+
+    def report_final(self, take: TakeFinal | None) -> None:
+        """Call `take`, if any, during `loss_and_gradient` from now on, unless the loss isn't finite.
+
+        Its arguments are the vector to be returned and its first final element, which never increases.
+        """
+
+
+def report_final(model: Any, take: TakeFinal | None) -> None:
+    """Have a model report the final parts of its gradients, if it can.
+
+    A subclass that overrides `loss_and_gradient` can't, unless it overrides `report_final` too.
+    """
+    for each in type(model).__mro__:
+        if "report_final" in vars(each):
+            model.report_final(take)
+        if {"report_final", "loss_and_gradient"} & vars(each).keys():
+            return

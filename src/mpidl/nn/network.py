@@ -11,14 +11,13 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
-from mpidl.nn.capabilities import LayerSummary
+from mpidl.nn.capabilities import LayerSummary, TakeFinal
 from mpidl.nn.graph import Graph, Node, Value, first_takers
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import Loss, Regularisation, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.nn.tensors import Tensors
-from mpidl.nn.wait_free import TakeFinal
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout

@@ -9,7 +9,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.wait_free import TakeFinal
+from mpidl.nn.capabilities import TakeFinal
 from mpidl.torch.calls import Calls, pieces
 from mpidl.torch.vector import Vector
 
@@ -21,7 +21,7 @@ class BackwardProgress:
     `torch.utils.checkpoint` with ``use_reentrant=True``, it may be accumulated again, and statistics may change. The
     first pass, during which nothing is reported, finds those; in later passes they are final only at the end.
 
-    `take`, if any, takes the reports, as `mpidl.nn.wait_free.WaitFree` describes.
+    `take`, if any, takes the reports, as `mpidl.nn.capabilities.WaitFree` describes.
     """
 
     def __init__(self, vector: Vector, name: str) -> None:

@@ -12,8 +12,8 @@ import torch
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
+from mpidl.nn.capabilities import TakeFinal
 from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.nn.wait_free import TakeFinal
 from mpidl.torch import losses
 from mpidl.torch.calls import Calls, Tensors
 from mpidl.torch.gradients import Gradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpidl.engines.mpi.servers.connection import Connection
-from mpidl.nn.wait_free import report_final
+from mpidl.nn.capabilities import report_final
 
 
 class WaitFreePush:
