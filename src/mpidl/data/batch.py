@@ -67,7 +67,7 @@ def parts(samples: int, count: int) -> Iterator[tuple[slice, float]]:
 
 
 class Prepared(Generic[T]):
-    """What a split has begun to prepare, by the indices and the epoch of each batch; at most the last `limit` ones."""
+    """Batches that a split is preparing, by their indices and epoch; at most the last `limit` ones."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._entries: deque[tuple[NDArray[np.int64], int, T]] = deque(maxlen=limit)

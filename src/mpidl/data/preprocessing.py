@@ -49,7 +49,7 @@ def augmented(dataset: Dataset, augmentation: Augmentation, seed: int) -> Datase
     Raises
     ------
     UsageError
-        If the inputs aren't images (height, width) or (height, width, channels), or are too small.
+        The inputs aren't images (height, width) or (height, width, channels), or are too small.
     """
     if augmentation == Augmentation():
         return dataset
@@ -155,7 +155,7 @@ def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
     Raises
     ------
     UsageError
-        If there aren't as many numbers as channels.
+        The number of means or deviations is neither 1 nor that of the channels.
     """
     if normalisation == Normalisation():
         return dataset

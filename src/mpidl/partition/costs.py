@@ -97,7 +97,7 @@ FORWARD, INPUTS, WEIGHTS = "forward", "inputs", "weights"
 
 
 class Basis(NamedTuple):
-    """What the seconds of a training step depend on besides the plan.
+    """The assumptions of a prediction: batch, speeds, and nodes.
 
     Attributes
     ----------

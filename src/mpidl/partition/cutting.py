@@ -1,4 +1,4 @@
-"""How a model is divided: a layer's work and parameters over ranks, consecutive layers into stages."""
+"""The division of a model: a layer's work and parameters over ranks, consecutive layers into stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How models of consecutive modules, such as those of PyTorch and JAX, are cut into stages of one rank each."""
+"""Cuts of consecutive modules, such as those of PyTorch and JAX, into stages of one rank each."""
 
 from __future__ import annotations
 

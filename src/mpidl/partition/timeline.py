@@ -1,4 +1,4 @@
-"""When the stages of a pipeline do what, computed from durations alone."""
+"""The timeline of the stages of a pipeline, computed from durations alone."""
 
 from __future__ import annotations
 
