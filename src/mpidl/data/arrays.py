@@ -73,17 +73,15 @@ def _columns(part: str, arrays: Any) -> tuple[Column, Column]:
 class ArrayFiles(Checked):
     """A directory with train/x.npy, train/y.npy, test/x.npy and test/y.npy, or an .npz file with these four arrays.
 
-    x is (samples, ...) of floats, converted to float32 unless the model is of float64, of bytes, scaled to [0, 1], or
-    of other integers, used as they are; all integers are used as they are where an embedding takes them. y is
-    (samples,) of integers (class ids) or (samples, outputs) of floats. x in .npy files is mapped: it may be larger than
-    memory, and a node's ranks share it. An .npz file is read into memory; unzipped, it is such a directory.
+    Shapes and types are those of `Hdf5`. x in .npy files is mapped: it may be larger than memory, and a node's ranks
+    share it. An .npz file is read into memory; unzipped, it is such a directory.
 
     Attributes
     ----------
     path : str
         Path of the directory, or of the .npz file, whose keys are "train/x" and so on.
     classes : int or None
-        Class ids are in [0, classes); None for one more than the largest in train/y.
+        Class ids are in [0, classes); by default one more than the largest in train/y.
     """
 
     name: ClassVar[str] = "arrays"

@@ -32,9 +32,9 @@ class Hdf5(Checked):
     ----------
     path : str or list of str
         Path of the file; or paths of several, whose samples follow one another. A path may be a pattern such as
-        ``"data/*.h5"`` for all files that match it, sorted. Each of several files may have only some of the splits.
+        ``"data/*.h5"`` for all matching files, sorted. Each of several files may have only some of the splits.
     classes : int or None
-        Class ids are in [0, classes); None for one more than the largest in train/y.
+        Class ids are in [0, classes); by default one more than the largest in train/y.
     """
 
     name: ClassVar[str] = "hdf5"
