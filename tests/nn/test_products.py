@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpidl.nn.kernels.cpu.products import matmul
-from mpidl.nn.kernels.cpu.simd import BYTES
+from mpidl.nn.kernels.cpu.codelets import BYTES
+from mpidl.nn.kernels.cpu.matrices import matmul
 
 sizes = st.integers(1, 50)
 

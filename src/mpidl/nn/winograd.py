@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.nn.kernels.cpu import winograd as kernels
-from mpidl.nn.kernels.cpu.minimal_filtering import POINTS, STEP
-from mpidl.nn.kernels.cpu.products import matmul
+from mpidl.nn.kernels.cpu.matrices import matmul
+from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT, POINTS, STEP
 from mpidl.nn.layers.workspace import Buffer, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows
 from mpidl.parameters.ranges import Range
@@ -108,9 +108,9 @@ def forward(
     kernel, scratch = _transformed(work, tiling), work.buffers["scratch"]
     for at, row, inputs, sums in _blocks(work, tiling, len(images), rows):
         outputs[at] = work.parameters["bias"]
-        kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
+        kernels.transform(DATA, images[at[0]], inputs, row, tiling.padding, scratch)
         matmul(_matrices(inputs), kernel, _matrices(sums))
-        kernels.add_outputs(sums, outputs[at[0]], row, scratch)
+        kernels.add_transform(OUTPUTS, sums, outputs[at[0]], row, (0, 0), scratch)
         yield at
 
 
@@ -132,13 +132,13 @@ def backward(
         transposed[:] = _transformed(work, tiling).transpose(0, 2, 1)
     total.fill(0)
     for at, row, inputs, sums in _blocks(work, tiling, len(images)):
-        kernels.transform_outputs_adjoint(output_gradient(at), sums, 0, scratch)
+        kernels.transform(OUTPUTS_ADJOINT, output_gradient(at), sums, 0, (0, 0), scratch)
         if weights:
-            kernels.transform_data(images[at[0]], inputs, row, tiling.padding, scratch)
+            kernels.transform(DATA, images[at[0]], inputs, row, tiling.padding, scratch)
             matmul(_matrices(inputs).transpose(0, 2, 1), _matrices(sums), total, add=True)
         if image_gradient is not None:
             matmul(_matrices(sums), transposed, _matrices(inputs))
-            kernels.add_data_adjoint(inputs, image_gradient[at[0]], row, tiling.padding, scratch)
+            kernels.add_transform(DATA_ADJOINT, inputs, image_gradient[at[0]], row, tiling.padding, scratch)
     if weights:
         gradient = work.gradients["weight"].reshape(tiling.size**2, -1)
         np.matmul(kernel_matrix(tiling.size, total.dtype.char).T, total.reshape(tiling.places, -1), out=gradient)

@@ -1,5 +1,7 @@
 """Kernels for NumPy arrays, compiled by Numba."""
 
+# ruff: noqa: F401 (layers find them by their names)
+
 from mpidl.nn.kernels.cpu.dropout import dropout
 from mpidl.nn.kernels.cpu.elementwise import (
     backprop_gelu,
@@ -11,6 +13,7 @@ from mpidl.nn.kernels.cpu.elementwise import (
     leaky_relu,
     relu,
 )
+from mpidl.nn.kernels.cpu.matrices import add_row, add_to_rows, matmul, sum_rows, take_rows
 from mpidl.nn.kernels.cpu.normalisation import (
     backprop_columns,
     backprop_contrast,
@@ -32,41 +35,3 @@ from mpidl.nn.kernels.cpu.pooling import (
     l2_pool,
     max_pool,
 )
-from mpidl.nn.kernels.cpu.products import matmul
-from mpidl.nn.kernels.cpu.rows import add_row, add_to_rows, sum_rows, take_rows
-
-__all__ = [
-    "add_row",
-    "add_to_rows",
-    "average_pool",
-    "backprop_average_pool",
-    "backprop_columns",
-    "backprop_contrast",
-    "backprop_gelu",
-    "backprop_l2_pool",
-    "backprop_leaky_relu",
-    "backprop_max_pool",
-    "backprop_relu",
-    "backprop_rows",
-    "backprop_scale_shift",
-    "backprop_sigmoid",
-    "backprop_tanh",
-    "channel_moments",
-    "column_moments",
-    "contrast_slopes",
-    "dropout",
-    "gather_patches",
-    "gelu",
-    "l2_pool",
-    "leaky_relu",
-    "matmul",
-    "max_pool",
-    "normalise_columns",
-    "normalise_contrast",
-    "normalise_rows",
-    "patch_matrix",
-    "relu",
-    "scatter_patches",
-    "sum_rows",
-    "take_rows",
-]

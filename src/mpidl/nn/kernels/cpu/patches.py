@@ -24,16 +24,7 @@ def gather_patches(images: Any, patches: Any, windows: Any, row: int, channel: i
     channel : int
         The first of the `depth` channels.
     """
-    _gather(
-        images.reshape(-1),
-        patches.reshape(-1),
-        images.shape,
-        patches.shape,
-        windows.stride,
-        windows.padding,
-        row,
-        channel,
-    )
+    _gather(images.reshape(-1), patches.reshape(-1), images.shape, patches.shape, *windows[1:3], row, channel)
 
 
 def patch_matrix(images: Any, patches: Any, windows: Any, row: int, channel: int) -> Any:
@@ -54,16 +45,7 @@ def patch_matrix(images: Any, patches: Any, windows: Any, row: int, channel: int
 
 def scatter_patches(patches: Any, images: Any, windows: Any, row: int, channel: int) -> None:
     """Add to each pixel the sum over the windows that contain it: the adjoint of `gather_patches`."""
-    _scatter(
-        patches.reshape(-1),
-        images.reshape(-1),
-        images.shape,
-        patches.shape,
-        windows.stride,
-        windows.padding,
-        row,
-        channel,
-    )
+    _scatter(patches.reshape(-1), images.reshape(-1), images.shape, patches.shape, *windows[1:3], row, channel)
 
 
 # Arrays are flat because creating a view costs more than copying a window's row. Indices in the inner loops are
@@ -87,7 +69,7 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
                 for u in range(top, top + down):
                     start, target = target, target + wide * depth
                     if u < 0 or u >= height or begin >= end:
-                        zero(patches, start, target)
+                        set_zero(patches, start, target)
                         continue
                     source = ((i * height + u) * width + left + begin) * channels + channel
                     if inside:
@@ -96,12 +78,12 @@ def _gather(images, patches, shape, windows, stride, padding, row, channel):  # 
                             patches[a + k] = images[b + k]
                         continue
                     to = start + begin * depth
-                    zero(patches, start, to)
+                    set_zero(patches, start, to)
                     for v in range(end - begin):
                         a, b = uintp(to + v * depth), uintp(source + v * channels)
                         for k in range(uintp(depth)):
                             patches[a + k] = images[b + k]
-                    zero(patches, start + end * depth, target)
+                    set_zero(patches, start + end * depth, target)
 
 
 @jit
@@ -120,11 +102,11 @@ def _gather_columns(images, patches, shape, windows, vertical, before, row):  # 
                 for y in range(rows):
                     line = (row + y) * stride - above + u
                     end = stop if 0 <= line < height else begin
-                    zero(patches, target, target + begin)
+                    set_zero(patches, target, target + begin)
                     a, b = uintp(target + begin), uintp((i * height + line) * width + begin + left)
                     for k in range(uintp(end - begin)):
                         patches[a + k] = images[b + k]
-                    zero(patches, target + end, target + across)
+                    set_zero(patches, target + end, target + across)
                     target += across
 
 
@@ -158,7 +140,7 @@ def _scatter(patches, images, shape, windows, stride, padding, row, channel):  #
 
 
 @jit
-def zero(values, start, stop):  # type: ignore[no-untyped-def]
+def set_zero(values, start, stop):  # type: ignore[no-untyped-def]
     """Set a range of values to zero."""
     for k in range(uintp(start), uintp(stop)):
         values[k] = 0

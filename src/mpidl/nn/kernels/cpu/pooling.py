@@ -12,6 +12,7 @@ import numpy as np
 from numpy import uintp
 
 from mpidl.jit import jit
+from mpidl.nn.kernels.cpu.patches import set_zero
 
 
 def max_pool(images: Any, outputs: Any, winners: Any, windows: Any) -> None:
@@ -135,7 +136,7 @@ def _backprop_pool(images, outputs, output_gradient, input_gradient, squares, sh
     length = uintp(positions[1] * channels)
     source = uintp(0)
     for i in range(n):
-        _zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
+        set_zero(input_gradient, i * height * width * channels, (i + 1) * height * width * channels)
         for y in range(positions[0]):
             first, last = _extent(y, size[0], stride[0], padding[0], height)
             if squares:
@@ -181,9 +182,3 @@ def _spread_across(gradient, source, row, channels, size, stride, padding, posit
             a = uintp(v) * depth
             for k in range(depth):
                 row[a + k] += gradient[b + k]
-
-
-@jit
-def _zero(values, start, stop):  # type: ignore[no-untyped-def]
-    for k in range(uintp(start), uintp(stop)):
-        values[k] = 0

@@ -12,16 +12,18 @@ from typing import Any
 from numpy import uintp
 
 from mpidl.jit import jit
-from mpidl.nn.kernels.cpu.codelets import codelet
+from mpidl.nn.kernels.cpu.codelets import codelets
 from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, FORMULAS, OUTPUTS, OUTPUTS_ADJOINT, STEP
-from mpidl.nn.kernels.cpu.patches import zero
+from mpidl.nn.kernels.cpu.patches import set_zero
 
 
-def transform_data(images: Any, tiles: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
-    """Set tiles to B' d B, where d is a square of an image's pixels, zero outside the image.
+def transform(kind: int, images: Any, tiles: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
+    """Set tiles to B' d B or to A d A', where d is a square of an image's pixels, zero outside the image.
 
     Parameters
     ----------
+    kind : {DATA, OUTPUTS_ADJOINT}
+        The former takes squares of the tiles' size, the latter adjacent squares of 4 x 4 pixels.
     images : array (n, height, width, channels)
     tiles : array (side * side, n, rows, across, channels)
     row : int
@@ -30,77 +32,38 @@ def transform_data(images: Any, tiles: Any, row: int, padding: tuple[int, int], 
         Number of pixels by which the first tile extends beyond the upper and the left edge.
     scratch : array (at least 2 * side * side * channels,)
     """
-    _tiles_of(DATA, images, tiles, row, padding, scratch)
-
-
-def add_data_adjoint(tiles: Any, images: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
-    """Add B t B' to the images: the adjoint of `transform_data`."""
-    _add_tiles(DATA_ADJOINT, tiles, images, row, padding, scratch)
-
-
-def add_outputs(tiles: Any, images: Any, row: int, scratch: Any) -> None:
-    """Add A' t A, adjacent squares of 4 x 4 pixels, to the images, except outside them."""
-    _add_tiles(OUTPUTS, tiles, images, row, (0, 0), scratch)
-
-
-def transform_outputs_adjoint(images: Any, tiles: Any, row: int, scratch: Any) -> None:
-    """Set tiles to A g A': the adjoint of `add_outputs`."""
-    _tiles_of(OUTPUTS_ADJOINT, images, tiles, row, (0, 0), scratch)
-
-
-def _tiles_of(kind: int, images: Any, tiles: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
     side = isqrt(len(tiles))
     size = side if kind == DATA else STEP
     _from_images(kind, side, size, images.reshape(-1), images.shape, tiles, row, padding, scratch)
 
 
-def _add_tiles(kind: int, tiles: Any, images: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
+def add_transform(kind: int, tiles: Any, images: Any, row: int, padding: tuple[int, int], scratch: Any) -> None:
+    """Add B t B' (kind DATA_ADJOINT) or A' t A (OUTPUTS) to the images, except outside them: `transform`'s adjoints."""
     side = isqrt(len(tiles))
     size = side if kind == DATA_ADJOINT else STEP
     _to_images(kind, side, size, tiles, images.reshape(-1), images.shape, row, padding, scratch)
 
 
-_DATA_6, _DATA_8 = (codelet(FORMULAS[side][DATA], side) for side in (6, 8))
-_DATA_ADJOINT_6, _DATA_ADJOINT_8 = (codelet(FORMULAS[side][DATA_ADJOINT], side) for side in (6, 8))
-_OUTPUTS_6, _OUTPUTS_8 = (codelet(FORMULAS[side][OUTPUTS], side) for side in (6, 8))
-_OUTPUTS_ADJOINT_6, _OUTPUTS_ADJOINT_8 = (codelet(FORMULAS[side][OUTPUTS_ADJOINT], STEP) for side in (6, 8))
-_ADD_DATA_ADJOINT_6, _ADD_DATA_ADJOINT_8 = (codelet(FORMULAS[side][DATA_ADJOINT], side, add=True) for side in (6, 8))
-_ADD_OUTPUTS_6, _ADD_OUTPUTS_8 = (codelet(FORMULAS[side][OUTPUTS], side, add=True) for side in (6, 8))
+#: The formulas and the numbers of their arguments, by kind + 4 * side.
+CODELETS = {
+    kind + 4 * side: (formula, STEP if kind == OUTPUTS_ADJOINT else side)
+    for side, formulas in FORMULAS.items()
+    for kind, formula in enumerate(formulas)
+}
+_set = codelets(CODELETS)
+_add = codelets({key: each for key, each in CODELETS.items() if key % 4 in (DATA_ADJOINT, OUTPUTS)}, add=True)
 
 
 @jit
-def _transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
-    """Apply the codelet for a kind of transform and a tile size; see `codelet`."""
-    if side == 6:
-        if kind == DATA:
-            _DATA_6(source, at, target, to, repeats, length)
-        elif kind == DATA_ADJOINT:
-            _DATA_ADJOINT_6(source, at, target, to, repeats, length)
-        elif kind == OUTPUTS:
-            _OUTPUTS_6(source, at, target, to, repeats, length)
-        else:
-            _OUTPUTS_ADJOINT_6(source, at, target, to, repeats, length)
-    elif kind == DATA:
-        _DATA_8(source, at, target, to, repeats, length)
-    elif kind == DATA_ADJOINT:
-        _DATA_ADJOINT_8(source, at, target, to, repeats, length)
-    elif kind == OUTPUTS:
-        _OUTPUTS_8(source, at, target, to, repeats, length)
-    else:
-        _OUTPUTS_ADJOINT_8(source, at, target, to, repeats, length)
+def _codelet(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
+    """Apply the codelet for a kind of transform and a tile size."""
+    _set(kind + 4 * side, source, at, target, to, repeats, length)
 
 
 @jit
-def _add_transform(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
+def _add_codelet(kind, side, source, at, target, to, repeats, length):  # type: ignore[no-untyped-def]
     """Do the same, but add the results to `target`."""
-    if kind == DATA_ADJOINT and side == 6:
-        _ADD_DATA_ADJOINT_6(source, at, target, to, repeats, length)
-    elif kind == DATA_ADJOINT:
-        _ADD_DATA_ADJOINT_8(source, at, target, to, repeats, length)
-    elif side == 6:
-        _ADD_OUTPUTS_6(source, at, target, to, repeats, length)
-    else:
-        _ADD_OUTPUTS_8(source, at, target, to, repeats, length)
+    _add(kind + 4 * side, source, at, target, to, repeats, length)
 
 
 # Arrays are flat, and indices in the inner loops are unsigned, so that these are vectorised; see `patches`.
@@ -125,12 +88,12 @@ def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):
     for tile in range(tiles.shape[1] * tiles.shape[2] * tiles.shape[3]):
         i, top, left, start, within = _window(tile, tiles, shape, row, padding, size)
         if within:
-            _transform(kind, side, images, (start, down, 0), half, (0, line, 0), 1, line)
+            _codelet(kind, side, images, (start, down, 0), half, (0, line, 0), 1, line)
         else:
             _copy_window(images, shape, i, top, left, size, window)
-            _transform(kind, side, window, (0, line, 0), half, (0, line, 0), 1, line)
+            _codelet(kind, side, window, (0, line, 0), half, (0, line, 0), 1, line)
         to = tile * channels, away, side * away
-        _transform(kind, side, half, (0, channels, line), tiles, to, side, channels)
+        _codelet(kind, side, half, (0, channels, line), tiles, to, side, channels)
 
 
 @jit
@@ -143,13 +106,13 @@ def _copy_window(images, shape, i, top, left, size, window):  # type: ignore[no-
         to, after = v * size * channels, (v + 1) * size * channels
         if 0 <= u < height:
             start, stop = to + begin * channels, to + end * channels
-            zero(window, to, start)
+            set_zero(window, to, start)
             a, b = uintp(start), uintp(((i * height + u) * width + left + begin) * channels)
             for k in range(uintp((end - begin) * channels)):
                 window[a + k] = images[b + k]
-            zero(window, stop, after)
+            set_zero(window, stop, after)
         else:
-            zero(window, to, after)
+            set_zero(window, to, after)
 
 
 @jit
@@ -160,11 +123,11 @@ def _to_images(kind, side, size, tiles, images, shape, row, padding, scratch):  
     for tile in range(tiles.shape[1] * tiles.shape[2] * tiles.shape[3]):
         i, top, left, start, within = _window(tile, tiles, shape, row, padding, size)
         at = tile * channels, side * away, away
-        _transform(kind, side, tiles, at, half, (0, line, channels), side, channels)
+        _codelet(kind, side, tiles, at, half, (0, line, channels), side, channels)
         if within:
-            _add_transform(kind, side, half, (0, channels, line), images, (start, channels, down), size, channels)
+            _add_codelet(kind, side, half, (0, channels, line), images, (start, channels, down), size, channels)
         else:
-            _transform(kind, side, half, (0, channels, line), window, (0, channels, size * channels), size, channels)
+            _codelet(kind, side, half, (0, channels, line), window, (0, channels, size * channels), size, channels)
             _add_window(window, images, shape, i, top, left, size)
 
 

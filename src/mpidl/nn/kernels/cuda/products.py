@@ -12,7 +12,7 @@ ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dty
 
 
 def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """Do what `mpidl.nn.kernels.cpu.products.matmul` does, without copying any of the matrices."""
+    """Do what `mpidl.nn.kernels.cpu.matrices.matmul` does, without copying any of the matrices."""
     import cupy
 
     if not out.size:
