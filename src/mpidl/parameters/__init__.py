@@ -3,12 +3,11 @@
 from mpidl.parameters.box import Box, boxes, merged, strides
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range, chunks, split, within
-from mpidl.parameters.resharding import Copy, Move, copies, moves
+from mpidl.parameters.resharding import Move, moves
 from mpidl.parameters.shards import Held, fragments, held_by_replicas, held_by_servers, shards
 
 __all__ = [
     "Box",
-    "Copy",
     "Held",
     "Layout",
     "Move",
@@ -16,7 +15,6 @@ __all__ = [
     "Slice",
     "boxes",
     "chunks",
-    "copies",
     "fragments",
     "held_by_replicas",
     "held_by_servers",

@@ -1,48 +1,14 @@
-"""Resharding: the copies that move parameters from one set of shards to another, or into another layout."""
+"""Resharding: the copies that move parameters into other shards or another layout."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mpidl.errors import MpidlError
 from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range
-
-
-class Copy(NamedTuple):
-    """One copy, from `source_range` of old shard number `source` to `target_range` of the new shard.
-
-    Both ranges are relative to their shards.
-    """
-
-    source: int
-    source_range: Range
-    target_range: Range
-
-
-def copies(old: Sequence[Range], new: Range) -> list[Copy]:
-    """Return the copies that assemble the new shard from the old ones, in the order of its elements.
-
-    The old shards may be in any order. Raise MpidlError if an element of the new shard is in none of them, or in two.
-    """
-    found: list[Copy] = []
-    position = new.start
-    for source, shard in sorted(enumerate(old), key=lambda pair: pair[1]):
-        common = shard.intersect(new)
-        if common is None:
-            continue
-        if common.start != position:
-            break
-        found.append(Copy(source, common.shift(-shard.start), common.shift(-new.start)))
-        position = common.stop
-    if position < new.stop:
-        raise MpidlError(
-            f"parameters {new.start} to {new.stop}: the old shards don't contain element {position} exactly once"
-        )
-    return found
 
 
 class Move(NamedTuple):

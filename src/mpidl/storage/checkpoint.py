@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,10 @@ from mpidl.parameters import Layout, Range
 from mpidl.storage.files import (
     INDEX,
     LAYOUT,
-    cannot_read,
     datasets,
     decoded_layout,
     describe,
+    readable,
     replica_file,
     shard_file,
 )
@@ -79,9 +77,12 @@ class Checkpoint:
         self.path = path
         try:
             with h5py.File(path / INDEX) as file:
-                attributes, self.shapes = dict(file.attrs), _shapes(file["parameters"])
+                attributes = dict(file.attrs)
                 layout = file[LAYOUT][()] if LAYOUT in file else None
             _check_version(path, str(attributes["version"]))
+            self.shapes: dict[str, tuple[int, ...]] = {
+                name: item.shape for name, item in datasets(path / INDEX, "parameters")
+            }
             self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
             files = [path / shard_file(number) for number in range(int(attributes["shards"]))]
             shards = [describe(file) for file in files]
@@ -120,7 +121,7 @@ class Checkpoint:
     ) -> dict[str, np.ndarray]:
         """Return a range, by default all, of a replica's vectors, including the residual of its wire format."""
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
-        with _readable(self.path):
+        with readable(self.path):
             files = [(path, _range(path, self.size)) for path in paths]
         if not files:
             return {}
@@ -138,7 +139,7 @@ class Checkpoint:
 
     def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
         """Return the counters of a replica's model, by name; those of the first replica saved if it has none."""
-        with _readable(self.path):
+        with readable(self.path):
             saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
         first = number if number in saved else next(iter(saved), None)
         return {} if first is None else arrays(self.path / replica_file(first), BUFFERS)
@@ -147,30 +148,14 @@ class Checkpoint:
         """Return the largest clock of the shards that had a part of a range."""
         clocks = []
         for number in self._vectors.holders(range, layout):
-            with _opened(self._files[number][0]) as file:
+            with readable(path := self._files[number][0]), h5py.File(path) as file:
                 clocks.append(int(file.attrs["clock"]))
         return max(clocks)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """Open a file of a checkpoint; raise MpidlError for what can't be read."""
-    with _readable(path), h5py.File(path) as file:
-        yield file
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Raise MpidlError if a file, or a directory, can't be read in this context."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_read(path, error) from error
-
-
 def _range(path: Path, size: int) -> Range:
     """Return the range of vectors of `size` elements in a replica's file: all, unless the replica is cut."""
-    with _opened(path) as file:
+    with readable(path), h5py.File(path) as file:
         return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
 
 
@@ -191,17 +176,6 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
 def arrays(path: Path, group: str) -> dict[str, np.ndarray]:
     """Return the arrays in a group of a file, by their names; none if there is no such group."""
     return {name: np.asarray(item[()]) for name, item in datasets(path, group)}
-
-
-def _shapes(parameters: h5py.Group) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def take(name: str, item: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(item, h5py.Dataset):
-            shapes[name] = item.shape
-
-    parameters.visititems(take)
-    return shapes
 
 
 def _check_version(path: Path, version: str) -> None:

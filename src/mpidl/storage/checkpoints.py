@@ -14,7 +14,7 @@ import msgspec
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import cannot_read
+from mpidl.storage.files import cannot_read, cannot_write, readable
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Best
 
@@ -24,12 +24,9 @@ def steps(checkpoints: Path) -> list[int]:
 
     Raise MpidlError if the directory can't be read.
     """
-    try:
+    with readable(checkpoints), contextlib.suppress(FileNotFoundError):
         return sorted(int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise cannot_read(checkpoints, error) from error
+    return []
 
 
 def newest_good(
@@ -61,13 +58,13 @@ def newest_good(
         A file can't be read for a reason other than damage. Every rank raises the same error.
     """
     checkpoints = run / "checkpoints"
-    listings = gather(_outcome(steps, checkpoints) if rank == 0 else None)
+    listings = gather(outcome(steps, checkpoints) if rank == 0 else None)
     if isinstance(listings[0], MpidlError):
         raise listings[0]
     damaged: list[MpidlError] = []
     for step in reversed(listings[0]):
         path = checkpoints / str(step)
-        errors = [error for error in gather(_outcome(verify, path, rank, len(listings))) if error is not None]
+        errors = [error for error in gather(outcome(verify, path, rank, len(listings))) if error is not None]
         for error in errors:
             if not isinstance(error, DamagedError):
                 raise error
@@ -79,7 +76,7 @@ def newest_good(
     raise UsageError(f"{run}: no checkpoint to read in {checkpoints}")
 
 
-def _outcome(action: Callable[..., Any], *arguments: Any) -> Any:
+def outcome(action: Callable[..., Any], *arguments: Any) -> Any:
     """Return an action's result, or its error."""
     try:
         return action(*arguments)
@@ -139,7 +136,7 @@ def read_best(run: Path) -> Best | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise MpidlError(f"{path}: can't be read: {error}") from error
+        raise cannot_read(path, error) from error
 
 
 def write_best(run: Path, best: Best) -> None:
@@ -155,7 +152,7 @@ def write_best(run: Path, best: Best) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise MpidlError(f"{path}: can't be written: {error.strerror}") from error
+        raise cannot_write(path, error) from error
 
 
 def step_of(run: Path, step: int | str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,13 @@ def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
 
     Raise MpidlError if the file can't be read.
     """
-    try:
-        with h5py.File(path) as file:
-            names: list[str] = []
-            if group in file:
-                file[group].visit(names.append)
-            for name in names:
-                if isinstance(file[group][name], h5py.Dataset):
-                    yield name, file[group][name]
-    except OSError as error:
-        raise cannot_read(path, error) from error
+    with readable(path), h5py.File(path) as file:
+        names: list[str] = []
+        if group in file:
+            file[group].visit(names.append)
+        for name in names:
+            if isinstance(file[group][name], h5py.Dataset):
+                yield name, file[group][name]
 
 
 def sync(path: Path) -> None:
@@ -87,6 +85,15 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise MpidlError if a file, something in it, or a directory can't be read in this context."""
+    try:
+        yield
+    except (OSError, KeyError) as error:
+        raise cannot_read(path, error) from error
 
 
 def cannot_write(path: Path, error: Exception) -> MpidlError:

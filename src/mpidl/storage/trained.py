@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
-import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage.checkpoint import Checkpoint, arrays
-from mpidl.storage.checkpoints import latest, step_of, steps
-from mpidl.storage.files import INDEX, cannot_read, replica_file
+from mpidl.storage.checkpoints import latest, outcome, step_of, steps
+from mpidl.storage.files import INDEX
 from mpidl.storage.integrity import verify
 
 
@@ -60,36 +58,27 @@ def checkpoint_of(
     """
     if step is None:
         return latest(run, rank, gather)
-    path, size = run, len(gather(None))
-    error: MpidlError | None = None
-    try:
-        step = step_of(run, step)
-        path = run / "checkpoints" / str(step)
-        if not (path / INDEX).exists():
-            raise _absent(run, step)
-        verify(path, rank, size)
-    except MpidlError as caught:
-        error = caught
-    for each in gather(error):
-        if each is not None:
+    size = len(gather(None))
+    paths = gather(outcome(_verified, run, step, rank, size))
+    for each in paths:
+        if isinstance(each, MpidlError):
             raise each
-    return Checkpoint(path)
+    return Checkpoint(paths[rank])
+
+
+def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
+    """Return the directory of a step's checkpoint, after this rank's part of the checks."""
+    step = step_of(run, step)
+    path = run / "checkpoints" / str(step)
+    if not (path / INDEX).exists():
+        found = steps(run / "checkpoints")
+        there = f"those of {', '.join(map(str, found))}" if found else "none"
+        raise UsageError(f"{run}: no checkpoint of step {step}, there are {there}")
+    verify(path, rank, size)
+    return path
 
 
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
-    index, replica = checkpoint.path / INDEX, checkpoint.path / replica_file(0)
-    try:
-        with h5py.File(index) as file:
-            aliases = msgspec.json.decode(file.attrs.get("aliases", "{}"))
-    except OSError as error:
-        raise cannot_read(index, error) from error
-    buffers = arrays(replica, "buffers") if replica.exists() else {}
-    return Trained(arrays(index, "parameters"), aliases, arrays(index, "constants"), buffers)
-
-
-def _absent(run: Path, step: int | str) -> UsageError:
-    """Return the error for a missing checkpoint."""
-    found = steps(run / "checkpoints")
-    there = f"those of {', '.join(map(str, found))}" if found else "none"
-    return UsageError(f"{run}: no checkpoint of step {step}, there are {there}")
+    parameters = arrays(checkpoint.path / INDEX, "parameters")
+    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())

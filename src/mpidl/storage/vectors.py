@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 
 from mpidl.errors import MpidlError
-from mpidl.parameters import Box, Layout, Move, Range, Slice, copies, merged, moves, strides
-from mpidl.storage.files import cannot_read
+from mpidl.parameters import Layout, Move, Range, merged, moves, strides
+from mpidl.storage.files import readable
 
 
 class SavedVectors:
@@ -42,24 +42,21 @@ class SavedVectors:
         result: np.ndarray | None = None
         for number, found in self._moves(range, layout).items():
             path = self._paths[number]
-            try:
-                with h5py.File(path) as file:
-                    dataset = file[vector]
-                    if result is None:
-                        result = np.empty(range.size, dataset.dtype)
-                    for move in found:
-                        _read(dataset, move, result)
-            except (OSError, KeyError) as error:
-                raise cannot_read(path, error) from error
+            with readable(path), h5py.File(path) as file:
+                dataset = file[vector]
+                if result is None:
+                    result = np.empty(range.size, dataset.dtype)
+                for move in found:
+                    _read(dataset, move, result)
         if result is None:
             raise MpidlError(f"{self._paths[0].parent}: has no parameters {range.start} to {range.stop}")
         return result
 
     def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
         """Return the copies out of each file."""
-        if layout is None or layout == (self._layout or layout.uncut):
-            return {copy.source: [_of_ranges(*copy[1:])] for copy in copies(self._ranges, range)}
-        old = self._layout or layout.uncut
+        old = None if layout is None else self._layout or layout.uncut
+        if layout is None or old is None or layout == old:
+            old = layout = Layout([("", (self.size,))])  # the order is the same, whatever the tensors
         found = {number: list(moves(old, held, layout, range)) for number, held in enumerate(self._ranges)}
         if (number := sum(move.box.size for each in found.values() for move in each)) != range.size:
             raise MpidlError(
@@ -72,12 +69,6 @@ class SavedVectors:
             if each
         }
         return {number: found[number] for number in sorted(first, key=first.__getitem__)}
-
-
-def _of_ranges(source: Range, target: Range) -> Move:
-    """Return the copy of a range to another."""
-    whole = Box.whole((source.size,))
-    return Move(whole, Slice("", whole, source.start), Slice("", whole, target.start))
 
 
 def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +27,25 @@ class BackgroundTask:
     """Runs one action at a time in a thread; its exception is raised by `ended`."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._errors: list[Exception] = []
+        self._running: Future[object] | None = None
 
     @property
     def active(self) -> bool:
         """Whether an action has begun whose end `ended` hasn't reported."""
-        return self._thread is not None
+        return self._running is not None
 
     def begin(self, action: Callable[[], object]) -> None:
         """Begin an action; the end of one still running is not reported any more."""
-        errors = self._errors = []
-
-        def run() -> None:
-            try:
-                action()
-            except Exception as error:
-                errors.append(error)
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
+        thread = ThreadPoolExecutor(1)
+        self._running = thread.submit(action)
+        thread.shutdown(wait=False)
 
     def ended(self) -> bool:
         """Return True once the action has ended, and only once."""
-        if self._thread is None or self._thread.is_alive():
+        if self._running is None or not self._running.done():
             return False
-        self._thread = None
-        if self._errors:
-            raise self._errors[0]
+        running, self._running = self._running, None
+        running.result()
         return True
 
 
