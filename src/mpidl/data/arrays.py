@@ -6,15 +6,15 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.data.batch import Batch, Gatherer
-from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, target_dtype
-from mpidl.data.dataset import PYTHON, ArraySplit, Dataset, Split
-from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.data.batch import Batch
+from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, check_read, splits_of, target_dtype
+from mpidl.data.dataset import PYTHON, ArraySplit, ColumnSplit, Dataset
+from mpidl.errors import UsageError, quoted
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count
 
@@ -53,11 +53,11 @@ class Arrays:
         UsageError
             The arrays don't fit together, or a number is not finite.
         """
-        columns = [_columns("train", self.train), _columns("test", self.test)]
-        input_shape, classes = check(columns[0], columns[1], self.classes)
-        if self.validation is not None:
-            columns.append(_columns("validation", self.validation))
-            check(columns[0], columns[2], classes)
+        given = {"train": self.train, "test": self.test, "validation": self.validation}
+        columns = [
+            _columns(part, arrays) for part, arrays in given.items() if part != "validation" or arrays is not None
+        ]
+        input_shape, classes = check(columns, self.classes)
         splits = [ArraySplit(inputs.values, targets.values) for inputs, targets in columns]
         return Dataset(self.name, input_shape, classes, *splits)
 
@@ -92,9 +92,9 @@ class ArrayFiles(Checked):
         path = user_path(self.path)
         mapped = path.is_dir()
         columns = _mapped(path) if mapped else _unzipped(path)
-        train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
-        input_shape, classes = check(train, test, self.classes)
-        splits = (MappedSplit(x, y) if mapped else ArraySplit(x.values.read, y.values) for x, y in (train, test))
+        given = splits_of(columns)
+        input_shape, classes = check(given, self.classes)
+        splits = (MappedSplit(x, y) if mapped else ArraySplit(x.values.read, y.values) for x, y in given)
         return Dataset(self.name, input_shape, classes, *splits)
 
 
@@ -130,6 +130,13 @@ def _unzipped(path: Path) -> dict[str, Column]:
     return {key: Column(f"{path}: {key}", values) for key, values in read.items()}
 
 
+def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the dtype of an array in a .npy file; ValueError if it isn't one."""
+    first = np.lib.format.read_magic(stream) == (1, 0)
+    shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(stream)
+    return shape, dtype
+
+
 class Member:
     """An array of an .npz file: its shape and dtype, and its values on request; UsageError if it isn't an array."""
 
@@ -137,9 +144,7 @@ class Member:
         self._path, self._key = path, key
         try:
             with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-                first = np.lib.format.read_magic(stream) == (1, 0)
-                header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-                self.shape, _, self.dtype = header(stream)
+                self.shape, self.dtype = npy_header(stream)
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(f"{path}: {key} is not a valid array ({error})") from None
 
@@ -153,8 +158,8 @@ class Member:
             raise UsageError(f"{self._path}: {self._key} can't be read ({error})") from None
 
 
-class MappedSplit(Split):
-    """Samples whose inputs are in a mapped file, and are converted batch by batch, as a `Gatherer` does.
+class MappedSplit(ColumnSplit):
+    """Samples whose inputs are in a mapped file, and are converted batch by batch.
 
     Targets are read into memory; UsageError if one is not finite.
     """
@@ -162,27 +167,12 @@ class MappedSplit(Split):
     by_parts = True
 
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
-        self.samples = len(inputs.values)
+        super().__init__(inputs, targets, integers=integers, double=double)
         self._inputs, self._rows = inputs, np.asarray(inputs.values)
-        self._given = targets
         self._targets = np.ascontiguousarray(targets.values, dtype=target_dtype(targets.values.dtype, double))
         check_finite(Column(targets.name, self._targets))
-        self._integers, self._double = integers, double
-        self._gatherer = Gatherer(integers, double)
-
-    def copy(self) -> MappedSplit:
-        return MappedSplit(self._inputs, self._given, self._integers, self._double)
-
-    def as_integers(self) -> MappedSplit:
-        return MappedSplit(self._inputs, self._given, True, self._double)
-
-    def as_double(self) -> MappedSplit:
-        return MappedSplit(self._inputs, self._given, self._integers, True)
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         batch = self._gatherer.take(self._rows, self._targets, indices)
-        try:
-            check_finite(Column(self._inputs.name, batch.inputs), indices)
-        except UsageError as error:
-            raise MpidlError(str(error)) from None
+        check_read(Column(self._inputs.name, batch.inputs), indices)
         return batch

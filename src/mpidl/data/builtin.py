@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -95,15 +95,6 @@ class Table:
         return rows
 
 
-class _Buffers(NamedTuple):
-    labels: NDArray[np.int64]
-    row: NDArray[np.int64]
-    hashes: NDArray[np.uint64]  # the memory of `row`
-    total: NDArray[np.float32]
-    term: NDArray[np.float32]
-    inputs: NDArray[np.float32]  # the memory of `total`
-
-
 class SyntheticSplit(Split):
     """Samples `first` to `first` + `samples` - 1 of a table."""
 
@@ -111,46 +102,30 @@ class SyntheticSplit(Split):
 
     def __init__(self, table: Table, first: int, samples: int) -> None:
         self.samples, self._table, self._first = samples, table, first
-        self._buffers: dict[int, _Buffers] = {}
+        self._buffers: dict[int, NDArray[np.float32]] = {}
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         if indices.min() < 0 or indices.max() >= self.samples:
             raise outside(indices, 0, self.samples)
-        table = self._table
-        labels, row, hashes, total, term, inputs = self._buffers_for(len(indices))
-        np.add(indices, self._first, out=row)
-        np.remainder(row, table.source.classes, out=labels)
-        np.multiply(hashes, HASH, out=hashes)
-        np.right_shift(hashes, np.uint64(32), out=hashes)
-        np.remainder(hashes, np.uint64(table.noises), out=hashes)
-        np.add(row, 2 * table.codes, out=row)
-        np.take(table.rows, row, axis=0, out=total, mode="clip")
-        np.floor_divide(labels, table.codes, out=row)
-        np.take(table.rows, row, axis=0, out=term, mode="clip")
-        np.add(total, term, out=total)
-        np.remainder(labels, table.codes, out=row)
-        np.add(row, table.codes, out=row)
-        np.take(table.rows, row, axis=0, out=term, mode="clip")
-        np.add(total, term, out=total)
-        return Batch(inputs, labels)
+        table, rows, n = self._table, self._table.rows, len(indices)
+        if n not in self._buffers:
+            self._buffers[n] = np.empty((2, n, rows.shape[1]), np.float32)
+        total, term = self._buffers[n]
+        row = indices + self._first
+        labels = row % table.source.classes
+        hashes = row.view(np.uint64)  # in the memory of `row`
+        hashes *= HASH
+        hashes >>= np.uint64(32)
+        hashes %= np.uint64(table.noises)
+        row += 2 * table.codes
+        np.take(rows, row, axis=0, out=total, mode="clip")
+        for row in (labels // table.codes, table.codes + labels % table.codes):
+            np.take(rows, row, axis=0, out=term, mode="clip")
+            np.add(total, term, out=total)
+        return Batch(total.reshape(n, *table.source.shape), labels)
 
     def load(self) -> None:
         _ = self._table.rows
 
     def copy(self) -> SyntheticSplit:
         return SyntheticSplit(self._table, self._first, self.samples)
-
-    def _buffers_for(self, size: int) -> _Buffers:
-        buffers = self._buffers.get(size)
-        if buffers is None:
-            row = np.empty(size, np.int64)
-            total = np.empty((size, self._table.rows.shape[1]), np.float32)
-            buffers = self._buffers[size] = _Buffers(
-                labels=np.empty(size, np.int64),
-                row=row,
-                hashes=row.view(np.uint64),
-                total=total,
-                term=np.empty_like(total),
-                inputs=total.reshape(size, *self._table.source.shape),
-            )
-        return buffers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.errors import UsageError
+from mpidl.errors import MpidlError, UsageError
 
 LABELS_PER_CHECK = 1 << 20
 #: Names of inputs and targets in files.
@@ -33,16 +33,21 @@ def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
         raise UsageError(f"{name}: {error}, expected an array") from None
 
 
-def check(
-    train: tuple[Column, Column], test: tuple[Column, Column], classes: int | None
-) -> tuple[tuple[int, ...], int | None]:
-    """Check that the inputs and targets of both splits fit together, and that every label is valid.
+def splits_of(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
+    """Return the inputs and targets of the training, test and, if there is one, validation split."""
+    parts = [part for part in ("train", "test", "validation") if f"{part}/x" in columns]
+    return [(columns[f"{part}/x"], columns[f"{part}/y"]) for part in parts]
+
+
+def check(splits: Sequence[tuple[Column, Column]], classes: int | None) -> tuple[tuple[int, ...], int | None]:
+    """Check that the inputs and targets of all splits fit together, and that every label is valid.
 
     Parameters
     ----------
-    train, test : (inputs, targets)
+    splits : sequence of (inputs, targets)
+        The training split first.
     classes : int or None
-        Number of classes; None for one more than the largest label of `train`.
+        Number of classes; None for one more than the largest training label.
 
     Returns
     -------
@@ -54,21 +59,24 @@ def check(
     UsageError
         Shapes, dtypes or labels don't fit together.
     """
-    for inputs, targets in (train, test):
-        _check_split(inputs, targets)
-    for of_test, of_train in zip(test, train, strict=True):
-        _check_alike(of_test, of_train)
-    found, expected = test[0].values.dtype, train[0].values.dtype
-    if (found == np.uint8) != (expected == np.uint8):
-        raise UsageError(f"{test[0].name}: {found}, expected {expected} as in {train[0].name}")
-    input_shape = tuple(int(size) for size in train[0].values.shape[1:])
-    if train[1].values.dtype.kind == "f":
+    for split in splits:
+        _check_split(*split)
+    (inputs, targets), *others = splits
+    for other_inputs, other_targets in others:
+        _check_alike(other_inputs, inputs)
+        _check_alike(other_targets, targets)
+        found, expected = other_inputs.values.dtype, inputs.values.dtype
+        if (found == np.uint8) != (expected == np.uint8):
+            raise UsageError(f"{other_inputs.name}: {found}, expected {expected} as in {inputs.name}")
+    input_shape = tuple(int(size) for size in inputs.values.shape[1:])
+    if targets.values.dtype.kind == "f":
         if classes is not None:
-            raise UsageError(f"data.classes: {classes}, expected none: {train[1].name} contains floats")
+            raise UsageError(f"data.classes: {classes}, expected none: {targets.name} contains floats")
         return input_shape, None
-    largest = check_labels(train[1], classes)
+    largest = check_labels(targets, classes)
     classes = largest + 1 if classes is None else classes
-    check_labels(test[1], classes)
+    for _, other_targets in others:
+        check_labels(other_targets, classes)
     return input_shape, classes
 
 
@@ -101,13 +109,13 @@ def check_targets(targets: Column) -> None:
         raise UsageError(f"{targets.name}: {dtype} of shape {shape}, expected {expected}")
 
 
-def _check_alike(test: Column, train: Column) -> None:
-    found, expected = test.values, train.values
+def _check_alike(other: Column, train: Column) -> None:
+    found, expected = other.values, train.values
     if (found.dtype.kind == "f") != (expected.dtype.kind == "f"):
-        raise UsageError(f"{test.name}: {found.dtype}, expected {expected.dtype} as in {train.name}")
+        raise UsageError(f"{other.name}: {found.dtype}, expected {expected.dtype} as in {train.name}")
     if found.shape[1:] != expected.shape[1:]:
         shapes = f"shape {found.shape[1:]} per sample, expected {expected.shape[1:]}"
-        raise UsageError(f"{test.name}: {shapes} as in {train.name}")
+        raise UsageError(f"{other.name}: {shapes} as in {train.name}")
 
 
 def check_labels(labels: Column, classes: int | None) -> int:
@@ -135,6 +143,14 @@ def check_finite(column: Column, samples: Sequence[int] | NDArray[np.int64] | No
     place = int(np.flatnonzero(wrong)[0])
     sample = place if samples is None else samples[place]
     raise UsageError(f"{column.name}: NaN or infinity in sample {sample}, expected finite numbers")
+
+
+def check_read(column: Column, samples: Sequence[int] | NDArray[np.int64]) -> None:
+    """Raise MpidlError for a NaN or an infinity that is found in samples read during the run."""
+    try:
+        check_finite(column, samples)
+    except UsageError as error:
+        raise MpidlError(str(error)) from None
 
 
 def input_dtype(dtype: np.dtype[Any], double: bool = False) -> np.dtype[Any]:

@@ -218,6 +218,32 @@ def opened(data: Dataset | Source) -> Dataset:
     return data if isinstance(data, Dataset) else data.open()
 
 
+class ColumnSplit(Split):
+    """A split that reads columns, and converts samples when it gathers them.
+
+    Parameters
+    ----------
+    columns : Column
+        The inputs and, where there are any, the targets.
+    integers, double : bool
+        Whether integer inputs stay integers, and whether float64 numbers stay float64.
+    """
+
+    def __init__(self, *columns: Column, integers: bool = False, double: bool = False) -> None:
+        self.samples = int(columns[0].values.shape[0])
+        self._columns, self._integers, self._double = columns, integers, double
+        self._gatherer = Gatherer(integers, double)
+
+    def copy(self) -> ColumnSplit:
+        return type(self)(*self._columns, integers=self._integers, double=self._double)
+
+    def as_integers(self) -> ColumnSplit:
+        return type(self)(*self._columns, integers=True, double=self._double)
+
+    def as_double(self) -> ColumnSplit:
+        return type(self)(*self._columns, integers=self._integers, double=True)
+
+
 class ArraySplit(Split):
     """Samples in memory.
 

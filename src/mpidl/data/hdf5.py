@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, Gatherer, outside
-from mpidl.data.columns import Column, check, check_finite, input_dtype, target_dtype
-from mpidl.data.dataset import Dataset, Split
-from mpidl.data.hdf5_files import VALIDATION, first_line, found_files, open_columns
+from mpidl.data.batch import Batch, outside
+from mpidl.data.columns import Column, check, check_read, input_dtype, splits_of, target_dtype
+from mpidl.data.dataset import ColumnSplit, Dataset
+from mpidl.data.hdf5_files import first_line, found_files, open_columns
 from mpidl.errors import MpidlError, UsageError
 from mpidl.schema import Checked, Count
 
@@ -43,17 +42,13 @@ class Hdf5(Checked):
 
     def open(self) -> Dataset:
         columns = open_columns(found_files(self.path))
-        train, test = (columns["train/x"], columns["train/y"]), (columns["test/x"], columns["test/y"])
+        splits = splits_of(columns)
         try:
-            input_shape, classes = check(train, test, self.classes)
-            validation = [columns[key] for key in VALIDATION if key in columns]
-            if validation:
-                check(train, (validation[0], validation[1]), classes)
+            input_shape, classes = check(splits, self.classes)
         except OSError as error:
-            name = train[1].name.partition(": ")[0]
+            name = columns["train/y"].name.partition(": ")[0]
             raise UsageError(f"data.path: {name}: labels can't be read ({first_line(error)})") from None
-        splits = [Hdf5Split(*each) for each in (train, test, validation) if each]
-        return Dataset(self.name, input_shape, classes, *splits)
+        return Dataset(self.name, input_shape, classes, *(Hdf5Split(*each) for each in splits))
 
 
 class _Block:
@@ -76,33 +71,21 @@ class _Block:
                 column.values.read_direct(memory, np.s_[start:stop], np.s_[0:size])
             except OSError as error:
                 raise _unreadable(column, start, stop, error) from None
-            _check_read(Column(column.name, memory[:size]), range(start, stop))
+            check_read(Column(column.name, memory[:size]), range(start, stop))
 
 
-class Hdf5Split(Split):
-    """Samples in columns of h5py datasets, read block by block, and converted as a `Gatherer` does."""
+class Hdf5Split(ColumnSplit):
+    """Samples of HDF5 datasets, read block by block."""
 
     contiguous = by_parts = True
 
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
-        self.samples = inputs.values.shape[0]
-        self._columns = inputs, targets
+        super().__init__(inputs, targets, integers=integers, double=double)
         self.chunk = (inputs.values.chunks or (1,))[0]
-        self._integers, self._double = integers, double
-        self._gatherer = Gatherer(integers, double)
         # The last block is the newest, in use or needed next; a new portion overwrites the first.
         self._portions = [_Block(inputs, targets, double), _Block(inputs, targets, double)]
         self._other = _Block(inputs, targets, double)
         self._reader: ThreadPoolExecutor | None = None
-
-    def copy(self) -> Hdf5Split:
-        return Hdf5Split(*self._columns, self._integers, self._double)
-
-    def as_integers(self) -> Hdf5Split:
-        return Hdf5Split(*self._columns, True, self._double)
-
-    def as_double(self) -> Hdf5Split:
-        return Hdf5Split(*self._columns, self._integers, True)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Start to read a contiguous portion in the background; other samples are left to `gather`."""
@@ -142,17 +125,9 @@ class Hdf5Split(Split):
                 arrays.append(column.values[rows].astype(like.dtype))
             except OSError as error:
                 raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
-            _check_read(Column(column.name, arrays[-1]), rows)
+            check_read(Column(column.name, arrays[-1]), rows)
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
-
-
-def _check_read(column: Column, samples: Sequence[int] | NDArray[np.int64]) -> None:
-    """Raise MpidlError for a number that isn't finite, because the run has begun."""
-    try:
-        check_finite(column, samples)
-    except UsageError as error:
-        raise MpidlError(str(error)) from None
 
 
 def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:

@@ -50,9 +50,9 @@ class Idx(Checked):
         if not directory.is_dir():
             found = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"data.path: {self.path}: {found}, expected one with the four idx files")
-        train, test = _columns(directory, "train"), _columns(directory, "t10k")
-        input_shape, classes = check(train, test, self.classes)
-        splits = (ArraySplit(images.values.read, labels.values) for images, labels in (train, test))
+        columns = [_columns(directory, part) for part in ("train", "t10k")]
+        input_shape, classes = check(columns, self.classes)
+        splits = (ArraySplit(images.values.read, labels.values) for images, labels in columns)
         return Dataset(self.name, input_shape, classes, *splits)
 
 

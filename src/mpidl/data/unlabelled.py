@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, Gatherer
+from mpidl.data.batch import Batch
 from mpidl.data.columns import Column, check_finite, check_inputs, input_dtype
-from mpidl.data.dataset import Split
+from mpidl.data.dataset import ColumnSplit
 from mpidl.errors import UsageError, shown
 
 
-class Unlabelled(Split):
+class Unlabelled(ColumnSplit):
     """Inputs without targets, which are None in batches; a batch reads all samples between its first and its last.
 
     The column (samples, *input_shape) is converted as a `Gatherer` does; UsageError if it has no samples, or its dtype
@@ -25,18 +25,11 @@ class Unlabelled(Split):
 
     def __init__(self, inputs: Column, integers: bool = False, double: bool = False) -> None:
         check_inputs(inputs)
-        self.samples = int(inputs.values.shape[0])
+        super().__init__(inputs, integers=integers, double=double)
         if not self.samples:
             raise UsageError(f"{inputs.name}: no samples, expected at least one")
         self.input_shape = tuple(int(extent) for extent in inputs.values.shape[1:])
-        self._inputs, self._integers, self._double = inputs, integers, double
-        self._gatherer = Gatherer(integers, double)
-
-    def as_integers(self) -> Unlabelled:
-        return Unlabelled(self._inputs, True, self._double)
-
-    def as_double(self) -> Unlabelled:
-        return Unlabelled(self._inputs, self._integers, True)
+        self._inputs = inputs
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         first = int(indices.min())

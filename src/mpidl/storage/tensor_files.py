@@ -6,11 +6,12 @@ import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
+from mpidl.data.arrays import npy_header
 from mpidl.errors import MpidlError, UsageError, kind_of, shown
 from mpidl.extras import require
 from mpidl.parameters import Box
@@ -140,16 +141,8 @@ def _open_npz(path: Path) -> TensorFile:
     shapes = {}
     for name in arrays.files:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            shapes[name] = _npy_shape(file)
+            shapes[name], _ = npy_header(file)
     return TensorFile(path, shapes, lambda name, box: arrays[name][_slices(box)])
-
-
-def _npy_shape(file: IO[bytes]) -> Shape:
-    """Return the shape of an array in a file from its header."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape: Shape = read(file)[0]
-    return shape
 
 
 def _open_torch(path: Path) -> TensorFile:
