@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 #: Length of a name or value in an error.
 SHOWN = 60
 
@@ -40,6 +45,14 @@ def as_line(error: Exception) -> MpidlError:
         line = MpidlError(f"{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
     line.__cause__ = error
     return line
+
+
+def outcome(action: Callable[[], T]) -> T | MpidlError:
+    """Return what an action returns, or the error that it raises, for ranks that gather either."""
+    try:
+        return action()
+    except Exception as error:
+        return as_line(error)
 
 
 #: Advice on numbers that are NaN or infinite.

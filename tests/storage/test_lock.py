@@ -43,8 +43,7 @@ def test_it_ends_with_its_process(tmp_path, holder, end):
     else:
         os.kill(holder.pid, end)
     holder.wait()
-    with Lock(tmp_path):
-        pass
+    Lock(tmp_path).close()
 
 
 def test_where_the_file_system_has_no_locks_runs_go_on(tmp_path, monkeypatch):

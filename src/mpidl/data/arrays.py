@@ -53,10 +53,9 @@ class Arrays:
         UsageError
             The arrays don't fit together, or a number is not finite.
         """
-        given = {"train": self.train, "test": self.test, "validation": self.validation}
-        columns = [
-            _columns(part, arrays) for part, arrays in given.items() if part != "validation" or arrays is not None
-        ]
+        columns = [_columns("train", self.train), _columns("test", self.test)]
+        if self.validation is not None:
+            columns.append(_columns("validation", self.validation))
         input_shape, classes = check(columns, self.classes)
         splits = [ArraySplit(inputs.values, targets.values) for inputs, targets in columns]
         return Dataset(self.name, input_shape, classes, *splits)

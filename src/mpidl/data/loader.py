@@ -112,27 +112,27 @@ class Loader:
             return []
         return [(self.current.portion, self.done - unused)]
 
-    def _assignment(self) -> Assignment | None:
-        return self._coming.popleft() if self._coming else self._take_portion()
-
     def _take_portion(self) -> Assignment | None:
         self._asked = False
         assignment = self._schedule.assignment(self._take())
         self.tickets += assignment is not None
         return assignment
 
-    def _prefetch(self, assignment: Assignment | None) -> None:
-        if self._split.contiguous and assignment is not None:
+    def _next_portion(self) -> tuple[Assignment | None, list[Minibatch]]:
+        """Return the portion that comes next, which the split begins to read, and its minibatches."""
+        assignment = self._coming.popleft() if self._coming else self._take_portion()
+        if assignment is None:
+            return None, []
+        if self._split.contiguous:
             self._split.prefetch(self._schedule.portions.indices(assignment.portion))
+        return assignment, self._schedule.portions.minibatches(assignment.portion)
 
     def _advance(self) -> None:
         self._left += self._rest()
         if self.ahead is not None:
             self.current, self._batches = self.ahead, self._batches_ahead
         else:
-            self.current = self._assignment()
-            self._prefetch(self.current)
-            self._batches = self._minibatches(self.current)
+            self.current, self._batches = self._next_portion()
         self.ahead = None
         if self.current is None:
             return
@@ -141,9 +141,4 @@ class Loader:
         if epoch is not None:
             self._on_epoch(epoch)
         if self._takes_ahead:
-            self.ahead = self._assignment()
-            self._prefetch(self.ahead)
-            self._batches_ahead = self._minibatches(self.ahead)
-
-    def _minibatches(self, assignment: Assignment | None) -> list[Minibatch]:
-        return [] if assignment is None else self._schedule.portions.minibatches(assignment.portion)
+            self.ahead, self._batches_ahead = self._next_portion()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import xxhash
 
-from mpidl.errors import MpidlError, UsageError, as_line
+from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.launch import environment, shared_memory
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def together(
         Returns the name of a rank, which is added to the line unless all ranks have met an error; by default its number
         and, if there are several hosts, its host.
     """
-    result = _outcome(action)
+    result = outcome(action)
     error = result if isinstance(result, MpidlError) else None
     rank, gather = ranks() if world is None else world
     found = gather(error)
@@ -74,18 +74,10 @@ def _rank_and_host(rank: int, gather: Gather) -> str:
     return f"rank {rank}{f' on {hosts[rank]}' if len(set(hosts)) > 1 else ''}"
 
 
-def _outcome(action: Callable[[], T]) -> T | MpidlError:
-    """Return what an action returns, or the error that it raises: the other ranks wait for either."""
-    try:
-        return action()
-    except Exception as error:
-        return as_line(error)
-
-
 def by_first_rank(look: Callable[[], T]) -> T:
     """Return what the first rank finds, or raise the error that it meets, on every rank."""
     rank, gather = ranks()
-    own = _outcome(look) if rank == 0 else None
+    own = outcome(look) if rank == 0 else None
     outcomes = gather(own)
     if isinstance(own, MpidlError):
         _trace(own, len(outcomes))

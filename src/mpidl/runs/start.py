@@ -91,7 +91,7 @@ def _named(run: Path) -> Path:
 def _lock(run: Path, locks: ExitStack) -> None:
     """Keep other runs away from a run's directory, before its checkpoints are looked through."""
     if run.is_dir():
-        locks.enter_context(Lock(run))
+        locks.callback(Lock(run).close)
 
 
 def warm_start(config: Config, position: Position | None) -> Config | None:

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import cannot_read, cannot_write, readable
 from mpidl.storage.integrity import DamagedError, verify
@@ -58,13 +59,13 @@ def newest_good(
         A file can't be read for a reason other than damage. Every rank raises the same error.
     """
     checkpoints = run / "checkpoints"
-    listings = gather(outcome(steps, checkpoints) if rank == 0 else None)
+    listings = gather(outcome(partial(steps, checkpoints)) if rank == 0 else None)
     if isinstance(listings[0], MpidlError):
         raise listings[0]
     damaged: list[MpidlError] = []
     for step in reversed(listings[0]):
         path = checkpoints / str(step)
-        errors = [error for error in gather(outcome(verify, path, rank, len(listings))) if error is not None]
+        errors = [error for error in gather(outcome(partial(verify, path, rank, len(listings)))) if error is not None]
         for error in errors:
             if not isinstance(error, DamagedError):
                 raise error
@@ -74,14 +75,6 @@ def newest_good(
     if damaged:
         raise UsageError(f"{checkpoints}: every checkpoint is damaged; {damaged[0]}")
     raise UsageError(f"{run}: no checkpoint to read in {checkpoints}")
-
-
-def outcome(action: Callable[..., Any], *arguments: Any) -> Any:
-    """Return an action's result, or its error."""
-    try:
-        return action(*arguments)
-    except MpidlError as error:
-        return error
 
 
 def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]) -> Checkpoint:

@@ -7,7 +7,6 @@ import fcntl
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 
 from mpidl.errors import UsageError
 from mpidl.storage.files import cannot_write
@@ -45,11 +44,3 @@ class Lock:
     def close(self) -> None:
         """Unlock the directory."""
         self._file.close()
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.storage.checkpoint import Checkpoint, arrays
-from mpidl.storage.checkpoints import latest, outcome, step_of, steps
+from mpidl.storage.checkpoints import latest, step_of, steps
 from mpidl.storage.files import INDEX
 from mpidl.storage.integrity import verify
 
@@ -59,7 +60,7 @@ def checkpoint_of(
     if step is None:
         return latest(run, rank, gather)
     size = len(gather(None))
-    paths = gather(outcome(_verified, run, step, rank, size))
+    paths = gather(outcome(partial(_verified, run, step, rank, size)))
     for each in paths:
         if isinstance(each, MpidlError):
             raise each
