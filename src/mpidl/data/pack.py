@@ -166,7 +166,9 @@ def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list
     with whole(file) as path, h5py.File(path, "w") as written:
         written["classes"] = classes
         written.attrs["size"] = size
-        kind = _kind(splits["train"][0].path)
+        first = splits["train"][0].path
+        with _opened(first) as opened:
+            kind = _kind_of(opened, first)
         for split, images in splits.items():
             _write_split(written.create_group(split), split, images, size, kind)
 
@@ -204,11 +206,6 @@ def _decode(image: _Image, size: int, kind: _Kind) -> NDArray[Any]:
             whole = Image.fromarray(np.asarray(opened).astype(np.float32))
         fitted = ImageOps.fit(whole, (size, size), Image.Resampling.BILINEAR)
         return np.asarray(fitted).reshape(size, size, kind.channels)
-
-
-def _kind(path: Path) -> _Kind:
-    with _opened(path) as opened:
-        return _kind_of(opened, path)
 
 
 def _kind_of(opened: Image.Image, path: Path) -> _Kind:

@@ -157,16 +157,14 @@ def _close(connections: list[Connection]) -> None:
 @contextmanager
 def _environment() -> Iterator[None]:
     """Set the variables of `ENVIRONMENT` while processes start."""
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    before = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     os.environ.update(ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in ENVIRONMENT:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _send(connection: Connection, answer: Any) -> None:

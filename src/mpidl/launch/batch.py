@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpidl.errors import MpidlError, UsageError, quoted
 
-#: Seconds before the end of a job's time at which its run is asked to save and stop.
+#: Seconds before the end of a job's time at which its run saves and stops.
 MARGIN = 120
 #: Seconds before the end of a Flux job's time at which its ranks must have ended, so that its script can continue.
 ENDING = 10
@@ -89,28 +89,22 @@ class Batch:
         lines = {"options": [f"{OPTION[self.scheduler]} {each}" for each in self._options()], "setup": self.setup}
         for name, own in lines.items():
             text = text.replace(f"@{name}\n", "".join(f"{line}\n" for line in [*own, ""]).replace("@", "@@"))
-        values = {
-            "made": self.made,
-            "name": self.name,
-            "directory": str(self.directory),
-            "script": str(self.path),
-            "nodes": str(self.nodes),
-            "ranks": str(self.nodes * self.ranks_per_node),
-            "ranks_per_node": str(self.ranks_per_node),
-            "cores_per_rank": str(self.cores_per_rank),
-            "cores": str(self.ranks_per_node * self.cores_per_rank),
+        values = vars(self) | {
+            "script": self.path,
+            "ranks": self.nodes * self.ranks_per_node,
+            "cores": self.ranks_per_node * self.cores_per_rank,
             "clock": f"{self.time // 3600:02}:{self.time // 60 % 60:02}:{self.time % 60:02}",
             "limit": f"{self.time}s",
             "inner_limit": f"{self.time - ENDING}s",
-            "until": str(self.time - MARGIN),
-            "margin": str(MARGIN),
-            "restarts": str(RESTARTS),
+            "until": self.time - MARGIN,
+            "margin": MARGIN,
+            "restarts": RESTARTS,
             "gpus": self._gpus(),
             "train": "\n".join(self._train()),
             "arguments": shlex.join([str(self.config), *(f"--set={each}" for each in self.overrides)]),
             "": "@",
         }
-        return re.sub(r"@(?:@|(\w+))", lambda match: values[match[1] or ""], text)
+        return re.sub(r"@(?:@|(\w+))", lambda match: str(values[match[1] or ""]), text)
 
     def _options(self) -> list[str]:
         """Return those of the scheduler's options that depend on the job."""
@@ -194,7 +188,7 @@ def batch(arguments: argparse.Namespace, name: str, directory: Path) -> Batch:
 
 
 def _has(package: str) -> bool:
-    """Tell whether a package that brings an MPI library is installed beside this one."""
+    """Return whether a package with an MPI library is installed beside this one."""
     try:
         distribution(package)
     except PackageNotFoundError:
@@ -203,7 +197,7 @@ def _has(package: str) -> bool:
 
 
 def submit(script: Batch) -> str:
-    """Write a batch script, submit it, and return what the scheduler says.
+    """Write a batch script, submit it, and return the scheduler's answer.
 
     Raise MpidlError if the script can't be written, or the scheduler rejects it.
     """

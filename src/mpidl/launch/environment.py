@@ -66,7 +66,7 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def _in_step(environment: Mapping[str, str]) -> bool:
-    """Tell whether srun has started this process."""
+    """Return whether srun has started this process."""
     step = environment.get("SLURM_STEP_ID", "")
     return "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS
 
@@ -93,7 +93,7 @@ def number(
 
 
 def under_foreign_launcher(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether this process is one of several that a launcher other than ``mpidl train -n`` has started."""
+    """Return whether a launcher other than ``mpidl train -n`` has started this process and others."""
     return world(environment).size > 1 and marks.VARIABLE not in environment
 
 
@@ -148,7 +148,7 @@ def _bound(environment: Mapping[str, str]) -> int:
 
 
 def _local_ranks(environment: Mapping[str, str]) -> int:
-    """Return the number of ranks on this node, or in the whole world if the environment doesn't say."""
+    """Return the number of ranks on this node, or in the whole world if the environment doesn't have it."""
     size = world(environment).size
     if size == 1:
         return 1

@@ -73,7 +73,7 @@ def nodes_as_text(nodes: list[int]) -> str | None:
 
 
 def nodes_from_text(text: str) -> list[int]:
-    """Return the node of each rank from what `nodes_as_text` has made of them."""
+    """Return the node of each rank from the text of `nodes_as_text`."""
     nodes: list[int] = []
     for part in text.split():
         node, ranks = part.split("x")

@@ -26,8 +26,8 @@ SHARED_MEMORY = Path("/dev/shm")
 NAMES = re.compile(r"(sm_segment|osc_|open_mpi|vader_segment|mpich_|ucx_shm_|Intel_MPI_)")
 #: Open MPI's number of the job, in names such as sm_segment.HOST.USER.e2dd0001.RANK and osc_sm.HOST.e2dd0001.CONTEXT.
 JOB = re.compile(r"(?:sm_segment|osc_[a-z]+)\..*\.([0-9a-f]{5,8})\.")
-#: A launcher's variables with a temporary directory of the job's own, and the names of such directories.
-DIRECTORIES = ("PMIX_SERVER_TMPDIR",)
+#: A launcher's variable with a temporary directory of the job's own, and the names of such directories.
+DIRECTORY = "PMIX_SERVER_TMPDIR"
 DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix)\.")
 #: Names of the directories of Open MPI's mpirun, with the number of its process.
 OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
@@ -61,7 +61,7 @@ def note() -> None:
         "processes": [_identity(os.getpid()), _identity(os.getppid())],
         "files": {name: os.stat(name).st_ino for name in files if os.path.exists(name)},
         "jobs": jobs,
-        "directories": [value for name in DIRECTORIES if (value := os.environ.get(name))],
+        "directories": [os.environ[DIRECTORY]] if os.environ.get(DIRECTORY) else [],
     })  # fmt: skip
     path = SHARED_MEMORY / f"{_prefix()}{os.getpid()}"
     first = not path.exists()

@@ -100,19 +100,13 @@ def _from_images(kind, side, size, images, shape, tiles, row, padding, scratch):
 def _copy_window(images, shape, i, top, left, size, window):  # type: ignore[no-untyped-def]
     """Copy a square of an image's pixels, with zeros outside the image."""
     _, height, width, channels = shape
-    begin, end = max(0, -left), max(0, min(size, width - left))
-    for v in range(size):
-        u = top + v
-        to, after = v * size * channels, (v + 1) * size * channels
-        if 0 <= u < height:
-            start, stop = to + begin * channels, to + end * channels
-            set_zero(window, to, start)
-            a, b = uintp(start), uintp(((i * height + u) * width + left + begin) * channels)
-            for k in range(uintp((end - begin) * channels)):
-                window[a + k] = images[b + k]
-            set_zero(window, stop, after)
-        else:
-            set_zero(window, to, after)
+    begin, end = max(0, -left), min(size, width - left)
+    set_zero(window, 0, window.size)
+    for v in range(max(0, -top), min(size, height - top)):
+        start = ((i * height + top + v) * width + left + begin) * channels
+        a, b = uintp(start), uintp((v * size + begin) * channels)
+        for k in range(uintp(max(0, end - begin) * channels)):
+            window[b + k] = images[a + k]
 
 
 @jit

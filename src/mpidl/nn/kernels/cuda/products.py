@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-#: The factors of a product and of what was there before, and where cuBLAS finds them in the host's memory.
+#: The factors 0 and 1 of a product and of earlier contents, and their addresses in the host's memory.
 FACTORS = {dtype: np.array([0, 1], dtype) for dtype in "fd"}
 ADDRESSES = {dtype: (each.ctypes.data, each.ctypes.data + each.itemsize) for dtype, each in FACTORS.items()}
 
 
 def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
-    """Do what `mpidl.nn.kernels.cpu.matrices.matmul` does, without copying any of the matrices."""
+    """Multiply matrices as `mpidl.nn.kernels.cpu.matrices.matmul` does, without copying any of them."""
     import cupy
 
     if not out.size:
@@ -23,7 +23,7 @@ def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
     zero, one = ADDRESSES[dtype]
     (how_a, *place_a), (how_b, *place_b), (how, *place) = (_storage(each) for each in (a, b, out))
     assert how == 0
-    # cuBLAS takes columns to be contiguous, so it is asked for the transpose of the product.
+    # Columns are contiguous in cuBLAS, so it computes the transpose of the product.
     product(
         cupy.cuda.device.get_cublas_handle(), how_b, how_a, m, n, a.shape[-1],
         one, *place_b, *place_a, one if add else zero, *place, *(pairs or (1,)),
@@ -31,11 +31,7 @@ def matmul(a: Any, b: Any, out: Any, add: bool = False) -> None:
 
 
 def _storage(matrices: Any) -> tuple[int, int, int, int]:
-    """Return how matrices are stored.
-
-    Whether rows (0) or columns (1) are contiguous, the address, and how many elements lie between two of these and
-    between two matrices.
-    """
+    """Return 0 if rows are contiguous or 1 if columns are, the address, and the distances of these and of matrices."""
     size, (rows, columns), (down, across) = matrices.itemsize, matrices.shape[-2:], matrices.strides[-2:]
     step = matrices.strides[0] // size if matrices.ndim == 3 else 0
     if across == size or columns == 1:
