@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.parameters.layout import Layout
+from mpidl.parameters.layout import Layout, moves
 from mpidl.parameters.ranges import Range
-from mpidl.parameters.resharding import moves
 
 
 class Model(Protocol):

@@ -1,13 +1,13 @@
-"""Named slices of the flat parameter vector."""
+"""Named slices of the flat parameter vector, and the copies that move them into other shards or another layout."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpidl.parameters.box import Box, boxes
 from mpidl.parameters.ranges import Range
@@ -185,3 +185,37 @@ def _check(name: str, shape: tuple[int, ...], pieces: list[Box]) -> None:
         fitting = not any(signs.values())
     if not fitting:
         raise ValueError(f"parameter tensor {name!r} of shape {shape}: the pieces don't have each element once")
+
+
+class Move(NamedTuple):
+    """A copy of the box of a tensor between ranges of two flat vectors of the same tensors in different layouts.
+
+    `source` and `target` are the contiguous boxes around it; their `start` counts from the beginning of the range.
+    """
+
+    box: Box
+    source: Slice
+    target: Slice
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy between the arrays of the two ranges, of NumPy or CuPy."""
+        around, into = (
+            vector[part.start : part.stop].reshape(part.shape)
+            for vector, part in ((source, self.source), (target, self.target))
+        )
+        into[self.box.slices(self.target.box)] = around[self.box.slices(self.source.box)]
+
+
+def moves(old: Layout, held: Range, new: Layout, wanted: Range) -> Iterator[Move]:
+    """Yield the copies of the elements that range `held` of `old`'s vector shares with range `wanted` of `new`'s."""
+    targets: defaultdict[str, list[Slice]] = defaultdict(list)
+    for part in new.within(wanted):
+        targets[part.name].append(part)
+    for source in old.within(held):
+        for target in targets[source.name]:
+            if common := source.box.intersect(target.box):
+                yield Move(common, _shifted(source, -held.start), _shifted(target, -wanted.start))
+
+
+def _shifted(part: Slice, by: int) -> Slice:
+    return Slice(part.name, part.box, part.start + by)
