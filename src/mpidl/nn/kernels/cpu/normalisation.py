@@ -10,12 +10,13 @@ from mpidl.jit import jit
 
 
 @jit
-def _rows_at_once(n, m):  # type: ignore[no-untyped-def]
-    """Return how many of n rows (m,) to process as one, so that narrow matrices fill vector registers."""
+def _widened(matrix):  # type: ignore[no-untyped-def]
+    """Return a matrix with several of its rows as one, so that narrow ones fill vector registers, and their number."""
+    n, m = matrix.shape
     rows = 1
     while 2 * rows * m <= 256 and n % (2 * rows) == 0:
         rows *= 2
-    return rows
+    return matrix.reshape(n // rows, rows * m), rows
 
 
 @jit
@@ -42,14 +43,13 @@ def _folded(wide, m):  # type: ignore[no-untyped-def]
 def column_moments(values, mean, variance):  # type: ignore[no-untyped-def]
     """Overwrite `mean` and `variance` (m,) with those of the columns of `values` (n, m); the variance divides by n."""
     n, m = values.shape
-    rows = _rows_at_once(n, m)
-    wide = values.reshape(n // rows, rows * m)
+    wide, rows = _widened(values)
     # One pass suffices: the shift is one of the n values, so its squared distance from the mean is at most n times the
     # variance, and the final subtraction amplifies float64 rounding errors at most n times.
     first = _tiled(values[0].astype(np.float64), rows)
-    totals, squares = np.zeros(rows * m), np.zeros(rows * m)
-    for i in range(n // rows):
-        for j in range(rows * m):
+    totals, squares = np.zeros(wide.shape[1]), np.zeros(wide.shape[1])
+    for i in range(wide.shape[0]):
+        for j in range(wide.shape[1]):
             distance = wide[i, j] - first[j]
             totals[j] += distance
             squares[j] += distance * distance
@@ -62,24 +62,21 @@ def column_moments(values, mean, variance):  # type: ignore[no-untyped-def]
 @jit
 def normalise_columns(values, mean, inverse, scale, shift, outputs):  # type: ignore[no-untyped-def]
     """Set `outputs` to (values - mean) * inverse * scale + shift, for matrices (n, m) and rows (m,)."""
-    n, m = values.shape
-    rows = _rows_at_once(n, m)
-    wide, results = values.reshape(n // rows, rows * m), outputs.reshape(n // rows, rows * m)
+    (wide, rows), (results, _) = _widened(values), _widened(outputs)
     center, factor, offset = _tiled(mean, rows), _tiled(inverse * scale, rows), _tiled(shift, rows)
-    for i in range(n // rows):
-        for j in range(rows * m):
+    for i in range(wide.shape[0]):
+        for j in range(wide.shape[1]):
             results[i, j] = (wide[i, j] - center[j]) * factor[j] + offset[j]
 
 
 @jit
 def backprop_scale_shift(values, mean, inverse, gradient, scale_gradient, shift_gradient):  # type: ignore[no-untyped-def]
     """Overwrite the gradients (m,) of scale and shift, given the gradient of the outputs (n, m)."""
-    n, m = values.shape
-    rows = _rows_at_once(n, m)
-    wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
-    center, products, sums = _tiled(mean, rows), np.zeros(rows * m), np.zeros(rows * m)
-    for i in range(n // rows):
-        for j in range(rows * m):
+    m = values.shape[1]
+    (wide, rows), (slopes, _) = _widened(values), _widened(gradient)
+    center, products, sums = _tiled(mean, rows), np.zeros(wide.shape[1]), np.zeros(wide.shape[1])
+    for i in range(wide.shape[0]):
+        for j in range(wide.shape[1]):
             sums[j] += slopes[i, j]
             products[j] += slopes[i, j] * (wide[i, j] - center[j])
     product, total = _folded(products, m), _folded(sums, m)
@@ -90,15 +87,12 @@ def backprop_scale_shift(values, mean, inverse, gradient, scale_gradient, shift_
 @jit
 def backprop_columns(values, mean, inverse, scale, scale_gradient, shift_gradient, gradient, value_gradient):  # type: ignore[no-untyped-def]
     """Overwrite the gradient of the values (n, m), given that of the outputs; see `backprop_scale_shift`."""
-    n, m = values.shape
-    rows = _rows_at_once(n, m)
-    wide, slopes = values.reshape(n // rows, rows * m), gradient.reshape(n // rows, rows * m)
-    results = value_gradient.reshape(n // rows, rows * m)
-    part = values.dtype.type(1) / values.dtype.type(n)
+    (wide, rows), (slopes, _), (results, _) = _widened(values), _widened(gradient), _widened(value_gradient)
+    part = values.dtype.type(1) / values.dtype.type(len(values))
     center, factor = _tiled(mean, rows), _tiled(scale * inverse, rows)
     offset, slope = _tiled(shift_gradient * part, rows), _tiled(inverse * scale_gradient * part, rows)
-    for i in range(n // rows):
-        for j in range(rows * m):
+    for i in range(wide.shape[0]):
+        for j in range(wide.shape[1]):
             results[i, j] = factor[j] * (slopes[i, j] - offset[j] - slope[j] * (wide[i, j] - center[j]))
 
 
