@@ -119,9 +119,11 @@ class SyntheticSplit(Split):
         hashes %= np.uint64(table.noises)
         row += 2 * table.codes
         np.take(rows, row, axis=0, out=total, mode="clip")
-        for row in (labels // table.codes, table.codes + labels % table.codes):
-            np.take(rows, row, axis=0, out=term, mode="clip")
-            np.add(total, term, out=total)
+        np.floor_divide(labels, table.codes, out=row)
+        total += np.take(rows, row, axis=0, out=term, mode="clip")
+        np.remainder(labels, table.codes, out=row)
+        row += table.codes
+        total += np.take(rows, row, axis=0, out=term, mode="clip")
         return Batch(total.reshape(n, *table.source.shape), labels)
 
     def load(self) -> None:
