@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import OF_LAUNCHERS
-
 ROOT = Path(__file__).resolve().parents[2]
 #: A numbered step, and any other function that the text names behind its file.
 STEP = re.compile(r"^\d+\. ``([\w/]+\.py)``: ``([\w.]+)``", re.MULTILINE)
@@ -46,6 +44,8 @@ units = 10
 [checkpoint]
 every = 0.01
 """
+#: How the variables begin that an MPI launcher around the tests sets.
+OF_LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "MPI_", "SLURM_", "MPIDL_")
 #: Arguments and environment of each job. Together they take every step.
 JOBS = {
     "plain": (["-n", 3], {}),
@@ -88,7 +88,7 @@ def run_traced(directory, name, arguments, variables):
     """Run a job whose processes write down what they call."""
     (directory / f"{name}.toml").write_text(CONFIGURATION)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(OF_LAUNCHERS)}
-    environment |= {"TRACES": str(directory / "traces"), "PYTHONPATH": str(directory), **variables}
+    environment |= variables | {"TRACES": str(directory / "traces"), "PYTHONPATH": str(directory)}
     words = [sys.executable, "-m", "mpidl", "train", f"{name}.toml", *map(str, arguments)]
     done = subprocess.run(
         words, cwd=directory, env=environment, capture_output=True, text=True, timeout=100, check=False

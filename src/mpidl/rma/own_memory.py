@@ -12,7 +12,7 @@ from mpidl.rma.windows import PAGE, place
 
 
 class OwnMemory:
-    """See `mpidl.rma.verbs.RemoteMemory`; all operations are complete at once.
+    """A `mpidl.rma.verbs.RemoteMemory` that this rank alone reaches; all operations are complete at once.
 
     Parameters
     ----------
