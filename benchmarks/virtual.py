@@ -21,8 +21,7 @@ from harness import interleave, parse, save, table
 from mpidl.algorithms import Downpour
 from mpidl.data import Portions, Synthetic
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Exponential
 from mpidl.nn import Dense, Network
 from mpidl.parameters import Range

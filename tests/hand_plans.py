@@ -14,7 +14,7 @@ from mpidl.nn.layers.workspace import Buffer
 from mpidl.nn.losses import Regularisation
 from mpidl.parameters import Box, Layout, Range, boxes, split
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.plan import Part, Plan, Step
+from mpidl.partition.plan import CutLayer, Part, Plan
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Cutter:
         graph = self.network.graph
         operands = [self.values[value - 1] for value in graph.operands[index]] if operands is None else operands
         tensors = [{}] * self.parts if tensors is None else tensors
-        step = Step(
+        step = CutLayer(
             graph.names[index], tuple(layers), tuple(operands), tuple(map(tuple, taken)), tuple(given), tuple(tensors)
         )
         self.steps.append(step)

@@ -1,13 +1,15 @@
 """What the tests of algorithms share: a virtual engine on a small problem, and a serial loop to compare with."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit, Split
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
@@ -55,7 +57,9 @@ class Lab:
             )
             for part in shards(model.parameters.size, servers)
         ]
-        training = Training(algorithm, model, split, self.schedule(problem, epochs), **(of_steps or {}))
+        training = Training(
+            algorithm, model, split, self.schedule(problem, epochs), partial(ReplicaState, **(of_steps or {}))
+        )
         return VirtualEngine(
             training, parts, replicas, time=VirtualTime(times, seed, start=self.start), hooks=Hooks(**hooks)
         )

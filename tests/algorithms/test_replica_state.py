@@ -1,6 +1,7 @@
 """A replica that is resumed anywhere goes on as if nothing had been: the parameters are the same to the last bit."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 
 import numpy as np
@@ -29,8 +30,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push, drive
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Hooks, VirtualEngine
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine
 from mpidl.errors import UsageError
 from mpidl.parameters import Range, shards
 from mpidl.rules import RULES, Adam
@@ -121,7 +121,7 @@ class Run:
                 shard.policy.expect_all()
             resumed = {0: (start.replicas[0], stop.vectors)}
             taken = start.replicas[0].tickets if in_turn else 0
-        training = Training(algorithm, model, split, schedule, rate_at, statistics)
+        training = Training(algorithm, model, split, schedule, partial(ReplicaState, rate_at, statistics))
         self._schedule, self._start, self._after, self._in_turn = schedule, start, after, in_turn
         self.stop, self._batches = None, 0
         hooks = Hooks(on_batch=self._watch)

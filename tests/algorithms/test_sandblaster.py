@@ -13,8 +13,7 @@ from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
-from mpidl.shards.operations import Combine, Dot, Multiply, copy
-from mpidl.shards.vectors import Accrual, Vectors
+from mpidl.shards.vectors import Accrual, Combine, Dot, Multiply, Vectors, copy
 
 COUNTS = [1, 2, 3, 7]
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +14,7 @@ from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Star
 from mpidl.algorithms.windowed import stream
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.errors import UsageError
 from mpidl.parameters import Range, held_by_replicas, split
@@ -42,7 +42,7 @@ def engine_of(problem, algorithm, replicas=REPLICAS, epochs=4, times=EVEN, parts
         for each in held_by_replicas([Range(0, size)], replicas, [parts])
     ]
     schedule = Schedule(Portions(split_.samples, BATCH, BATCH, seed=7), epochs=epochs)
-    training = Training(algorithm, model, split_, schedule, segments=segments, fragments=parts)
+    training = Training(algorithm, model, split_, schedule, partial(ReplicaState, segments=segments, fragments=parts))
     return VirtualEngine(training, shards, replicas, time=VirtualTime(times, 3))
 
 

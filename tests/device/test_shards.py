@@ -7,10 +7,9 @@ from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, 
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
 from mpidl.shards.on_device import ShardOnDevice, rehearse
-from mpidl.shards.operations import Combine, Dot, Multiply
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.shards.vectors import Accrual, Vectors
+from mpidl.shards.vectors import Accrual, Combine, Dot, Multiply, Vectors
 
 WHOLE, CHUNK, WORKERS = Range(30, 67), 10, 3
 CASES = [

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from mpidl.algorithms import Downpour
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import VirtualEngine, VirtualTime, network
+from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime, network
 from mpidl.engines.virtual.machines import Machines
-from mpidl.engines.virtual.network import Network, fair_shares
+from mpidl.engines.virtual.network import Fabric, fair_shares
 from mpidl.engines.virtual.times import Constant, Exponential, Times
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
@@ -37,7 +36,7 @@ def rates(flows, bandwidths):
 def ends(flows, bandwidths):
     """Let flows (start, sender, receiver, size) pass; return when each ends, and the order in which they do."""
     environment = simpy.Environment()
-    cards = Network(environment, np.array(bandwidths, float))
+    cards = Fabric(environment, np.array(bandwidths, float))
     found = {}
 
     def live(number, start, *flow):

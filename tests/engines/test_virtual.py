@@ -8,8 +8,7 @@ import pytest
 from mpidl.algorithms import Downpour
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd

@@ -12,7 +12,7 @@ from mpidl.partition.schedules import (
     BackwardInputs,
     BackwardWeights,
     Forward,
-    Step,
+    OptimizerStep,
     pipedream,
     slots,
 )
@@ -43,7 +43,7 @@ def test_each_micro_batch_goes_forward_once_and_then_back_once(schedule, stages,
 @given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
 def test_a_minibatch_ends_with_its_only_step(schedule, stages, micro_batches):
     for order in orders(schedule, stages, micro_batches):
-        assert [each for each in order if isinstance(each, Step)] == [order[-1]]
+        assert [each for each in order if isinstance(each, OptimizerStep)] == [order[-1]]
 
 
 def messages_pass(order_of_stages, rendezvous):
@@ -110,7 +110,7 @@ def test_micro_batches_that_are_kept_at_once_have_memory_of_their_own(schedule, 
             if isinstance(each, Forward):
                 assert memory[each.micro_batch] not in used
                 used[memory[each.micro_batch]] = each.micro_batch
-            elif not isinstance(each, Step):
+            elif not isinstance(each, OptimizerStep):
                 assert used[memory[each.micro_batch]] == each.micro_batch
                 if isinstance(each, Backward | BackwardWeights):
                     del used[memory[each.micro_batch]]
@@ -126,16 +126,16 @@ def test_the_table_of_pipedreams_versions(stages):
         for each in order:
             if isinstance(each, Forward):
                 versions[each.micro_batch] = steps
-            steps += isinstance(each, Step)
+            steps += isinstance(each, OptimizerStep)
         assert versions == {number: max(0, number - ahead) for number in range(17)}
 
 
 def test_four_stages_of_pipedream_as_in_the_papers_figure():
     first, _, _, last = orders(pipedream, 4, 6)
-    assert [each for each in first if not isinstance(each, Step)] == [
+    assert [each for each in first if not isinstance(each, OptimizerStep)] == [
         *map(Forward, range(4)), Backward(0), Forward(4), Backward(1), Forward(5), *map(Backward, range(2, 6)),
     ]  # fmt: skip
-    assert [each for each in last if not isinstance(each, Step)] == [
+    assert [each for each in last if not isinstance(each, OptimizerStep)] == [
         kind(number) for number in range(6) for kind in (Forward, Backward)
     ]
 
@@ -154,4 +154,4 @@ def test_four_stages_of_zb_h1_as_in_the_papers_figure():
 @given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
 def test_a_minibatch_with_a_flush_steps_once_at_its_end(schedule, stages, micro_batches):
     for order in orders(schedule, stages, micro_batches):
-        assert [each for each in order if isinstance(each, Step)] == order[-1:]
+        assert [each for each in order if isinstance(each, OptimizerStep)] == order[-1:]

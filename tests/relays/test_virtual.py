@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from mpidl.algorithms import Agn, Downpour, Easgd, Ssp
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.cluster import VirtualCluster
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer

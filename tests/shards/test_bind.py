@@ -6,11 +6,11 @@ import pytest
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad
 from mpidl.shards.on_device import ShardOnDevice
-from mpidl.shards.operations import PARAMETERS, Combine
 from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.shards.vectors import Vectors
+from mpidl.shards.state import PARAMETERS
+from mpidl.shards.vectors import Combine, Vectors
 
 SIZE, CHUNK = 13, 4
 RULE = ScheduledRule(Adagrad(0.1))

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.data import Portions  # noqa: E402
 from mpidl.data.schedule import Schedule  # noqa: E402
-from mpidl.engines.training import Training  # noqa: E402
-from mpidl.engines.virtual import VirtualEngine, VirtualTime  # noqa: E402
+from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime  # noqa: E402
 from mpidl.engines.virtual.times import Constant, Times  # noqa: E402
 from mpidl.parameters import shards  # noqa: E402
 from mpidl.shards.scheduled_rule import ScheduledRule  # noqa: E402

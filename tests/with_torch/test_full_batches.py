@@ -10,8 +10,7 @@ from mpidl.algorithms import Sandblaster  # noqa: E402
 from mpidl.config import from_dict  # noqa: E402
 from mpidl.data import Batch, Portions  # noqa: E402
 from mpidl.data.schedule import Schedule  # noqa: E402
-from mpidl.engines.training import Training  # noqa: E402
-from mpidl.engines.virtual import Hooks, VirtualEngine, VirtualTime  # noqa: E402
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime  # noqa: E402
 from mpidl.engines.virtual.times import Exponential, Times  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.job.build import own_model  # noqa: E402

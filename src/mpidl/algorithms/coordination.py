@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.data.batch import Minibatch
 from mpidl.data.schedule import Portions
-from mpidl.shards.operations import Operation
+from mpidl.shards.vectors import Operation
 
 #: Largest number of segments in an evaluation.
 SEGMENTS = 3

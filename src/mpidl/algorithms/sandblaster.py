@@ -26,7 +26,8 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Count, Natural, NonNegative
-from mpidl.shards.operations import PARAMETERS, Combine, Dot, copy
+from mpidl.shards.state import PARAMETERS
+from mpidl.shards.vectors import Combine, Dot, copy
 
 #: Vectors on the shards besides the parameters, the gradient and the history.
 PREVIOUS, ORIGIN, DIRECTION = "previous", "origin", "direction"

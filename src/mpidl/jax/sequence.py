@@ -17,7 +17,7 @@ from mpidl.jax.tree import Tree
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.section import Gradients
+from mpidl.partition.section import BackwardPart
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 
 __all__ = ["JaxSequence", "JaxStage", "sections", "stage"]
@@ -188,7 +188,7 @@ class JaxStage(CompleteModel):
             self._kept[own.slot] = way, np.ones((), loss.dtype)
             return float(loss)
 
-    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
         way, kept = self._kept.pop(own.slot)
         given = kept if gradient is None else gradient
         if part == "inputs":

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.device import Device, choose
-from mpidl.engines.training import Training
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
@@ -107,11 +107,10 @@ def _device(job: Job, number: int) -> Device | None:
     return None
 
 
-def training_of(placed: PlacedJob, local: LocalModel) -> Training:
-    """Return what an engine trains: a job without its files and reports."""
-    job = placed.job
-    return Training(
-        job.algorithm, local.model, job.dataset.train, placed.schedule, placed.rate_at,
-        own_statistics(placed, local.slice), own_segments(placed, local.slice), job.original.buffers,
-        own_fragments(placed, local.slice),
+def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
+    """Return the initial state of a replica, or of this rank's part of one."""
+    part = local.slice
+    return ReplicaState(
+        placed.rate_at, own_statistics(placed, part), own_segments(placed, part), placed.job.original.buffers,
+        own_fragments(placed, part),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.nn.capabilities import LayerSummary
 from mpidl.partition.local import interior_parts
-from mpidl.partition.plan import Distribution, Moving, Plan, Step, boxes_of, sharers
+from mpidl.partition.plan import CutLayer, Distribution, Moving, Plan, boxes_of, sharers
 from mpidl.partition.transfer import Transfer
 
 
@@ -135,11 +135,11 @@ def plan_seconds(plan: Plan, basis: Basis, micro_batches: int = 1) -> float:
     return sum(stages) + (micro_batches - 1) * max(stages)
 
 
-def _first_rank(step: Step) -> int:
+def _first_rank(step: CutLayer) -> int:
     return next(rank for rank, layer in enumerate(step.layers) if layer is not None)
 
 
-def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
+def work_seconds(step: CutLayer, basis: Basis, first: bool = False) -> float:
     """Return the seconds to compute a step, forward and backward, and to gather parameters that ranks share.
 
     `first`: the step takes the network's inputs, which need no gradient.
@@ -159,12 +159,12 @@ def work_seconds(step: Step, basis: Basis, first: bool = False) -> float:
     return seconds
 
 
-def compute_seconds(step: Step, basis: Basis, first: bool = False) -> list[float]:
+def compute_seconds(step: CutLayer, basis: Basis, first: bool = False) -> list[float]:
     """Return the seconds of each rank's layer, forward and backward, without gathering parameters."""
     return [_compute(step, rank, basis, first) for rank in range(len(step.given))]
 
 
-def part_of(step: Step, part: str) -> float:
+def part_of(step: CutLayer, part: str) -> float:
     """Return the fraction of a layer's seconds for `FORWARD`, `INPUTS` or `WEIGHTS`."""
     if not any(step.operands):
         # The network's inputs need no gradient.
@@ -189,7 +189,7 @@ def _hidden(plan: Plan, moving: Moving, basis: Basis) -> float:
     return min(travels, forward) + min(travels, back)
 
 
-def _compute(step: Step, rank: int, basis: Basis, first: bool) -> float:
+def _compute(step: CutLayer, rank: int, basis: Basis, first: bool) -> float:
     layer, samples = step.layers[rank], basis.samples
     if layer is None or not step.samples(rank, samples):
         return 0.0

@@ -10,17 +10,17 @@ from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.box import Box, boxes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range, split
-from mpidl.partition.plan import Distribution, Part, Step, sharers
+from mpidl.partition.plan import CutLayer, Distribution, Part, sharers
 
 
 def cut_layer(
     layer: Layer, name: str, how: str, ranks: Range, partitions: int, shapes: Sequence[Shape]
-) -> tuple[Step, ...]:
+) -> tuple[CutLayer, ...]:
     """Return the steps of a layer, with operands of these shapes, that is cut over some of the ranks.
 
     Returns
     -------
-    tuple of Step
+    tuple of CutLayer
         One step, or two, where the second takes the value of the first. Operands are counted from 0, and the first
         step's value follows them.
 
@@ -39,7 +39,7 @@ def cut_layer(
 
 def _step(
     name: str, how: str, pieces: Sequence[Piece], ranks: Range, partitions: int, operands: tuple[int, ...]
-) -> Step:
+) -> CutLayer:
     before, after = ranks.start, partitions - ranks.stop
 
     def everywhere(boxes: Sequence[Box]) -> Distribution:
@@ -47,7 +47,7 @@ def _step(
         parts = [Part(box, share) if box.size else None for box, share in zip(boxes, shares, strict=True)]
         return (*[None] * before, *parts, *[None] * after)
 
-    return Step(
+    return CutLayer(
         name,
         (*[None] * before, *(piece.layer for piece in pieces), *[None] * after),
         operands,
@@ -59,7 +59,7 @@ def _step(
 
 
 def hold(
-    shapes: Sequence[tuple[str, tuple[int, ...]]], steps: Iterable[Step], partitions: int
+    shapes: Sequence[tuple[str, tuple[int, ...]]], steps: Iterable[CutLayer], partitions: int
 ) -> tuple[Layout, tuple[Range, ...]]:
     """Return the layout of the flat vector, in the order of the ranks that hold its parts, and each rank's range.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.partition.costs import FORWARD, INPUTS, WEIGHTS, Basis, compute_seconds, part_of
 from mpidl.partition.local import interior_parts
-from mpidl.partition.plan import Plan, Step, sharers
+from mpidl.partition.plan import CutLayer, Plan, sharers
 
 
 class Compute(NamedTuple):
@@ -119,7 +119,7 @@ class _Flows:
             self._ranks[rank].append(Receive(source, tag))
 
 
-def _summed(step: Step) -> np.ndarray:
+def _summed(step: CutLayer) -> np.ndarray:
     """Return the number of elements of a statistic that each rank sends to each other (partitions, partitions)."""
     found = np.zeros((len(step.given), len(step.given)))
     statistics = next(layer.statistics for layer in step.layers if layer is not None)[:1]

@@ -13,7 +13,7 @@ from mpidl.nn.network import Network
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.plan import Plan
-from mpidl.partition.schedules import Backward, Forward, Step, pipedream, slots
+from mpidl.partition.schedules import Backward, Forward, OptimizerStep, pipedream, slots
 
 
 class PipeDream:
@@ -69,7 +69,7 @@ class PipeDream:
                 case Backward():
                     penalty, gradient = model.backward()
                     losses[number] += penalty
-                case Step():
+                case OptimizerStep():
                     update(self.parameters, gradient)
         for each in self._stash:
             each.complete()

@@ -47,7 +47,7 @@ Distribution = tuple[Part | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CutLayer:
     """A layer, or a part of its work, divided among the ranks.
 
     Values are numbered: value 0 is the network's inputs, value i + 1 the output of step i.
@@ -193,7 +193,7 @@ class Plan:
     ----------
     partitions : int
         Number of ranks.
-    steps : tuple of Step
+    steps : tuple of CutLayer
         In the order of execution.
     outputs : Distribution
         The ranks' shares of the network's outputs, for the loss.
@@ -206,7 +206,7 @@ class Plan:
     """
 
     partitions: int
-    steps: tuple[Step, ...]
+    steps: tuple[CutLayer, ...]
     outputs: Distribution
     layout: Layout
     slices: tuple[Range, ...]
@@ -269,13 +269,13 @@ def rounded_otherwise(plan: Plan, clips: bool = False) -> list[str]:
     return list(found)
 
 
-def _sums(step: Step) -> bool:
+def _sums(step: CutLayer) -> bool:
     """Return whether ranks add up a step's values, its statistics, or the gradients of its parameters."""
     shared = any(len(ranks) > 1 for _, _, ranks in sharers(step.tensors))
     return shared or step.together or _overlaps(step.given)
 
 
-def _cuts_columns(step: Step) -> bool:
+def _cuts_columns(step: CutLayer) -> bool:
     """Return whether ranks compute different columns of a step's products."""
     parts = [part.box.ranges[-1] for part in step.given if part is not None and part.box.size]
     multiplies = any(step.operations(rank, samples=1) for rank in range(len(step.given)))

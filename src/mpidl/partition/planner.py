@@ -17,7 +17,7 @@ from mpidl.parameters.box import Box
 from mpidl.parameters.ranges import Range
 from mpidl.partition.costs import Basis, Costs, movement_seconds, work_seconds
 from mpidl.partition.cutting import balanced, cut_layer, hold
-from mpidl.partition.plan import Distribution, Part, Plan, Step
+from mpidl.partition.plan import CutLayer, Distribution, Part, Plan
 
 #: Number of plans that the search keeps after each layer.
 BEAM = 64
@@ -94,7 +94,7 @@ def _ranks_of_layers(graph: Graph, partitions: int, stages: int, basis: Basis) -
     return [Range(stage * size, (stage + 1) * size) for stage, own in enumerate(runs) for _ in range(*own)]
 
 
-def _joined(graph: Graph, by_layer: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+def _joined(graph: Graph, by_layer: Sequence[tuple[CutLayer, ...]]) -> tuple[CutLayer, ...]:
     """Return the steps of all layers, with operands numbered by steps."""
     values, steps = [0], []
     for index, own in enumerate(by_layer):
@@ -112,7 +112,7 @@ class _Choice:
     These are seconds, apart from the movement of operands, and bytes on each rank.
     """
 
-    def __init__(self, steps: tuple[Step, ...], basis: Basis, first: bool) -> None:
+    def __init__(self, steps: tuple[CutLayer, ...], basis: Basis, first: bool) -> None:
         self.steps, self.given = steps, steps[-1].given
         self.seconds = sum(work_seconds(step, basis, first and number == 0) for number, step in enumerate(steps))
         for one, other in pairwise(steps):

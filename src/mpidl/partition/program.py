@@ -14,7 +14,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local, Movement, Task, interior
-from mpidl.partition.plan import Plan, Step
+from mpidl.partition.plan import CutLayer, Plan
 from mpidl.partition.tensors import GradientSums, Tensors
 
 
@@ -129,7 +129,7 @@ class Program:
             return Exchange(adjoint, group, xp, target, source, 2 * move.tag + 1, self._memory, adds)
         return Exchange(transfer, group, xp, source, target, 2 * move.tag, self._memory)
 
-    def _prepare(self, call: Call, task: Task, step: Step) -> int:
+    def _prepare(self, call: Call, task: Task, step: CutLayer) -> int:
         """Set the position of a call's outputs within those of the whole layer, and the group for its statistics.
 
         Returns
@@ -146,7 +146,7 @@ class Program:
             call.workspace.group = self._sharers(step, call.layer.statistics[0])
         return call.workspace.first
 
-    def _sharers(self, step: Step, statistic: str) -> Group | None:
+    def _sharers(self, step: CutLayer, statistic: str) -> Group | None:
         """Return the group of the ranks with samples and the same part of a layer's statistics; None for one rank."""
         own = step.tensors[self._group.rank][statistic]
         ranks = [

@@ -16,42 +16,32 @@ from mpidl.parameters.ranges import Range, split
 from mpidl.schema import choose
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+@dataclass(frozen=True)
+class Instruction:
+    """What a stage does with a micro-batch."""
+
+    micro_batch: int
+
+
+class Forward(Instruction):
     """Compute the stage's values, and keep what the backward pass needs."""
 
-    micro_batch: int
 
-
-@dataclass(frozen=True, slots=True)
-class Backward:
+class Backward(Instruction):
     """Compute all gradients of a micro-batch."""
 
-    micro_batch: int
 
-
-@dataclass(frozen=True, slots=True)
-class BackwardInputs:
+class BackwardInputs(Instruction):
     """Compute the gradients with respect to the stage's inputs: B in Qi et al. 2024."""
 
-    micro_batch: int
 
-
-@dataclass(frozen=True, slots=True)
-class BackwardWeights:
+class BackwardWeights(Instruction):
     """Compute the gradients with respect to its parameters, after `BackwardInputs`: W in Qi et al. 2024."""
 
-    micro_batch: int
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep(Instruction):
     """Update the stage's parameters by the gradients since the last step, up to that of this micro-batch."""
 
-    micro_batch: int
-
-
-Instruction = Forward | Backward | BackwardInputs | BackwardWeights | Step
 
 #: Yields the instructions of a stage for a minibatch, given the stage and the numbers of stages and micro-batches.
 Schedule = Callable[[int, int, int], Iterator[Instruction]]
@@ -87,13 +77,13 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
     Examples
     --------
     >>> list(gpipe(0, 2, 1))
-    [Forward(micro_batch=0), Backward(micro_batch=0), Step(micro_batch=0)]
+    [Forward(micro_batch=0), Backward(micro_batch=0), OptimizerStep(micro_batch=0)]
     """
     for each in range(micro_batches):
         yield Forward(each)
     for each in range(micro_batches):
         yield Backward(each)
-    yield Step(micro_batches - 1)
+    yield OptimizerStep(micro_batches - 1)
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
@@ -107,7 +97,7 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Ite
             yield Forward(each)
         if each >= ahead:
             yield Backward(each - ahead)
-    yield Step(micro_batches - 1)
+    yield OptimizerStep(micro_batches - 1)
 
 
 def zero_bubble(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
@@ -120,7 +110,7 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> Iterator[Instruc
     for each in one_forward_one_backward(stage, stages, micro_batches):
         if isinstance(each, Forward):
             yield each
-        elif isinstance(each, Step):
+        elif isinstance(each, OptimizerStep):
             for later in range(max(0, micro_batches - stage), micro_batches):
                 yield BackwardWeights(later)
             yield each
@@ -137,10 +127,10 @@ def pipedream(stage: int, stages: int, micro_batches: int) -> Iterator[Instructi
     m - (K - 1 - stage) steps, or with the initial ones, and backward with the same ("weight stashing").
     """
     for each in one_forward_one_backward(stage, stages, micro_batches):
-        if not isinstance(each, Step):
+        if not isinstance(each, OptimizerStep):
             yield each
         if isinstance(each, Backward):
-            yield Step(each.micro_batch)
+            yield OptimizerStep(each.micro_batch)
 
 
 #: The schedules of a minibatch's gradient, by their names in configurations.

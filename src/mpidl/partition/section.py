@@ -96,7 +96,7 @@ class Receiver:
 VALUES, GRADIENTS, OUTPUTS, FIGURES = 0, 2, 4, 6
 
 #: The gradients that a backward pass computes.
-Gradients = Literal["both", "inputs", "weights"]
+BackwardPart = Literal["both", "inputs", "weights"]
 
 
 class Stage(Protocol):
@@ -126,7 +126,7 @@ class Stage(Protocol):
         """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
         ...
 
-    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
         """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
 
         `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
@@ -303,7 +303,7 @@ class Section(CompleteModel):
         self._ends["values to"].send(outputs, own.slot)
         return 0.0
 
-    def _backward(self, own: MicroBatch, part: Gradients) -> None:
+    def _backward(self, own: MicroBatch, part: BackwardPart) -> None:
         given = self._stage.back(None if self._last else self._receive("gradients from", own), own, part)
         if not self._first:
             self._ends["gradients to"].send(given, own.slot)

@@ -13,7 +13,6 @@ from mpidl.partition.schedules import (
     Forward,
     Instruction,
     Schedule,
-    Step,
     slots,
 )
 
@@ -36,7 +35,7 @@ class Durations(NamedTuple):
                 return self.backward_inputs
             case BackwardWeights():
                 return self.backward_weights
-            case Step():
+            case _:
                 return 0.0
 
 
@@ -129,7 +128,7 @@ def _needs(stage: int, stages: int, instruction: Instruction) -> list[tuple[int,
         case Backward() | BackwardInputs():
             later = [(stage + 1, BackwardInputs, number)] if stage + 1 < stages else []
             return [(stage, Forward, number), *later]
-        case BackwardWeights() | Step():
+        case _:
             return [(stage, BackwardInputs, number)]
 
 

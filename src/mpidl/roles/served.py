@@ -11,10 +11,9 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.shard import Shard
 from mpidl.shards.snapshot import Snapshot
-from mpidl.shards.state import PushHeader
+from mpidl.shards.state import PARAMETERS, PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard
 from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State

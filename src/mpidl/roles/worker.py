@@ -24,7 +24,7 @@ from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.servers.encodings import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.fill import fill
-from mpidl.job.local_model import training_of
+from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.job.restoring import load_buffers, replica_position
@@ -82,7 +82,7 @@ class Worker(Role):
     def _make_engine(self) -> MpiEngine:
         """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
         job, placed, number = self._job, self._placed, self._number
-        state, working, tickets = training_of(placed, self._ready.local).replica_state(), [], 0
+        state, working, tickets = replica_state(placed, self._ready.local), [], 0
         position = replica_position(placed, number)
         load_buffers(placed, number)
         if position is not None:

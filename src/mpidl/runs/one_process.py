@@ -11,14 +11,14 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordination import Iteration
-from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel, local_model, training_of
+from mpidl.job.local_model import LocalModel, local_model, replica_state
 from mpidl.job.memory import check_memory
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
@@ -84,7 +84,9 @@ class OneProcess:
         self._reporter.placed([str(local.device)] if local.device else [])
         clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
-            training_of(placed, local),
+            Training(
+                job.algorithm, local.model, job.dataset.train, placed.schedule, partial(replica_state, placed, local)
+            ),
             self._shards,
             replicas,
             time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,7 @@ from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, NextBatc
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.data.schedule import Portions, Schedule
-from mpidl.engines.training import Training
-from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
@@ -84,13 +84,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
     whole = Range(0, model.parameters.size)
     parts = split(whole.size, fragments) if fragments else [whole]
     engine = VirtualEngine(
-        Training(
-            algorithm,
-            model,
-            _NoData(),
-            schedule,
-            fragments=parts if fragments else (),
-        ),
+        Training(algorithm, model, _NoData(), schedule, partial(ReplicaState, fragments=parts if fragments else ())),
         [_shard(job, algorithm, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,
         time=VirtualTime(_scaled(times, scale), job.config.run.seed),

@@ -10,11 +10,10 @@ import numpy as np
 
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.shards.state import moved
+from mpidl.shards.state import PARAMETERS, moved
 
 
 class ShardOnDevice(Shard):

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.shards.state import PushHeader, ShardState, prefixed, selected
+from mpidl.shards.state import PARAMETERS, PushHeader, ShardState, prefixed, selected
 
 #: Bytes of a chunk: it stays in a server's cache between arrival and update.
 CHUNK_BYTES = 512 * 1024

@@ -13,9 +13,11 @@ from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks, within
 from mpidl.rules import Sgd
 from mpidl.rules.segments import SegmentedRule, unfrozen
-from mpidl.shards.operations import PARAMETERS
 from mpidl.shards.scheduled_rule import Damping, ScheduledRule
 from mpidl.shards.staleness import Histogram
+
+#: Name of the vector that workers fetch.
+PARAMETERS = "parameters"
 
 #: Elements of several vectors that are processed at a time, so that they stay in the cache.
 BLOCK = 1 << 14

@@ -15,7 +15,7 @@ from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.section import Gradients
+from mpidl.partition.section import BackwardPart
 from mpidl.partition.sections import Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel
 
@@ -117,7 +117,7 @@ class TorchStage(TorchModel):
         kept.outputs[-1] = loss
         return float(loss.item())
 
-    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: Gradients) -> np.ndarray | None:
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
         kept = self._kept[own.slot] if part == "inputs" else self._kept.pop(own.slot)
         given = None if gradient is None else torch.from_numpy(gradient)
         with model_errors(self._name):

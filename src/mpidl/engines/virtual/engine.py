@@ -21,9 +21,8 @@ from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.engines.totals import Spent, Totals
-from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler
+from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer

@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.data.dataset import Split
+from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import Process
+from mpidl.nn.model import Model
 
 #: Handles one request of a replica; the process returns the answer.
 Action = Callable[[VirtualReplica, Any], Process]
@@ -29,6 +34,20 @@ class RequestHandler:
     def remove_replica(self, replica: VirtualReplica) -> Process:
         """Exclude a replica that has ended or died from what others wait for; by default they don't wait."""
         yield from ()
+
+
+@dataclass(frozen=True)
+class Training:
+    """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
+
+    `replica_state` returns the initial state of another replica.
+    """
+
+    algorithm: Algorithm
+    model: Model
+    split: Split
+    schedule: Schedule
+    replica_state: Callable[[], ReplicaState] = ReplicaState
 
 
 @dataclass(frozen=True)

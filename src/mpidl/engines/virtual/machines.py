@@ -13,7 +13,7 @@ import simpy
 
 from mpidl.engines.virtual.cores import Cores
 from mpidl.engines.virtual.cut import gradient
-from mpidl.engines.virtual.network import Network
+from mpidl.engines.virtual.network import Fabric
 from mpidl.engines.virtual.times import Times
 from mpidl.topology.roles import Roles, assign, most_ranks
 
@@ -54,7 +54,7 @@ class Machines:
         self._shares = times.cut.shares(servers)
         self._paths = cache(self._find_paths)
         finite = math.isfinite(times.bandwidth)
-        self._network = Network(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
+        self._network = Fabric(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
 
     @property
     def shares_cores(self) -> bool:

@@ -134,7 +134,7 @@ ROUNDING = 1e-9
 CHANGES = 100
 
 
-class Network:
+class Fabric:
     """Nodes with a network card each, and flows between them at max-min fair rates, as in SimGrid.
 
     The flows through a card share its `bandwidths`, in bytes per second, separately in each direction. Rates are always

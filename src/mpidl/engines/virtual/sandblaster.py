@@ -23,9 +23,8 @@ from mpidl.algorithms.coordination import (
     targets,
 )
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit, drive
-from mpidl.engines.training import Training
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, Hooks
+from mpidl.engines.virtual.handler import Action, Hooks, Training
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.traffic import InFlight

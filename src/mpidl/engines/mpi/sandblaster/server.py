@@ -9,9 +9,9 @@ import numpy as np
 
 from mpidl.algorithms.coordination import Operate, cut_units, targets
 from mpidl.rma.server import ServerLink
-from mpidl.shards.operations import PARAMETERS, Dot
 from mpidl.shards.shard import Shard
-from mpidl.shards.vectors import Accrual, Vectors
+from mpidl.shards.state import PARAMETERS
+from mpidl.shards.vectors import Accrual, Dot, Vectors
 from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
 
 
