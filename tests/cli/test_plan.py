@@ -11,6 +11,7 @@ import pytest
 
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
+from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
@@ -23,6 +24,10 @@ class Model:
 def make(dataset, seed):
     return Model()
 """
+
+
+#: Bytes that a server or relay shows beside parameters and mailboxes: orders, and the clock of its shard.
+SHOWN = 8 * (len(Control) + len(ShardClock))
 
 
 def config(algorithm="downpour", model=None, **sections):
@@ -57,15 +62,16 @@ def test_servers_hold_shards_and_workers_models():
     found = plan(config(topology={"servers": 2}), ranks=5)
     coordinator, first, second, *workers = found["roles"]
     assert [rank["role"] for rank in found["roles"]] == ["coordinator", "server 0", "server 1", "worker 0", "worker 1"]
-    assert not any(coordinator["memory"].values())
+    assert [part for part, nbytes in coordinator["memory"].items() if nbytes] == ["exchange"]
     assert [tuple(rank["shard"]) for rank in (first, second)] == [(0, 69), (69, 138)]
     memory = {part: nbytes for part, nbytes in first["memory"].items() if nbytes}
     # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header of 6 numbers.
-    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": 2 * (16 + 2 * (276 + 56))}
+    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": SHOWN + 2 * (16 + 2 * (276 + 56))}
     assert {part: nbytes for part, nbytes in workers[1]["memory"].items() if nbytes} == {
         "parameters": 552, "gradient": 552, "evaluation": 552, "activations": 100 * 2 * (7 + 5) * 4,
     }  # fmt: skip
-    assert found["memory_bytes"] == 2 * sum(memory.values()) + 2 * sum(workers[0]["memory"].values())
+    own = sum(coordinator["memory"].values())
+    assert found["memory_bytes"] == own + 2 * sum(memory.values()) + 2 * sum(workers[0]["memory"].values())
 
 
 def test_nodes_have_relays():
@@ -73,9 +79,10 @@ def test_nodes_have_relays():
     assert found["nodes"] == 2
     assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
     _, relay, *_ = found["roles"]
-    mailboxes = 2 * (2 * 8 + 2 * (7 * 8 + 552))
+    mailboxes = 2 * (3 * 8 + 2 * (7 * 8 + 552))
+    of_workers = 2 * (WORKER_STATUS.itemsize + 3 * 8)
     assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
-        "parameters": 2 * 552, "exchange": 2 * 552 + mailboxes,
+        "parameters": 552, "exchange": 3 * 552 + mailboxes + of_workers + SHOWN,
     }  # fmt: skip
     assert "8 ranks of 2 nodes" in as_text(found)
 
@@ -99,14 +106,13 @@ def test_a_relay_fetches_differences_for_its_workers(more_with):
     # The server has a copy, and an answer of half of it, for three workers of its node and for the other node's relay.
     # They have the answer, too, and workers the copy. The relay's copy is what it shows.
     workers = dict.fromkeys(["worker 2", "worker 3", "worker 4"], 552 + 280)
-    assert more_with(wire_fetch="bf16") == {"server 0": 4 * (552 + 280), "relay 0": 280, **workers}
+    assert more_with(wire_fetch="bf16") == {"server 0": 4 * (16 + 552 + 280), "relay 0": 280, **workers}
 
 
 def test_what_encodings_leave_out_is_kept(more_with):
-    # The relay keeps it for each of its two rings. A server's slots take half of the bytes.
-    more = more_with(wire="bf16")
-    assert more.pop("server 0") < 0
-    assert more == {"relay 0": 2 * 552, **dict.fromkeys(["worker 2", "worker 3", "worker 4"], 552)}
+    # The relay keeps it for each of its two rings. A server's slots have room for what isn't encoded within a node.
+    kept = {"relay 0": 2 * 552, **dict.fromkeys(["worker 2", "worker 3", "worker 4"], 552)}
+    assert more_with(wire="bf16") == kept
 
 
 def test_workers_hold_shards_where_there_are_no_servers():
@@ -165,12 +171,13 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator",
-        "1       server 0       0 to 138       552 B                   552 B    3.7 kB                        "
-        "       1.1 kB   5.9 kB",
+        "0       coordinator                                                   9.28 kB                         "
+        "              9.28 kB",
+        "1       server 0       0 to 138       552 B                   552 B   3.78 kB                         "
+        "      1.1 kB  5.99 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
         "              11.3 kB",
-        "5 ranks of one node: 39.7 kB in all, besides Python and its libraries",
+        "5 ranks of one node: 49 kB in all, besides Python and its libraries",
     ]
 
 

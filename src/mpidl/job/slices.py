@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
-from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards, within
+from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
-from mpidl.wire import encoded_bytes
 
 
 def shards_of(job: Job, holders: int) -> list[Range]:
@@ -59,11 +56,3 @@ def own_statistics(placed: PlacedJob, own: Range) -> list[Range]:
     """Return the ranges of a rank's slice `own` that hold statistics, counted from its beginning."""
     found = (each.intersect(own) for each in placed.statistics)
     return [part.shift(-own.start) for part in found if part is not None]
-
-
-def answer_bytes(job: Job, shards: Sequence[Range]) -> int:
-    """Return the bytes of encoded answers to a fetch of these shards; 0 if fetches are not encoded."""
-    wire, statistics = job.algorithm.fetch_encoding(), job.original.statistics
-    if wire is None:
-        return 0
-    return sum(encoded_bytes(wire, shard.size, job.dtype, within(statistics, shard)) for shard in shards)

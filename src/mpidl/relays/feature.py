@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpidl.job.fill import fill_parameters
-from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_encodings
-from mpidl.job.slices import answer_bytes, shards_of
 from mpidl.parameters.ranges import Range, within
 from mpidl.relays.residuals import RelayResiduals, saved_residuals
-from mpidl.relays.routes import relay_mailboxes, routes
+from mpidl.relays.routes import routes
 from mpidl.relays.virtual import VirtualRelays
-from mpidl.topology.roles import Roles
 from mpidl.wire import Differences
 
 if TYPE_CHECKING:
     from mpidl.relays.role import Relay
 
-__all__ = ["VirtualRelays", "make", "memory", "routes"]
+__all__ = ["VirtualRelays", "make", "routes"]
 
 
 def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> Relay:
@@ -51,16 +48,6 @@ def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> 
             Differences(wire_fetch, parameters[slice(*part)], statistics=within(statistics, part)) for part in shards
         ]
     return Relay(number, parameters, np.array(clocks), residuals, copies, statistics)
-
-
-def memory(job: Job, roles: Roles, rank: int) -> dict[str, int]:
-    """Return the bytes of a relay: parameters fetched and shown, two sums, its workers' mailboxes, residuals."""
-    shards, replicas = shards_of(job, len(roles.servers)), len(roles.served(rank)) // len(roles.replicas[0])
-    held = 2 * job.original.layout.size * job.dtype.itemsize
-    mailboxes = sum(each.nbytes for each in relay_mailboxes(shards, replicas, job.dtype))
-    # Each of its two rings at the servers has a residual.
-    residuals = 0 if job.algorithm.encoding() is None else held
-    return {"parameters": held, "exchange": held + mailboxes + answer_bytes(job, shards) + residuals}
 
 
 def _residual(placed: PlacedJob, number: int, relays: int) -> np.ndarray:

@@ -75,6 +75,12 @@ class RelayedRoutes(Routes):
             }
         return found
 
+    def beside(self, rank: int) -> int:
+        """Return the bytes of what a relay fetches: parameters and answers; of two sums, and its rings' residuals."""
+        capacity = self.capacity
+        whole: int = capacity.shards[-1].stop * np.dtype(capacity.dtype).itemsize
+        return (3 if capacity.wire is None else 5) * whole + capacity.answers(capacity.shards)
+
     def askers(self, rank: int) -> set[int] | None:
         relay = self._relays.get(rank)
         return None if relay is None else {self.roles.coordinator, *relay.workers}

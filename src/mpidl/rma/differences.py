@@ -9,14 +9,16 @@ asks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mpidl.parameters.ranges import Range, within
-from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.verbs import RemoteMemory
 from mpidl.wire import Differences, Wire, encoded_bytes
+
+if TYPE_CHECKING:
+    from mpidl.rma.doorbells import Doorbells
+    from mpidl.rma.verbs import RemoteMemory
 
 
 class Names(NamedTuple):

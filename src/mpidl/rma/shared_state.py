@@ -12,11 +12,11 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.parameters.ranges import Range
-from mpidl.rma import differences, mailboxes
 from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
+from mpidl.rma.regions import regions
 from mpidl.rma.scheduling import crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
@@ -25,14 +25,8 @@ from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import (
-    NOTICE,
     PLACES,
-    SERVER_STATUS,
-    WORKER_STATUS,
-    Control,
     Row,
-    ShardClock,
-    evaluation,
 )
 from mpidl.transport.routes import Routes
 from mpidl.wire import ErrorFeedback
@@ -113,9 +107,9 @@ class SharedState(Owner):
 
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
         if way == "windows" or (way != "messages" and self.doorbells.alone):
-            return Window(self.comm, self._regions(), allocation, staging)
+            return Window(self.comm, regions(self.routes, self.rank), allocation, staging)
         askers = self.routes.askers(self.rank)
-        return MessageWindow(self.comm, self._regions(), way != "messages", allocation, staging, askers)
+        return MessageWindow(self.comm, regions(self.routes, self.rank), way != "messages", allocation, staging, askers)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:
@@ -124,35 +118,6 @@ class SharedState(Owner):
         group = self.comm.Get_group().Incl([replica[partition] for replica in self.roles.replicas])
         peers: MPI.Intracomm = self.comm.Create_group(group)
         return peers
-
-    def _regions(self) -> dict[str, tuple[Any, int]]:
-        """Return the window regions of this rank."""
-        capacity, units = self.capacity, self.capacity.units
-        if self.rank == self.roles.coordinator:
-            regions: dict[str, tuple[Any, int]] = {
-                "control": (np.int64, len(Control)),
-                "clocks": (np.int64, self.replicas),
-                "workers": (WORKER_STATUS, len(self.workers)),
-                "servers": (SERVER_STATUS, len(capacity.shards)),
-                "intermediaries": (WORKER_STATUS, len(self.roles.intermediaries)),
-                "sums": (np.float64, len(self.workers) * capacity.sums),
-                "evaluations": (evaluation(capacity.figures), capacity.evaluations),
-                "evaluated": (np.int64, capacity.evaluations),
-            }
-            return regions | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})
-        if self.rank in self.roles.servers:
-            regions = {"control": (np.int64, len(Control)), **({"done": (np.uint8, units)} if units else {})}
-            for shard in capacity.held_by(self.roles.servers.index(self.rank)):
-                regions |= {
-                    f"parameters/{shard}": (capacity.dtype, capacity.shards[shard].size),
-                    f"clock/{shard}": (np.int64, len(ShardClock)),
-                    **mailboxes.regions(self.geometries[shard], shard),
-                }
-                if (wire := capacity.wire_fetch) is not None:
-                    fetchers, part = len(self.roles.fetchers()), capacity.shards[shard]
-                    regions |= differences.regions(fetchers, part, capacity.dtype, wire, shard, capacity.statistics)
-            return regions
-        return self.routes.regions(self.rank)
 
     @property
     def shards(self) -> Sequence[Range]:

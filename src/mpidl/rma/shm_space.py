@@ -8,12 +8,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
-from mpidl.rma import differences
 from mpidl.rma.nodes import neighbours
+from mpidl.rma.regions import regions
 from mpidl.rma.windows import allocation_chosen, place
 from mpidl.transport.routes import Routes
 
-#: Bytes for counters, status, and what MPI keeps beside a window.
+#: Bytes for shared counters, and what MPI keeps beside a window.
 SMALL = 1 << 18
 #: Open MPI requires this factor of what it uses.
 MARGIN = 1.05
@@ -48,20 +48,9 @@ def check_window_space(comm: MPI.Intracomm, routes: Routes, way: str = "windows"
 def _needed(rank: int, routes: Routes, way: str) -> int:
     """Return the bytes of shared memory that a rank takes."""
     roles, capacity = routes.roles, routes.capacity
-    itemsize, rings = np.dtype(capacity.dtype).itemsize, len(roles.pushers())
     needed = SMALL
-    if rank in roles.intermediaries and way != "messages" and allocation_chosen() == "allocate":
-        needed += place(routes.regions(rank))[1]
-    if rank in roles.servers and way != "messages" and allocation_chosen() == "allocate":
-        for number in capacity.held_by(roles.servers.index(rank)):
-            shard = capacity.shards[number]
-            mailboxes = capacity.mailboxes(number, rings)
-            needed += shard.size * itemsize + mailboxes.nbytes
-            if (wire := capacity.wire_fetch) is not None:
-                regions = differences.regions(
-                    len(roles.fetchers()), shard, capacity.dtype, wire, number, capacity.statistics
-                )
-                needed += sum(np.dtype(kind).itemsize * count for kind, count in regions.values())
+    if way != "messages" and allocation_chosen() == "allocate":
+        needed += place(regions(routes, rank))[1]
     if not roles.servers and rank == roles.replicas[0][0]:
-        needed += capacity.shared_vectors * capacity.shards[-1].stop * itemsize
+        needed += capacity.shared_vectors * capacity.shards[-1].stop * np.dtype(capacity.dtype).itemsize
     return needed

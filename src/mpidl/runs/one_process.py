@@ -17,9 +17,9 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill
+from mpidl.job.footprint import check_memory, in_one_process
 from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel, local_model, replica_state
-from mpidl.job.memory import check_memory
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
@@ -42,8 +42,6 @@ from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 from mpidl.topology.roles import Roles
 
-#: Vectors of a rank that exchanges for replicas: what it shows and fetches, and two sums.
-VECTORS = 4
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
 
@@ -104,12 +102,11 @@ class OneProcess:
         self._looked_at = 0.0
 
     def _check_memory(self, times: Times | None) -> None:
-        placed, replicas = self._placed, self._placed.replicas
-        vectors = 1 + len(placed.job.states) + 2 + replicas
-        check_memory(placed, vectors, replicas)
+        placed = self._placed
+        check_memory(placed, [in_one_process(placed)])
         if times is not None and times.intermediaries is not None:
-            roles = place_ranks(times, replicas, placed.job.config.servers)[1]
-            check_memory(placed, vectors + VECTORS * len(roles.intermediaries), replicas)
+            intermediaries = place_ranks(times, placed.replicas, placed.job.config.servers)[1].intermediaries
+            check_memory(placed, [in_one_process(placed, len(intermediaries))])
 
     def _fill(self, local: LocalModel) -> list[Shard]:
         """Return the shards; those of a replica alone that only reads the parameters lie in its own vector."""

@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
-from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
+from mpidl.job.footprint import capacity_of, footprints
 from mpidl.job.job import Job
+from mpidl.job.placed import place
 from mpidl.job.planning import plan_model
-from mpidl.job.slices import answer_bytes, shards_of
+from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import LayerSummary, activation_bytes, summaries
-from mpidl.nn.evaluation import BATCH
-from mpidl.parameters import Range, split
+from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.runs.features import intermediaries
 from mpidl.topology.roles import Roles
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import Capacity
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
@@ -122,12 +122,16 @@ def of_ranks(
     job: Job, nodes: Sequence[int], servers: int, cut: Plan | None, topology: TopologySection
 ) -> dict[str, Any]:
     """Describe the ranks of a job on these nodes, with a number of servers; see `plan`."""
-    ranks, partitions = len(nodes), 1 if cut is None else cut.partitions
-    assigned = topology.assign(nodes, servers, partitions)
-    job.algorithm.check_replicas(len(assigned.replicas), job.config.run.deterministic)
-    roles = _roles(job, assigned, ranks, cut)
-    needed = sum(sum(rank["memory"].values()) for rank in roles)
-    return {"nodes": len(set(nodes)), "roles": roles, "memory_bytes": needed}
+    roles = topology.assign(nodes, servers, 1 if cut is None else cut.partitions)
+    placed = place(job, len(roles.replicas), cut)
+    capacity = capacity_of(placed, servers, Figures(job.metrics))
+    found = footprints(placed, intermediaries.routes(roles, capacity))
+    shards = _shards(capacity, roles)
+    described = [
+        {"rank": rank, "role": name, "shard": shards.get(rank), "memory": memory._asdict()}
+        for rank, (name, memory) in enumerate(zip(roles.names(), found, strict=True))
+    ]
+    return {"nodes": len(set(nodes)), "roles": described, "memory_bytes": sum(map(sum, found))}
 
 
 def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
@@ -141,84 +145,14 @@ def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
     }
 
 
-class _Part(NamedTuple):
-    """What a rank has of a model: elements of the parameters, and bytes of activations."""
-
-    parameters: int
-    activations: int
-
-
-def _roles(job: Job, roles: Roles, ranks: int, cut: Plan | None) -> list[dict[str, Any]]:
-    """Return the role, the shard and the memory of each rank."""
-    names, parts = roles.names(), _parts(job, cut)
-    workers = {rank: part for replica in roles.replicas for rank, part in zip(replica, parts, strict=True)}
-    if roles.servers:
-        shards = dict(zip(roles.servers, shards_of(job, len(roles.servers)), strict=True))
-    elif cut is None:
-        shards = dict(zip(workers, shards_of(job, len(workers)), strict=True))
-    else:
-        divided = [split(own.size, len(roles.replicas)) for own in cut.slices]
-        shards = {
-            rank: divided[partition][number].shift(cut.slices[partition].start)
-            for number, replica in enumerate(roles.replicas)
-            for partition, rank in enumerate(replica)
-        }
-    return [
-        {
-            "rank": rank,
-            "role": names[rank],
-            "shard": shards.get(rank),
-            "memory": dict.fromkeys(PARTS, 0) | intermediaries.memory(job, roles, rank)
-            if rank in roles.intermediaries
-            else _memory(job, shards.get(rank), roles, workers.get(rank), roles.is_direct(rank)),
-        }
-        for rank in range(ranks)
-    ]
-
-
-def _parts(job: Job, cut: Plan | None) -> list[_Part]:
-    """Return what each rank of a replica has of the model."""
-    samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
-    if cut is None:
-        return [_Part(job.original.layout.size, activation_bytes(job.original, samples) or 0)]
-    # What a plan counts includes the vectors.
-    return [
-        _Part(own, max(0, elements - 2 * own) * job.dtype.itemsize)
-        for own, elements in zip(cut.parameters, cut.memory(samples), strict=True)
-    ]
-
-
-def _memory(job: Job, shard: Range | None, roles: Roles, part: _Part | None, direct: bool) -> dict[str, int]:
-    """Return the most bytes that a rank needs at any time; a vector that ranks share is counted once."""
-    memory = dict.fromkeys(PARTS, 0)
-    exchange, itemsize = job.algorithm.exchange, job.dtype.itemsize
-    if shard is not None:
-        own, states = shard.size * itemsize, len(job.states)
-        memory["parameters"] += own
-        memory["state"] += own * states
-        memory["checkpoint"] += own * (1 + states)  # a copy is written while training continues
-        if part is None:
-            encoding, rings = job.algorithm.encoding(), len(roles.pushers())
-            geometry = MailboxGeometry.of(shard, rings, job.dtype, encoding, statistics=job.original.statistics)
-            memory["exchange"] += geometry.nbytes
-            if job.algorithm.fetch_encoding() is not None:
-                memory["exchange"] += len(roles.fetchers()) * (own + answer_bytes(job, [shard]))
-        elif exchange is Exchange.REDUCTION:
-            memory["exchange"] += own * len(roles.replicas)  # the shard's part of each worker's vector
-    if part is not None:
-        held = part.parameters * itemsize
-        memory["parameters"] += held
-        memory["gradient"] += held
-        if (job.algorithm.fetch_encoding() is not None and direct) or job.algorithm.streamed:
-            memory["exchange"] += held  # a copy that follows the shards
-        if direct and exchange is Exchange.SERVERS:
-            if job.algorithm.fetch_encoding() is not None:
-                memory["exchange"] += answer_bytes(job, split(part.parameters, len(roles.servers)))
-            memory["exchange"] += 0 if job.algorithm.encoding() is None else held  # what it leaves out
-        if exchange is not Exchange.SHARED_MEMORY:
-            memory["evaluation"] += held  # a copy of the worker's own parameters while others are evaluated
-        memory["activations"] += part.activations
-    return memory
+def _shards(capacity: Capacity, roles: Roles) -> dict[int, Range]:
+    """Return the range of the parameters of each rank that holds one; of none that holds several apart."""
+    held: dict[int, list[Range]] = {}
+    for each in capacity.held:
+        rank = roles.servers[each.holder] if roles.servers else roles.replicas[each.holder][each.partition]
+        held.setdefault(rank, []).append(each.range)
+    hulls = {rank: Range(parts[0].start, parts[-1].stop) for rank, parts in held.items()}
+    return {rank: hull for rank, hull in hulls.items() if hull.size == sum(part.size for part in held[rank])}
 
 
 def as_text(plan: Mapping[str, Any]) -> str:

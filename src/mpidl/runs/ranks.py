@@ -14,15 +14,14 @@ from mpidl.data import CachedSplit
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.description import of_data, of_model, of_samples
+from mpidl.job.footprint import capacity_of, check_memory, footprints
 from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
-from mpidl.job.memory import check_memory
 from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.job.restoring import identify
-from mpidl.job.slices import held_shards
 from mpidl.metrics.figures import Figures
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
@@ -38,7 +37,6 @@ from mpidl.runs.features import intermediaries
 from mpidl.runs.rank_role import make_role, open_run, own_model, staging_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
-from mpidl.transport.capacity import Capacity
 from mpidl.transport.routes import Routes
 
 
@@ -72,7 +70,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         local = world.agree(lambda: own_model(world, placed, group))
         staging = world.agree(lambda: staging_of(world, job, local))
         figures = _agree_on_figures(world, placed, local)
-        capacity = _capacity(placed, figures, len(world.roles.servers))
+        capacity = capacity_of(placed, len(world.roles.servers), figures)
         routes = intermediaries.routes(world.roles, capacity)
         world.agree(lambda: check_window_space(world.comm, routes, config.topology.transport))
         reporter = _open_run(world, placed, local)
@@ -117,25 +115,15 @@ def _place(world: World, job: Job) -> PlacedJob:
     """Cut the model, place the job on the replicas, and check that it fits into the memory of each node."""
     plan = world.agree(lambda: cut(job, job.config.topology.partitions))
     placed = place(job, len(world.roles.replicas), plan)
-    world.agree(lambda: _check_memory_of_node(world, placed))
+    roles, node = world.roles, world.nodes[world.rank]
+
+    def check() -> None:
+        capacity = capacity_of(placed, len(roles.servers), Figures(job.metrics))
+        found = zip(footprints(placed, intermediaries.routes(roles, capacity)), world.nodes, strict=True)
+        check_memory(placed, [each for each, other in found if other == node])
+
+    world.agree(check)
     return placed
-
-
-def _check_memory_of_node(world: World, placed: PlacedJob) -> None:
-    job, roles, nodes = placed.job, world.roles, world.nodes
-    here = [other for other, node in enumerate(nodes) if node == nodes[world.rank]]
-    servers = sum(other in roles.servers for other in here)
-    intermediaries_here = sum(other in roles.intermediaries for other in here)
-    workers = len(here) - servers - intermediaries_here - (roles.coordinator in here)
-    fetchers = {rank for partition in range(len(placed.slices)) for rank in roles.fetchers(partition)}
-    pushing = len(fetchers.intersection(here)) - intermediaries_here
-    encodes, follows = job.algorithm.encoding() is not None, job.algorithm.fetch_encoding() is not None
-    # A server has a copy for each rank that fetches differences. Each rank that encodes keeps its residual.
-    of_servers = (1 + len(job.states) + follows * len(roles.fetchers())) * servers / max(1, len(roles.servers))
-    of_workers = (2 * workers + (encodes + follows) * pushing) / len(placed.slices)
-    # Other ranks that push have what they fetch, what they show, two sums, and the residuals of two rings.
-    of_intermediaries = (4 + 2 * encodes) * intermediaries_here
-    check_memory(placed, of_workers + of_intermediaries + of_servers, workers)
 
 
 def _join_replica(world: World, placed: PlacedJob) -> MpiGroup | None:
@@ -171,26 +159,6 @@ def _agree_on_figures(world: World, placed: PlacedJob, local: LocalModel) -> Fig
 
     own = world.agree(outputs, in_groups=placed.plan is not None)
     return Figures(job.metrics, world.comm.allreduce(own, op=MPI.MAX))
-
-
-def _capacity(placed: PlacedJob, figures: Figures, servers: int) -> Capacity:
-    """Return what the transport must have room for."""
-    job, algorithm, held = placed.job, placed.job.algorithm, held_shards(placed, servers)
-    return Capacity(
-        [each.range for each in held],
-        job.dtype,
-        wire=algorithm.encoding(),
-        wire_fetch=algorithm.fetch_encoding(),
-        within_nodes=job.config.run.deterministic,
-        evaluations=max(1, placed.schedule.epochs),
-        figures=len(figures.names),
-        sums=len(job.evaluated) * figures.size,
-        units=placed.units,
-        shared_vectors=1 + len(job.states) if algorithm.exchange is Exchange.SHARED_MEMORY else 0,
-        statistics=placed.statistics,
-        held=held,
-        slices=placed.slices,
-    )
 
 
 def _open_run(world: World, placed: PlacedJob, local: LocalModel) -> Reporter | None:

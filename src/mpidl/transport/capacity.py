@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Range, within
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport.mailbox_geometry import MailboxGeometry
-from mpidl.wire import Wire
+from mpidl.wire import Wire, encoded_bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ class Capacity:
         return MailboxGeometry.of(
             part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, statistics=self.statistics
         )
+
+    def answers(self, shards: Sequence[Range]) -> int:
+        """Return the bytes of the encoded answers to a fetch of shards; 0 if fetches are not encoded."""
+        if (wire := self.wire_fetch) is None:
+            return 0
+        return sum(encoded_bytes(wire, each.size, self.dtype, within(self.statistics, each)) for each in shards)
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""

@@ -60,17 +60,19 @@ class Routes:
     ----------
     workers : list of int
         Rank of each worker: those of the first replica in the order of its partitions, then those of the next, ...
+    rings, readers : int
+        Number of rings of a shard's mailboxes, and of ranks that fetch it.
     """
 
     def __init__(self, roles: Roles, capacity: Capacity) -> None:
         self.roles, self.capacity = roles, capacity
         self.workers = [rank for replica in roles.replicas for rank in replica]
+        self.rings, self.readers = len(roles.pushers()), len(roles.fetchers())
 
     @property
     def geometries(self) -> list[MailboxGeometry]:
         """The mailboxes of each shard, at its server."""
-        rings = len(self.roles.pushers())
-        return [self.capacity.mailboxes(number, rings) for number in range(len(self.capacity.shards))]
+        return [self.capacity.mailboxes(number, self.rings) for number in range(len(self.capacity.shards))]
 
     @property
     def reporting(self) -> int:
@@ -95,6 +97,10 @@ class Routes:
     def regions(self, rank: int) -> dict[str, tuple[Any, int]]:
         """Return the window regions of a rank that is neither the coordinator nor a server: (dtype, count) by name."""
         return {}
+
+    def beside(self, rank: int) -> int:
+        """Return the bytes that such a rank needs beside its window."""
+        return 0
 
     def askers(self, rank: int) -> set[int] | None:
         """Return the ranks that access the memory of `rank`; None if any may."""
