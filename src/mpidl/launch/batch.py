@@ -123,11 +123,8 @@ class Batch:
 
     def _gpus(self) -> str:
         """Return the request for a node's GPUs."""
-        if not self.gpus_per_node:
-            return ""
-        if self.scheduler == "pbs":
-            return f":ngpus={self.gpus_per_node}"
-        return f" --gpus-per-node={self.gpus_per_node}"
+        option = ":ngpus=" if self.scheduler == "pbs" else " --gpus-per-node="
+        return f"{option}{self.gpus_per_node}" if self.gpus_per_node else ""
 
     def _train(self) -> list[str]:
         """Return the lines that train under Slurm and keep the exit code."""

@@ -124,8 +124,7 @@ def average_pool(images: Any, outputs: Any, windows: Any) -> None:
 
 
 def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
-    unused = output_gradient
-    arrays = (unused, unused, output_gradient, input_gradient)
+    arrays = (output_gradient, output_gradient, output_gradient, input_gradient)  # the first two are unused
     POOLING.launch("backprop_pool", input_gradient.size, *arrays, 0, *_pool_geometry(input_gradient, windows))
 
 
