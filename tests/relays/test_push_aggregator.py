@@ -45,9 +45,9 @@ def test_pushes_are_added_up_and_their_changes_of_statistics_averaged():
         ])
         for shard in SHARDS
     ]  # fmt: skip
-    gathering = PushAggregator(inboxes, SHARDS, [7, 5], np.float64, 3, lambda: 0.0, STATISTICS)
-    while gathering.take():
+    aggregator = PushAggregator(inboxes, SHARDS, [7, 5], np.float64, 3, lambda: 0.0, STATISTICS)
+    while aggregator.take():
         pass
     expected = pushes.sum(axis=0)
     expected[5:9] /= 3
-    np.testing.assert_allclose(gathering.swap().vector, expected, rtol=1e-14)
+    np.testing.assert_allclose(aggregator.swap().vector, expected, rtol=1e-14)

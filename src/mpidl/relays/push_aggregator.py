@@ -1,4 +1,4 @@
-"""PushAggregator what the workers of a node push: their sum, made of whole pushes."""
+"""The sum of the pushes of a node's workers, made of whole pushes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
     late : bool
         Whether the pushes came after their workers' marks, in a checkpoint that others have not marked yet.
     taken : dict of int to list of int
-        For each worker with a push, how many chunks of it had been taken from each shard's mailbox.
+        For each worker with a push, the number of its chunks that had been taken from each shard's mailbox.
     """
 
     vector: np.ndarray
@@ -43,7 +43,7 @@ class Gathered(NamedTuple):
 class PushAggregator:
     """Adds up whole pushes as their chunks arrive.
 
-    A replica that is cut counts as one worker: of each push, its ranks write the parts of their own shards.
+    A cut replica counts as one worker: each of its ranks writes the parts of a push for its own shards.
 
     Parameters
     ----------
@@ -57,18 +57,18 @@ class PushAggregator:
     clock : callable
         Returns the time in seconds.
     statistics : sequence of Range
-        Ranges of the vector that hold statistics: what pushes change of them is averaged.
+        Ranges of the vector that hold statistics: their changes are averaged.
 
     Attributes
     ----------
     active : set of int
         The workers that still push.
     late : bool
-        See `Gathered`.
+        Whether the pushes of the sum are late; see `Gathered`.
     marked : set of int
         The workers whose pushes are late. Early and late ones are not added to each other.
     closing : bool
-        Whether no further push is begun, so that those begun end.
+        Whether no further push is taken before those that have begun are whole.
     window : BatchingWindow
     """
 
@@ -102,21 +102,21 @@ class PushAggregator:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has been gathered."""
+        """Whether the sum has no push."""
         return not self._here
 
     @property
     def whole(self) -> bool:
-        """Whether all that has been gathered are whole pushes."""
+        """Whether all pushes of the sum are whole."""
         return not any(self._missing)
 
     @property
     def worth_waiting(self) -> bool:
-        """Whether more pushes should be waited for."""
+        """Whether to wait for more pushes."""
         return not self._has_whole or self.window.waits(self._here, self._clock())
 
     def take(self) -> bool:
-        """Add up what has arrived; return whether there was anything."""
+        """Add up the chunks that have arrived; return whether there were any."""
         worked = False
         for shard, inbox in enumerate(self._inboxes):
             for worker in inbox.waiting():
@@ -137,7 +137,7 @@ class PushAggregator:
         return taken > 0
 
     def _takes(self, worker: int, push: int) -> bool:
-        """Tell whether a worker's push is gathered now; if so, it has begun."""
+        """Return whether a worker's push belongs to this sum; if so, it has begun."""
         if push < self._begun[worker]:
             return True
         late = worker in self.marked
@@ -163,7 +163,7 @@ class PushAggregator:
             self._end_of_shard(shard, message)
 
     def _end_of_shard(self, shard: int, message: Message) -> None:
-        """Note that a push has arrived whole at one shard."""
+        """Note that a shard's part of a push is whole."""
         known, worker = self._fetched[shard], message.worker
         self._fetched[shard] = message.fetched if known is None else min(known, message.fetched)
         (first, last), (known_first, known_last) = message.portions, self._portions or message.portions
@@ -174,7 +174,7 @@ class PushAggregator:
             self._has_whole = True
 
     def swap(self) -> Gathered:
-        """Return the sum and begin another; only if there are whole pushes and nothing else."""
+        """Return the sum, which has whole pushes only, and begin another."""
         assert self._portions is not None, "nothing has arrived"
         assert self.whole, "a push has arrived in part"
         vector = self._vectors[0]
@@ -188,18 +188,18 @@ class PushAggregator:
         return gathered
 
     def show_applied(self, gathered: Gathered, seconds: float) -> None:
-        """Show the workers that the servers have applied a sum, in an exchange that took so many seconds."""
+        """Show the workers that the servers have applied a sum, in an exchange of `seconds`."""
         for worker, taken in gathered.taken.items():
             self._show(worker, taken if worker in self._here else None)
         self.window.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
 
     def _show(self, worker: int, taken: Sequence[int] | None = None) -> None:
-        """Show a worker that what has been taken of it is applied: all, if nothing of it is gathered."""
+        """Show a worker the number of its chunks that are applied in each shard, by default all that have been taken."""
         for inbox, count in zip(self._inboxes, taken or [each.taken(worker) for each in self._inboxes], strict=True):
             inbox.show_applied(worker, count)
 
     def next_message(self) -> Message | None:
-        """Take a mark or an end that a worker has written behind its pushes to all shards; None if there is none.
+        """Take a mark or an end that a worker has written behind its pushes to all shards; None without one.
 
         Not while a sum is on its way to the servers: what is before the message must be before it there, too.
         """

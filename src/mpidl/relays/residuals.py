@@ -1,4 +1,4 @@
-"""What a relay's encodings have left out, and its way into checkpoints."""
+"""The residuals of a relay's encodings, and their files in checkpoints."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def saved_residuals(checkpoint: Checkpoint, layout: Layout | None = None) -> Ite
 class RelayResiduals:
     """The residuals of a relay's two rings.
 
-    The late ring has left out nothing when the relay marks an order there, because `join` has given that to the early
-    ring. What the early ring has left out when the relay marks the order there, a checkpoint lacks of the pushes that
-    it has.
+    When the relay marks an order in the late ring, that ring has no residual: `join` has moved it to the early ring.
+    A checkpoint has the residual of the early ring at the relay's mark there, which is missing from its pushes.
 
     Parameters
     ----------
@@ -53,11 +52,11 @@ class RelayResiduals:
     checkpoints : Path
         Directory of the run's checkpoints.
     wire : Wire or None
-        How pushes are encoded.
+        The encoding of pushes.
     shards : sequence of Range
     dtype : dtype
     statistics : sequence of Range
-        Ranges of the parameters that hold statistics, of which nothing is left out.
+        Ranges of the parameters that hold statistics, which have no residual.
 
     Attributes
     ----------
@@ -81,18 +80,18 @@ class RelayResiduals:
         self.order, self._writing = 0, BackgroundTask()
 
     def load(self, residual: np.ndarray) -> None:
-        """Begin with what has been left out before, shape (size,)."""
+        """Begin with an earlier residual, shape (size,)."""
         for feedback, shard in zip(self.feedback[EARLY], self._shards, strict=True):
             feedback.residual[:] = residual[slice(*shard)]
 
     def join(self) -> None:
-        """Let the early ring push what the late one has left out."""
+        """Move the residual of the late ring to the early one."""
         for early, late in zip(*self.feedback, strict=True):
             early.residual += late.residual
             late.residual[:] = 0
 
     def save(self, order: int, reports: Reports) -> None:
-        """Write what the early ring has left out; a file that is still being written is of no use any more."""
+        """Write the residual of the early ring for an order, and give up the file of an earlier one."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
             reports.saved(Saved(order, intermediary=self._number))
@@ -102,6 +101,6 @@ class RelayResiduals:
         self._writing.begin(partial(write_file, path, {}, {"residual": residual}))
 
     def report(self, reports: Reports) -> None:
-        """Tell the coordinator when the file is on disk."""
+        """Report the file to the coordinator once it is on disk."""
         if self._writing.ended():
             reports.saved(Saved(self.order, files=[relay_file(self._number)], intermediary=self._number))

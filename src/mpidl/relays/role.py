@@ -1,4 +1,4 @@
-"""The role of a relay: push the sum of what the workers of a node push, and fetch for all of them."""
+"""The role of a relay: push the sum of a node's pushes, and fetch for all of its workers."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardCl
 from mpidl.transport.status import Status
 from mpidl.wire import Differences
 
-#: Seconds between two posts of the status of a relay and its workers: while these train, and afterwards, if relays are
-#: few.
+#: Seconds between two posts of the status of a relay and its workers: during training and afterwards. They are more in
+#: jobs with many ranks.
 POST_EVERY, POST_LAST_EVERY = 0.1, 5e-3
 
 
 class Relay(Role):
-    """Exchanges with the servers for the workers of its node until they push no more.
+    """Exchanges with the servers for the workers of its node until they stop pushing.
 
-    To its workers it is a server that has all shards. In an exchange it pushes the sum of what has come from them,
-    waits until the servers have applied it, fetches the parameters and shows these to the workers; then it says that
-    their pushes are applied. What comes meanwhile goes into the next exchange. Where replicas are cut, what all ranks
-    of one push is a whole push, and they mark and end together.
+    To its workers it is a server with all shards. In an exchange it pushes the sum of their pushes, waits until the
+    servers have applied it, fetches the parameters and shows them to the workers; then it acknowledges their pushes.
+    Pushes that arrive during an exchange go into the next one. The ranks of a cut replica push one whole vector
+    together, and mark and end together.
 
-    To the servers it is two workers, of which the second one pushes only during the cut of a checkpoint. When the first
+    To the servers it is two workers, of which the second one pushes only while a checkpoint is cut. When the first
     worker of the node marks an order, the relay marks it in its second ring, which takes the pushes of workers that
-    have marked. When all have, it marks it in the first ring, too. So a push is in the checkpoint if and only if it
-    came before its worker's mark, and no worker waits for another's.
+    have marked. When all have marked, it marks the order in the first ring, too. So a push is in the checkpoint if and
+    only if it came before its worker's mark, and no worker waits for another's mark.
 
-    To the coordinator it is the one rank of the node that is told of orders. With its own status it posts its workers'.
+    To the coordinator it is the only rank of the node that receives orders. It posts its workers' status with its own.
 
     Parameters
     ----------
     number : int
         The relay's number.
     parameters : array (size,)
-        The first parameters.
+        The initial parameters.
     clocks : array (shards,) of int
-        The shards' first clocks.
+        The shards' initial clocks.
     residuals : RelayResiduals
-        What its encodings leave out.
+        Residuals of its encodings.
     copies : sequence of Differences
         For each shard, if fetches are encoded; parts of the parameters.
     statistics : sequence of Range
@@ -91,7 +91,7 @@ class Relay(Role):
         link.reports.post(self.status.row)
 
     def run(self) -> None:
-        """Exchange until no worker pushes any more, and stay until the coordinator says to exit."""
+        """Exchange until all workers have stopped pushing, and stay until the coordinator orders the exit."""
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
         self._post_every = self._link.reports.interval(POST_LAST_EVERY)
@@ -104,7 +104,7 @@ class Relay(Role):
             self._backoff.pause()
 
     def _until(self, ready: Callable[[], Any], worked: Callable[[], bool] = lambda: False) -> None:
-        """Gather until something is true, and do what else there is to do, which tells whether it did anything."""
+        """Take pushes until `ready()`, and call `worked`, which returns whether it did anything."""
         while not ready():
             self.report_interruption(self._link.reports)
             self._post_now_and_then(State.WORKING)
@@ -115,7 +115,7 @@ class Relay(Role):
                 self._backoff.pause()
 
     def _advance(self) -> bool:
-        """Exchange if it is time to; return whether nothing is left to do."""
+        """Exchange if it is time; return whether all workers have ended."""
         aggregator = self._aggregator
         self.residuals.report(self._link.reports)
         if not aggregator.empty:
@@ -140,13 +140,13 @@ class Relay(Role):
         self._until(lambda: link.finish_fetch(self._clocks))
         figures["fetches"] += 1
         figures["bytes_fetched"] += link.bytes_fetched - before
-        # Workers that see a cut look for its order, which the coordinator may tell this relay later than others.
+        # Workers that see a cut read its order, which this relay may receive later than the servers.
         self._until(lambda: link.orders.read().number >= self._clocks[:, ShardClock.CUT].max())
         link.show(self.parameters, self._clocks)
         aggregator.show_applied(gathered, time.perf_counter() - started)
 
     def _take_messages(self) -> bool:
-        """Act on the marks and ends that workers have written; return whether there was one."""
+        """Handle the marks and ends of workers; return whether there were any."""
         found = False
         while (message := self._aggregator.next_message()) is not None:
             found = True
@@ -171,7 +171,7 @@ class Relay(Role):
             aggregator.active.discard(worker)
             aggregator.window.leaves(worker)
         elif message.portions[0] > self._order:
-            # What has been gathered so far is before this order. An earlier one that is not complete is given up.
+            # The sum so far is before this order. An earlier order that is incomplete is given up.
             self._order, self._cutting, aggregator.late = message.portions[0], True, False
             aggregator.marked.clear()
             aggregator.marked.add(worker)
