@@ -194,7 +194,7 @@ class PushAggregator:
         self.window.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
 
     def _show(self, worker: int, taken: Sequence[int] | None = None) -> None:
-        """Show a worker the number of its chunks that are applied in each shard, by default all that have been taken."""
+        """Show a worker the number of its chunks applied in each shard, by default all that have been taken."""
         for inbox, count in zip(self._inboxes, taken or [each.taken(worker) for each in self._inboxes], strict=True):
             inbox.show_applied(worker, count)
 
