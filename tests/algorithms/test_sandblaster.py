@@ -38,7 +38,7 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
 def test_only_sandblaster_has_a_coordinator(name):
     algorithm = ALGORITHMS[name]()
     coordinated = name == "sandblaster"
-    assert algorithm.coordinated is isinstance(algorithm, Coordinated) is coordinated
+    assert isinstance(algorithm, Coordinated) is coordinated
     assert (algorithm.vectors() != ()) is (not algorithm.takes_statistics) is coordinated
     assert algorithm.warm_start_run() is None
 

@@ -180,11 +180,6 @@ class Algorithm(Checked):
         """Return the names of the shards' vectors besides the parameters and the rule's state."""
         return ()
 
-    @property
-    def coordinated(self) -> bool:
-        """Whether the algorithm is `Coordinated`."""
-        return self.exchange is Exchange.OPERATIONS
-
     def warm_start_run(self) -> WarmStart | None:
         """Return the run before this algorithm's own, if there is one."""
         return None

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from mpidl.algorithms import Algorithm
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.checks import check_model, check_order, check_parts, check_states
@@ -151,7 +152,7 @@ class Job:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
         if self.checkpoint is None:
             return False
-        return not self.algorithm.coordinated or self.checkpoint.position.state is not None
+        return not isinstance(self.algorithm, Coordinated) or self.checkpoint.position.state is not None
 
     @cached_property
     def same_algorithm(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
@@ -76,7 +77,7 @@ def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, 
     device = _device(job, number)
     if device is not None and device.xp is not np:
         model = (Mirrored if mirrored else OnDevice)(host, device.xp)
-    if job.algorithm.coordinated and placed.segments:
+    if isinstance(job.algorithm, Coordinated) and placed.segments:
         model = Penalised(model, own_segments(placed, part), float if group is None else group.total)
     return LocalModel(host, model, part, device, group)
 

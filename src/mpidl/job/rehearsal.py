@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
 from mpidl.data import Batch
@@ -57,7 +58,7 @@ def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:
         for rule in {Sgd(), job.rule or Sgd()}:
             for segments in _forms(placed):
                 rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
-    elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
+    elif not isinstance(job.algorithm, Coordinated):  # `Vectors.rehearse` compiles a coordinator's operations.
         for segments in _forms(placed):
             scheduled = ScheduledRule(job.rule, segments=segments)
             rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)

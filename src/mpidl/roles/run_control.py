@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import MpidlError
@@ -75,7 +76,7 @@ class RunControl:
             now=now,
             every=job.config.checkpoint.every,
             resumed=job.checkpoint is not None,
-            coordinated=job.algorithm.coordinated,
+            coordinated=isinstance(job.algorithm, Coordinated),
             goal=job.goal,
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,

@@ -183,7 +183,7 @@ class Worker(Role):
 
         A coordinator's line search tries steps that are too long; it judges by itself.
         """
-        if not self._job.config.run.terminate_on_nan or self._job.algorithm.coordinated:
+        if not self._job.config.run.terminate_on_nan or isinstance(self._job.algorithm, Coordinated):
             return
         self._engine.status.figures["diverged"] = 1 + self._engine.state.portion
         self._link.reports.post(self._engine.status.row, wake=True)
@@ -302,7 +302,7 @@ class Worker(Role):
         done = Phase.TRAIN
         while done != Phase.EXIT:
             order = self._link.orders.read()
-            if not self._job.algorithm.coordinated:
+            if not isinstance(self._job.algorithm, Coordinated):
                 self._engine.participant.obey_at_the_end(order)
             self._report_interruption()
             if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config, toml
 from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError
@@ -73,7 +74,7 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
 
 def _unpredictable(job: Job, ranks: int) -> str | None:
     """Return the reason why the speed of a job can't be predicted, if there is one."""
-    if job.algorithm.coordinated:
+    if isinstance(job.algorithm, Coordinated):
         return f"the steps of {job.algorithm.name} depend on their results"
     if ranks > MOST:
         return f"there are more than {MOST} ranks"

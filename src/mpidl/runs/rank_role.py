@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
@@ -107,6 +108,6 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
     rehearse_shard(ready.placed, xp)
     return Server(
         number, shards, ready.directory, workers=len(world.roles.pushers()),
-        deterministic=job.config.run.deterministic, coordinated=job.algorithm.coordinated,
+        deterministic=job.config.run.deterministic, coordinated=isinstance(job.algorithm, Coordinated),
         finite=job.config.run.terminate_on_nan,
     )  # fmt: skip

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import simpy
 
-from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.engines.totals import Spent, Totals
@@ -90,7 +90,7 @@ class VirtualEngine:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._cluster, self._gradient)
-        if self._algorithm.coordinated:
+        if isinstance(self._algorithm, Coordinated):
             return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
         return ThroughServers(self._cluster, self._algorithm, replicas)
 
@@ -267,7 +267,7 @@ class VirtualEngine:
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters
         loss, gradient = self._model.loss_and_gradient(batch)
-        if not math.isfinite(loss) and not self._algorithm.coordinated:
+        if not math.isfinite(loss) and not isinstance(self._algorithm, Coordinated):
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:
             # The next gradient overwrites the model's buffer.
