@@ -46,6 +46,11 @@ CASES = {
 }
 
 
+def is_open(shard, worker):
+    """Return whether a push of a worker has arrived in part."""
+    return worker in shard.state()["open"][:, 0]
+
+
 def make(case, size, chunk, dtype, xp=None, seed=0):
     """Return a shard; the seed gives its first values."""
     rule, policy = CASES[case]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_cases import CASES, WORKERS, assert_same, listed, make, values_of
+from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, values_of
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
@@ -129,7 +129,7 @@ def check(case, size, chunk, dtype, actions, xp=None):
         served.check()
     for worker in range(WORKERS):
         served.act(worker, "push")
-        while served.shard.is_open(worker):
+        while is_open(served.shard, worker):
             served.act(worker, "push")
         served.act(worker, "mark")
     if served.snapshot.complete and served.complete:
@@ -162,7 +162,7 @@ def test_the_next_cut_has_the_same_memory():
     for served.ordered in (1, 2, 3):
         for worker in range(WORKERS):
             served.act(worker, "push")
-            while served.shard.is_open(worker):
+            while is_open(served.shard, worker):
                 served.act(worker, "push")
             served.act(worker, "mark")
         assert served.snapshot.complete
@@ -179,7 +179,7 @@ def test_a_worker_that_leaves_is_awaited_no_more():
     served.act(1, "push")
     served.act(2, "leave")
     assert not served.snapshot.complete
-    while served.shard.is_open(1):
+    while is_open(served.shard, 1):
         served.act(1, "push")
     served.act(1, "mark")
     assert served.snapshot.complete
@@ -218,7 +218,7 @@ def test_the_copies_of_all_shards_are_at_one_step_whenever_that_ended(ended, lat
 
     def push(worker):
         served.act(worker, "push", lag=1)  # All have fetched at clock 4, the first.
-        while served.shard.is_open(worker):
+        while is_open(served.shard, worker):
             served.act(worker, "push")
 
     push(0)

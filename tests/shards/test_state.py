@@ -26,7 +26,6 @@ def check(case, size, chunk, dtype, actions, cut, xp=None):
         assert values.dtype == np.int64 or (values.dtype, values.shape) == (dtype, (size,)), name
     other.load(state)
     assert_same(listed(other), state)
-    assert [other.is_open(worker) for worker in range(WORKERS)] == [broken.is_open(each) for each in range(WORKERS)]
     for values in state.values():
         values.fill(99)
     finish(other, pushes, actions[cut:])

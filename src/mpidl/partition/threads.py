@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -142,28 +142,23 @@ def run(size: int, work: Callable[[Group], Result]) -> list[Result]:
     Raises
     ------
     Exception
-        That of the first rank that failed. The others stop where they wait for it.
+        That of the lowest rank that failed by itself. The others stop where they wait for it.
     """
     common = _Common(size)
-    results: list[Any] = [None] * size
-    errors: list[BaseException] = []
 
-    def rank(number: int) -> None:
+    def rank(number: int) -> Result:
         try:
-            results[number] = work(ThreadGroup(number, common))
-        except BaseException as error:
-            if not isinstance(error, Broken):
-                errors.append(error)
+            return work(ThreadGroup(number, common))
+        except BaseException:
             common.fail()
+            raise
 
-    threads = [threading.Thread(target=partial(rank, number), name=f"rank {number}") for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(size) as pool:
+        ranks = [pool.submit(rank, number) for number in range(size)]
+    errors = [error for each in ranks if (error := each.exception()) is not None and not isinstance(error, Broken)]
     if errors:
         raise errors[0]
-    return results
+    return [each.result() for each in ranks]
 
 
 def _nothing() -> None:

@@ -97,22 +97,19 @@ def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Duratio
     orders = [list(schedule(stage, stages, micro_batches)) for stage in range(stages)]
     events: list[list[Event]] = [[] for _ in orders]
     stops: dict[tuple[int, type[Instruction], int], float] = {}
-    waiting = True
-    while waiting:
-        waiting = False
+    known = -1
+    while known < len(stops):
+        known = len(stops)
         for stage, order in enumerate(orders):
-            while len(events[stage]) < len(order):
-                instruction = order[len(events[stage])]
+            for instruction in order[len(events[stage]) :]:
                 needed = _needs(stage, stages, instruction)
                 if any(each not in stops for each in needed):
                     break
                 now = events[stage][-1].stop if events[stage] else 0.0
-                arrived = [stops[each] + (transfer if each[0] != stage else 0.0) for each in needed]
-                start = max([now, *arrived])
+                start = max([now, *(stops[each] + (transfer if each[0] != stage else 0.0) for each in needed)])
                 stop = start + durations[stage].of(instruction)
                 events[stage].append(Event(instruction, start, stop))
                 stops[stage, _part(instruction), instruction.micro_batch] = stop
-                waiting = True
     for stage, order in enumerate(orders):
         if len(events[stage]) < len(order):
             raise ValueError(f"stage {stage} of {stages} never reaches {order[len(events[stage])]}: a deadlock")

@@ -155,10 +155,6 @@ class ShardState:
         self._bound.clear()
         self._cut()
 
-    def is_open(self, worker: int) -> bool:
-        """Tell whether a push of `worker` has arrived in part."""
-        return worker in self._open
-
     def chunk(self, number: int) -> Any:
         """Return one chunk of the parameters."""
         return self._views[number][0]
