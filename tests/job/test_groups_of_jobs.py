@@ -6,8 +6,8 @@ import pytest
 import mpidl
 from mpidl.config import from_dict, load
 from mpidl.job.build import build
-from mpidl.job.local_model import local_model, training_of
 from mpidl.job.placed import place
+from mpidl.job.slices import own_segments
 from mpidl.nn import Group
 from mpidl.parameters import Range
 from mpidl.rules.segments import Segment
@@ -66,7 +66,7 @@ def test_a_script_gives_groups_and_the_outer_rule_knows_only_what_is_frozen(tmp_
     outer = from_dict(sections(tmp_path, algorithm={"name": "diloco"}))
     placed = place(build(outer), 1)
     assert placed.scheduled_rule.segments == [Segment(Range(0, 256), frozen=True)]
-    assert len(training_of(placed, local_model(placed)).segments) == 3
+    assert len(own_segments(placed, Range(0, placed.layout.size))) == 3
 
 
 def test_a_line_search_keeps_what_is_frozen(tmp_path):

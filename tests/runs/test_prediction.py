@@ -1,16 +1,17 @@
 """Predictions without the arithmetic against virtual runs with it."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.engines.virtual import Hooks, Times, VirtualEngine, VirtualTime
+from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Jitter
 from mpidl.job.build import build
 from mpidl.job.fill import fill
-from mpidl.job.local_model import local_model, training_of
+from mpidl.job.local_model import local_model, replica_state
 from mpidl.job.placed import place
 from mpidl.job.slices import shards_of
 from mpidl.runs import prediction
@@ -48,9 +49,10 @@ def simulated(job, replicas, times):
     ranges, taken = shards_of(job, job.config.servers or replicas), []
     parts = [fill(placed, part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize) for part in ranges]
     hooks = Hooks(on_batch=lambda: taken.append(engine.now))
-    engine = VirtualEngine(
-        training_of(placed, local_model(placed)), parts, replicas, time=VirtualTime(times), hooks=hooks
-    )
+    local = local_model(placed)
+    state = partial(replica_state, placed, local)
+    training = Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state)
+    engine = VirtualEngine(training, parts, replicas, time=VirtualTime(times), hooks=hooks)
     engine.run()
     quarter = placed.schedule.steps // 4
     return 2 * quarter * job.config.data.batch / (taken[3 * quarter] - taken[quarter])
