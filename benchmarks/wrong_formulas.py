@@ -113,15 +113,15 @@ FORMULAS = (
     # Wire formats.
     Wrong("wire/topk.py", "values[i] if residual[i] == 0 else values[i] + residual[i]", "values[i]"),
     Wrong("wire/topk.py", "                residual[i] = 0\n", ""),
-    Wrong("wire/onebit.py", "max(block.size - above, 1)", "block.size"),
-    Wrong("wire/bf16.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),
+    Wrong("wire/quantisation.py", "max(block.size - above, 1)", "block.size"),
+    Wrong("wire/quantisation.py", "np.uint32(0x7FFF)", "np.uint32(0x8000)"),
     Wrong("wire/wire.py", "origin[:] = data[end : end", "origin[:] = data[0 : 0"),
     Wrong("wire/feedback.py", "self.values[part], out=difference", "0, out=difference"),
     Wrong("wire/feedback.py", "            residual[:] = 0\n", ""),
     Wrong("wire/feedback.py", "self.values[part] += difference", "self.values[part] = difference"),
-    Wrong("wire/int8.py", "scales[number] / real(LARGEST)", "scales[number] / real(LARGEST + 1)"),
-    Wrong("wire/int8.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
-    Wrong("wire/int8.py", "left[i] -= whole * scale", "left[i] += whole * scale"),
+    Wrong("wire/quantisation.py", "scales[number] / real(LARGEST)", "scales[number] / real(LARGEST + 1)"),
+    Wrong("wire/quantisation.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
+    Wrong("wire/quantisation.py", "left[i] -= whole * scale", "left[i] += whole * scale"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),
@@ -163,7 +163,7 @@ def main() -> None:
     """Try all formulas; print those that no test notices."""
     parser = argparse.ArgumentParser(description="Wrong formulas that the tests must notice.")
     parser.add_argument("--only", default="", help="files whose name has this in it")
-    options = parse(parser, only="wire/onebit")
+    options = parse(parser, only="wire/quantisation")
     chosen = [formula for formula in FORMULAS if options.only in formula.file]
     with tempfile.TemporaryDirectory(prefix="wrong-formulas-") as directory:
         tree = Path(directory)

@@ -13,8 +13,7 @@ from mpidl.job.goal import Goal
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
-from mpidl.metrics.figures import Figures
-from mpidl.metrics.target import Target
+from mpidl.metrics.figures import Figures, Target
 from mpidl.storage.checkpoints import write_best
 from mpidl.storage.position import Best
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.metrics import METRICS, MeanSquaredError
-from mpidl.metrics.figures import Figures
+from mpidl.metrics.figures import COMPARISONS, Figures, parse
 from mpidl.metrics.metric import OwnMetric
-from mpidl.metrics.target import COMPARISONS, parse
 
 NAMES = ("loss", "accuracy", "r2")
 

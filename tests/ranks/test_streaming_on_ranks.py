@@ -124,8 +124,7 @@ def test_cut_replicas_stream_too(comm, shared_path):
 
 def test_a_checkpoint_has_no_update_that_the_replicas_have_not_finished(comm):
     """Even if the next fragment's shard was updated before the reduction was finished that brought the order."""
-    from mpidl.engines.mpi.by_fragments import ByFragments
-    from mpidl.engines.mpi.fragment import Fragment
+    from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
     from mpidl.shards.policies import ApplyAtOnce
     from mpidl.shards.scheduled_rule import ScheduledRule
     from mpidl.shards.shard import Shard

@@ -4,7 +4,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.totals import Totals
 from mpidl.job.goal import Goal
-from mpidl.metrics.target import Target
+from mpidl.metrics.figures import Target
 from mpidl.roles.events import Evaluated, Iterated, Looked, Trained
 from mpidl.roles.instructions import Log, Save, Stop, Test
 from mpidl.roles.supervision import Supervisor

@@ -21,7 +21,7 @@ from supervised import (
 
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
-from mpidl.metrics.target import Target
+from mpidl.metrics.figures import Target
 from mpidl.roles.events import Evaluated, Saved, Signalled
 from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop
 from mpidl.roles.monitor import Monitor

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy import sqrt
 
-from mpidl.rules import RULES, Adagrad, Rule, Sgd, cpu, device
-from mpidl.rules.scalar import read
+from mpidl.rules import RULES, Adagrad, Rule, Sgd
+from mpidl.rules.scalar import kernel, kernel_source, loop, loop_source, read
 
 DTYPES = (np.float32, np.float64)
 
@@ -18,7 +18,7 @@ DTYPES = (np.float32, np.float64)
 def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype, decaying):
     rng = np.random.default_rng(4)
     w = rng.normal(size=1003).astype(dtype)
-    kernel, loop = device.kernel(rule, decaying), cpu.loop(rule, decaying=decaying)
+    apply_on_device, apply = kernel(rule, decaying), loop(rule, decaying=decaying)
     vectors = [w, *rule().init(w)]
     device_vectors = [cupy.asarray(vector) for vector in vectors]
     for step in range(1, 6):
@@ -26,14 +26,14 @@ def test_device_kernel_and_cpu_loop_are_equal_bit_for_bit(cupy, rule, dtype, dec
         g = (rng.normal(size=w.size) * 10.0 ** rng.integers(-15, 10, w.size)).astype(dtype)
         g[::7] = 0
         coefficients = (*rule().coefficients(step, 0.1), *([0.3] * decaying))
-        loop(*vectors, g, *coefficients)
-        kernel(*device_vectors, cupy.asarray(g), *coefficients)
+        apply(*vectors, g, *coefficients)
+        apply_on_device(*device_vectors, cupy.asarray(g), *coefficients)
     assert np.isfinite(w).all()
     assert [vector.get().tobytes() for vector in device_vectors] == [vector.tobytes() for vector in vectors]
 
 
 def test_device_source():
-    assert device.source(Adagrad) == (
+    assert kernel_source(Adagrad) == (
         "T g, T rate",
         "T w, T sum",
         "sum = (sum + (g * g));\n"
@@ -45,7 +45,7 @@ def test_device_source():
 
 
 def test_cpu_source():
-    assert cpu.source(Sgd) == (
+    assert loop_source(Sgd) == (
         "def sgd(w_vector, g_vector, rate):\n"
         "    real = w_vector.dtype.type\n"
         "    rate = real(rate)\n"
@@ -57,12 +57,12 @@ def test_cpu_source():
 
 
 def test_sources_with_weight_decay():
-    assert cpu.source(Sgd, decaying=True).splitlines()[-3:] == [
+    assert loop_source(Sgd, decaying=True).splitlines()[-3:] == [
         "        g = g_vector[i]",
         "        decaying_g = g + weight_decay * w",
         "        w_vector[i] = w - rate * decaying_g",
     ]
-    assert device.source(Sgd, decaying=True) == (
+    assert kernel_source(Sgd, decaying=True) == (
         "T g, T rate, T weight_decay",
         "T w",
         "T decaying_g = (g + (weight_decay * w));\nT new_w = (w - (rate * decaying_g));\nw = new_w;",
@@ -97,13 +97,13 @@ def test_every_construct_is_translated_in_the_vectors_precision(cupy, dtype):
     vectors = (rng.integers(-16, 17, (4, 1003)) / 4).astype(dtype)  # so that equality occurs
     by_element = np.array([Odd.scalar(*elements, dtype(0.1)) for elements in vectors.T], dtype).T
     on_device = [cupy.asarray(vector) for vector in vectors]
-    cpu.loop(Odd)(*vectors, 0.1)
-    device.kernel(Odd)(*on_device, 0.1)
+    loop(Odd)(*vectors, 0.1)
+    kernel(Odd)(*on_device, 0.1)
     assert vectors[:3].tolist() == [vector.get().tolist() for vector in on_device[:3]] == by_element.tolist()
 
 
 def test_a_devices_vectors_are_updated_by_the_kernel_and_never_sparsely(cupy, monkeypatch):
-    monkeypatch.delattr(cpu, "loop")
+    monkeypatch.delattr("mpidl.rules.rule.loop")
     vectors = [cupy.zeros(3) for _ in range(4)]
     w, first, second, g = vectors
     Odd().update(w, (first, second), g, 1)
@@ -158,4 +158,4 @@ def raises_to_a_power(w, g, rate):
 
 def test_what_has_no_cuda_translation():
     with pytest.raises(TypeError, match=r"'g \*\* 2' has no CUDA translation"):
-        device.source(rule_of(raises_to_a_power))
+        kernel_source(rule_of(raises_to_a_power))

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
 from mpidl.data import Arrays  # noqa: E402
-from mpidl.metrics.rows import on_host  # noqa: E402
+from mpidl.metrics.metric import on_host  # noqa: E402
 
 CPU = {"device": "cpu"}
 

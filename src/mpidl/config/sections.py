@@ -15,7 +15,7 @@ from mpidl.data.dataset import PYTHON
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import check_name
 from mpidl.metrics import METRICS, Metric
-from mpidl.metrics.target import parse
+from mpidl.metrics.figures import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.build import layer_from_section
 from mpidl.nn.groups import Group

@@ -44,7 +44,7 @@ def numba() -> Finding:
     import numba
 
     from mpidl.rules import Adagrad
-    from mpidl.rules.cpu import loop
+    from mpidl.rules.scalar import loop
 
     cache = loop(Adagrad).stats.cache_path  # type: ignore[attr-defined]
     if cache is None:

@@ -8,8 +8,8 @@ from mpidl.config import RunSection
 from mpidl.errors import UsageError
 from mpidl.functions import find
 from mpidl.metrics import METRICS, Metric
+from mpidl.metrics.figures import Target, parse
 from mpidl.metrics.metric import OwnMetric
-from mpidl.metrics.target import Target, parse
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.errors import UsageError
-from mpidl.metrics.metric import Mean, RowMetric, Vector
-from mpidl.metrics.rows import are_labels, one_hot
+from mpidl.metrics.metric import Mean, RowMetric, Vector, are_labels, one_hot
 
 #: Relative to a sum of squares, a variance below this is rounding error.
 ROUNDING = 1e-14

@@ -1,8 +1,12 @@
-"""All figures of an evaluation: loss, accuracy and the metrics of a run."""
+"""All figures of an evaluation, and the one that a run aims for."""
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan
 from typing import Any
@@ -10,10 +14,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.errors import UsageError
-from mpidl.metrics.metric import Metric, ratio
-from mpidl.metrics.rows import on_host, rows
-from mpidl.metrics.target import SPLITS
+from mpidl.errors import UsageError, nearest, quoted
+from mpidl.metrics import METRICS
+from mpidl.metrics.metric import Metric, on_host, ratio, rows
+
+#: The splits that are evaluated; with a validation split, the test split is evaluated only after training.
+SPLITS = ("validation", "test")
+COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+_FORM = re.compile(r"\s*([A-Za-z]\w*)\s*(<=|>=|<|>)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A comparison of a figure with a number, such as ``validation_loss < 0.1``.
+
+    Attributes
+    ----------
+    figure : str
+        The name of a figure, after "validation_" or "test_" if a split is given.
+    comparison : {"<", "<=", ">", ">="}
+    """
+
+    figure: str
+    comparison: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.comparison} {self.value:g}"
+
+    def reached(self, value: float) -> bool:
+        """Return whether a value of the figure fulfils the comparison; NaN never does."""
+        return bool(COMPARISONS[self.comparison](value, self.value))
+
+    @property
+    def lower(self) -> bool:
+        """Whether lower values are better."""
+        return self.comparison in ("<", "<=")
+
+
+def parse(text: str, names: Sequence[str]) -> Target:
+    """Read a target, given the figures of an evaluation: "loss", "accuracy" and those of ``run.metrics``.
+
+    Raises
+    ------
+    UsageError
+        The text is not a comparison, or its figure is unknown; the message begins with the key.
+    """
+    example = "expected a comparison such as 'validation_loss < 0.1' or 'accuracy >= 0.9'"
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise UsageError(f"target: {quoted(text)}, {example}")
+    figure, comparison, number = found.groups()
+    split, _, name = figure.partition("_")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"target: {quoted(number)} is not a number, {example}")
+    if figure in names:
+        return Target(figure, comparison, value)
+    known = [f"{each}_{name}" for each in (SPLITS if split not in SPLITS else (split,)) for name in names]
+    if split in SPLITS and name in METRICS and figure not in known:
+        raise UsageError(f"target: {figure}, but run.metrics has no {name!r}")
+    if figure not in known:
+        raise UsageError(f"target: unknown figure {quoted(figure)}{nearest(figure, known)}")
+    return Target(figure, comparison, value)
 
 
 def known(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -80,7 +147,7 @@ class Figures:
         loss, correct : float
             Sums over the batch; `correct` is NaN where correctness has no meaning.
         outputs, targets : array
-            In any of the forms of `mpidl.metrics.rows.rows`; ignored without metrics.
+            In any of the forms of `mpidl.metrics.metric.rows`; ignored without metrics.
 
         Returns
         -------

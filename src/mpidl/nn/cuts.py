@@ -6,8 +6,7 @@ from functools import cache
 from itertools import product
 
 from mpidl.errors import UsageError
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range, split
+from mpidl.parameters.ranges import Box, Range, split
 
 Shape = tuple[int, ...]
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range, share
+from mpidl.parameters.ranges import Box, Range, share
 from mpidl.schema import LARGEST
 
 #: The name of the network's own inputs.

@@ -17,8 +17,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from mpidl.parameters.box import Box, boxes
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range, boxes
 
 Shape = tuple[int, ...]
 Initialiser = Callable[[np.random.Generator, Shape, np.ndarray], None]

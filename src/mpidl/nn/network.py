@@ -19,9 +19,8 @@ from mpidl.nn.losses import Loss, Regularisation, SoftmaxCrossEntropy, are_class
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.nn.tensors import Tensors
 from mpidl.nn.workspaces import Pass, Passes
-from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 
 
 class Network(CompleteModel):

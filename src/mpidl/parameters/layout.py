@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from mpidl.parameters.box import Box, boxes
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range, boxes
 
 
 @dataclass(frozen=True, slots=True)

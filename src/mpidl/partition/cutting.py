@@ -7,9 +7,8 @@ from itertools import accumulate
 
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Shape
-from mpidl.parameters.box import Box, boxes
 from mpidl.parameters.layout import Layout
-from mpidl.parameters.ranges import Range, split
+from mpidl.parameters.ranges import Box, Range, boxes, split
 from mpidl.partition.plan import CutLayer, Distribution, Part, sharers
 
 

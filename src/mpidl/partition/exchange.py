@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.device import pinned
-from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Box
 from mpidl.partition.group import Group, Message
 from mpidl.partition.transfer import Summand, Transfer
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from mpidl.nn.graph import Node, Value, first_takers
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Shape
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 from mpidl.partition.plan import Distribution, Moving, Part, Plan, boxes_of
 from mpidl.partition.transfer import Transfer
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.nn.layers.layer import Layer
-from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Layout
-from mpidl.parameters.ranges import Range, share, split
+from mpidl.parameters.ranges import Box, Range, share, split
 from mpidl.partition.transfer import Transfer
 
 

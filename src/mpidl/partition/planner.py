@@ -13,8 +13,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.nn.graph import Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 from mpidl.partition.costs import Basis, Costs, movement_seconds, work_seconds
 from mpidl.partition.cutting import balanced, cut_layer, hold
 from mpidl.partition.plan import CutLayer, Distribution, Part, Plan

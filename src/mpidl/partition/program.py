@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.nn.workspaces import Call, Pass
-from mpidl.parameters.box import Box, strides
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range, strides
 from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local, Movement, Task, interior

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from mpidl.nn.workspaces import Call
-from mpidl.parameters.box import Box
 from mpidl.parameters.layout import Slice
+from mpidl.parameters.ranges import Box
 from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
 from mpidl.partition.plan import Plan

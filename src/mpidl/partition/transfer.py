@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Box
 
 #: A rank's part of an array: nothing, a box, or several boxes without common elements.
 Held = Box | None | tuple[Box, ...]

@@ -13,7 +13,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.totals import Totals
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
-from mpidl.metrics.target import SPLITS
+from mpidl.metrics.figures import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
 from mpidl.roles.monitor import Monitor

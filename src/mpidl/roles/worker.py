@@ -12,10 +12,9 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.data import Split
 from mpidl.engines.mpi import MpiEngine
-from mpidl.engines.mpi.by_fragments import ByFragments
+from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant
-from mpidl.engines.mpi.fragment import Fragment
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead

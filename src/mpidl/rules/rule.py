@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from mpidl.rules.scalar import ScalarForm
+from mpidl.rules.scalar import ScalarForm, kernel, loop
 from mpidl.schema import Checked
 
 
@@ -113,11 +113,7 @@ class Rule(Checked, ScalarForm):
 def compiled(rule: type[Rule], array: type, sparse: bool, decaying: bool) -> Callable[..., None]:
     """Return the function that applies a rule to vectors of this array type."""
     if not hasattr(array, "__cuda_array_interface__"):
-        from mpidl.rules.cpu import loop
-
         return loop(rule, sparse, decaying)
     if sparse:
         raise ValueError(f"{rule.name}: sparse updates are for NumPy vectors, found {array.__name__}")
-    from mpidl.rules.device import kernel
-
     return kernel(rule, decaying)

@@ -1,4 +1,4 @@
-"""A rule's scalar form, and its parts, from which the compiled forms are derived."""
+"""A rule's scalar form, and the loops and kernels compiled from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from math import sqrt
+from typing import Any, ClassVar, NamedTuple
 
 
 class ScalarForm:
@@ -89,3 +90,132 @@ class _Renaming(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.Name(self._new, node.ctx) if node.id == self._old else node
+
+
+def loop(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> Callable[..., None]:
+    """Return the compiled loop; its arguments are the parameters, the states, the gradient and the coefficients.
+
+    If `sparse`, the loop skips elements whose gradient is 0. If `decaying`, weight decay is the last argument.
+    """
+    from mpidl.jit import jit
+
+    scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
+    # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
+    exec(compile(loop_source(rule, sparse, decaying), inspect.getfile(rule), "exec"), scope)
+    return jit(scope[_name(rule, sparse, decaying)])
+
+
+def _name(rule: type[ScalarForm], sparse: bool, decaying: bool) -> str:
+    return f"{rule.name}{'_sparse' * sparse}{'_decaying' * decaying}"
+
+
+def loop_source(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> str:
+    """Return the loop's source in Python: the scalar form between reads and writes of the vectors' elements.
+
+    It is a single function because Numba's cache misses changes in the functions that a cached one calls.
+    """
+    form = read(rule, decaying)
+    vectors = [form.element, *form.states, form.gradient]
+    arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
+    written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
+    results = ", ".join(_typed(result) for result in form.results)
+    statements = [
+        f"def {_name(rule, sparse, decaying)}({', '.join(arguments)}):",
+        f"    real = {form.element}_vector.dtype.type",
+        *(f"    {name} = real({name})" for name in form.coefficients),
+        f"    for i in range({form.element}_vector.size):",
+        *([f"        if {form.gradient}_vector[i] == 0:", "            continue"] if sparse else []),
+        *(f"        {name} = {name}_vector[i]" for name in vectors),
+        *(f"        {name} = {_typed(value)}" for name, value in form.assignments),
+        f"        {written} = {results}",
+    ]
+    return "\n".join(statements) + "\n"
+
+
+def _typed(node: ast.expr) -> str:
+    """Return an expression's source, with constants cast to the vectors' dtype."""
+    return ast.unparse(_TypedConstants().visit(node))
+
+
+class _TypedConstants(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return ast.Call(ast.Name("real"), [node], [])
+
+
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+
+
+class KernelSource(NamedTuple):
+    """Source of a `cupy.ElementwiseKernel`: its inputs, the vectors it changes in place, and its body."""
+
+    inputs: str
+    outputs: str
+    body: str
+
+
+def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None]:
+    """Return the compiled function; its arguments are the parameters, the states, the gradient and the coefficients.
+
+    If `decaying`, weight decay is the last argument. Contraction to fused multiply-add is off, so that the kernel
+    rounds as the CPU does; but CuPy replaces float32 results below 1.2e-38 with zero.
+    """
+    import cupy
+
+    name = f"mpidl_{rule.name}{'_decaying' * decaying}"
+    elementwise = cupy.ElementwiseKernel(*kernel_source(rule, decaying), name=name, options=("--fmad=false",))
+    changed = 1 + len(rule.states)
+
+    def apply(*arguments: Any) -> None:
+        elementwise(*arguments[changed:], *arguments[:changed])
+
+    return apply
+
+
+def kernel_source(rule: type[ScalarForm], decaying: bool = False) -> KernelSource:
+    """Return the kernel's source, in which `T` is the vectors' type."""
+    form = read(rule, decaying)
+    changed = [form.element, *form.states]
+    known = set(changed)
+    body = []
+    for name, value in form.assignments:
+        body.append(f"{'' if name in known else 'T '}{name} = {_expression(value)};")
+        known.add(name)
+    # All results are computed before any is stored: a result may read what another changes.
+    body += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
+    body += [f"{name} = new_{name};" for name in changed]
+    return KernelSource(
+        inputs=", ".join(f"T {name}" for name in (form.gradient, *form.coefficients)),
+        outputs=", ".join(f"T {name}" for name in changed),
+        body="\n".join(body),
+    )
+
+
+def _expression(node: ast.expr) -> str:
+    """Translate a Python expression to CUDA C++, with parentheses that keep Python's order of evaluation."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Constant(value):
+            return f"T({value!r})"
+        case ast.UnaryOp(ast.USub(), operand):
+            return f"(-{_expression(operand)})"
+        case ast.BinOp(left, operator, right) if type(operator) in OPERATORS:
+            return f"({_expression(left)} {OPERATORS[type(operator)]} {_expression(right)})"
+        case ast.Compare(left, [operator], [right]) if type(operator) in OPERATORS:
+            return f"({_expression(left)} {OPERATORS[type(operator)]} {_expression(right)})"
+        case ast.IfExp(test, body, orelse):
+            return f"({_expression(test)} ? {_expression(body)} : {_expression(orelse)})"
+        case ast.Call(ast.Name("sqrt"), [argument]):
+            return f"sqrt({_expression(argument)})"
+    raise TypeError(f"{ast.unparse(node)!r} has no CUDA translation")

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
-from mpidl.engines.mpi.own_shard import OwnShard
+from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range

@@ -1,4 +1,4 @@
-"""The interface between the engine and what carries out the requests of one kind of exchange."""
+"""The interface between the engine and the handlers of requests, one for each kind of exchange."""
 
 from __future__ import annotations
 
@@ -9,11 +9,61 @@ import numpy as np
 
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.lead import Lead
-from mpidl.engines.mpi.unpushed import UnpushedBatches
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
-from mpidl.transport.protocol import WORKER_STATUS
-from mpidl.transport.status import Status
+from mpidl.storage.position import ReplicaPosition
+from mpidl.transport.protocol import WORKER_STATUS, State
+from mpidl.transport.status import ShardStatus, Status
+
+
+class UnpushedBatches:
+    """Follows a worker from batch to batch.
+
+    Attributes
+    ----------
+    portion : int
+        The portion of the last batch; -1 before the first.
+    parts : list of [int, int, int]
+        The batches computed since the last push: a portion, its first such batch, and the batch after the last.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[list[int]] = []
+        self.portion, self._batch = -1, -1
+
+    def load(self, position: ReplicaPosition) -> None:
+        """Go on where a replica was."""
+        self.parts = [list(part) for part in position.unpushed]
+        self.portion = position.portion
+
+    def took(self, portion: int, batch: int) -> None:
+        """Note the batch that the next gradient will come from."""
+        self.portion, self._batch = portion, batch
+
+    def computed(self) -> None:
+        """Note that the gradient of the last batch has been computed."""
+        if self.parts and self.parts[-1][0] == self.portion:
+            self.parts[-1][2] = self._batch + 1
+        else:
+            self.parts.append([self.portion, self._batch, self._batch + 1])
+
+    @property
+    def portions(self) -> tuple[int, int]:
+        """The first and the last portion of a push of all batches up to the last one."""
+        return (self.parts[0][0] if self.parts else self.portion), self.portion
+
+    def pushed(self, rest: int = 0) -> None:
+        """Note that all batches but the last `rest` have been pushed."""
+        if not rest:
+            self.parts.clear()
+            return
+        pushed = sum(last - first for _, first, last in self.parts) - rest
+        while pushed > 0:
+            _, first, last = self.parts[0]
+            self.parts[0][1] = min(last, first + pushed)
+            pushed -= last - first
+            if pushed >= 0:
+                del self.parts[0]
 
 
 class RequestHandler:
@@ -81,3 +131,25 @@ class RequestHandler:
 
     def end_pushes(self) -> None:
         """Tell the other ranks that this worker pushes nothing more."""
+
+
+class OwnShard(RequestHandler):
+    """Posts the figures of the worker's shard.
+
+    Parameters
+    ----------
+    shard : Shard
+    checkpoint : CheckpointSource
+    """
+
+    def __init__(self, shard: Shard, checkpoint: CheckpointSource) -> None:
+        super().__init__(checkpoint)
+        self.shard, self.shards = shard, (shard,)
+        self._shard_status = ShardStatus(shard)
+
+    def post(self) -> None:
+        self._link.reports.post_shard(self._shard_status.taken())
+
+    def end_pushes(self) -> None:
+        self._shard_status.figures["state"] = State.TRAINED
+        self._link.reports.post_shard(self._shard_status.taken(), wake=True)

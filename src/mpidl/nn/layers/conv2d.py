@@ -15,8 +15,7 @@ from mpidl.nn.cuts import divided_by
 from mpidl.nn.layers.layer import ByRows, Piece, Weighted
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range, split
+from mpidl.parameters.ranges import Box, Range, split
 from mpidl.schema import Count
 
 #: Elements in the patches of one block: few enough for a CPU's cache, or enough to keep a GPU busy.

@@ -11,8 +11,7 @@ from mpidl.nn.cuts import divide, divided_by
 from mpidl.nn.layers.layer import Piece, Weighted
 from mpidl.nn.layers.parameterless import Activation
 from mpidl.nn.layers.workspace import Shape, Workspace
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 from mpidl.schema import Count
 
 

@@ -13,8 +13,7 @@ from mpidl.nn.cuts import divided_by
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 from mpidl.schema import Count, choose
 
 

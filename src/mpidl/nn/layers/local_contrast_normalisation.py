@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from mpidl.errors import UsageError
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 from mpidl.schema import Count, Positive
 
 

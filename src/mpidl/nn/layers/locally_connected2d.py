@@ -13,8 +13,7 @@ from mpidl.nn.layers.conv2d import MOST_IMAGES_ON_DEVICE, PATCHES, PATCHES_ON_DE
 from mpidl.nn.layers.layer import Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows, under_windows
-from mpidl.parameters.box import Box
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 
 
 @dataclass(frozen=True)

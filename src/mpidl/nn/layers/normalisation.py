@@ -12,7 +12,7 @@ from msgspec import Meta
 from mpidl.errors import UsageError
 from mpidl.nn.layers.layer import Activated, Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Sums, Workspace
-from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Box
 from mpidl.schema import Positive
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
-from mpidl.parameters.box import Box
+from mpidl.parameters.ranges import Box
 
 
 @dataclass(frozen=True)

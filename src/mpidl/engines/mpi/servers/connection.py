@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.device import from_host
-from mpidl.engines.mpi.unpushed import UnpushedBatches
+from mpidl.engines.mpi.request_handler import UnpushedBatches
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink

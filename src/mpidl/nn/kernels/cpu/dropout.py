@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.jit import jit
-from mpidl.parameters.box import merged, strides
+from mpidl.parameters.ranges import merged, strides
 
 #: Numbers that are drawn at a time.
 DRAWS = 1024
