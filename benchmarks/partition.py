@@ -134,7 +134,7 @@ class Case:
             for key, plan in (("whole", self._whole), ("cut", self._plan)):
                 predicted[key].append(plan_seconds(plan, basis))
                 seconds[key].append(self._time(key))
-        hows = " ".join(step.how for step in self._plan.steps)
+        cuts = " ".join(step.cut for step in self._plan.steps)
         return [
             {
                 "network": self._name,
@@ -144,7 +144,7 @@ class Case:
                 "predicted ms": 1e3 * median(predicted[key]),
                 "predicted / measured": median(a / b for a, b in zip(predicted[key], seconds[key], strict=True)),
                 "times as fast": median(a / b for a, b in zip(seconds["whole"], seconds[key], strict=True)),
-                "cuts": hows if key == "cut" else "",
+                "cuts": cuts if key == "cut" else "",
             }
             for key, ranks in (("whole", 1), ("cut", self._comm.size))
         ]

@@ -52,7 +52,7 @@ def test_a_block_diagonal_network_moves_nothing_and_is_found(partitions):
     ]
     # Parameters are many and pixels few, as where dividing channels pays.
     plan = make_plan(layers, (16, 16, 12), partitions, batch=256, costs=Costs(latency=1e-3))
-    assert [step.how for step in plan.steps] == ["channels"] * 5
+    assert [step.cut for step in plan.steps] == ["channels"] * 5
     assert between_layers(plan, 256) == []
 
 

@@ -79,7 +79,7 @@ def test_a_planned_network_has_the_outputs_and_gradients_of_the_uncut_one(name, 
     random, samples = np.random.default_rng(5), 5
     network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
     plan = make_plan(layers, shape, partitions, batch=samples, stages=stages)
-    assert not cut or stages == partitions or cut in [step.how for step in plan.steps]
+    assert not cut or stages == partitions or cut in [step.cut for step in plan.steps]
     inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, *network.output_shape))
     tensors = network.layout.views(network.parameters)
     loss, gradient = network.loss_and_gradient(Batch(inputs, targets))

@@ -12,7 +12,7 @@ from mpidl.partition.planner import make_plan
 
 
 def hows(plan):
-    return [step.how for step in plan.steps]
+    return [step.cut for step in plan.steps]
 
 
 def test_the_fastest_cut_goes_by_what_moving_takes():

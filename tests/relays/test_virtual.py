@@ -18,7 +18,7 @@ from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.engines.virtual.traffic import Traffic
 from mpidl.parameters import Range, shards
-from mpidl.relays.virtual import VirtualRelay, VirtualRelays
+from mpidl.relays.virtual import VirtualRelay
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -46,7 +46,7 @@ def engine(problem, algorithm, times, replicas, servers=1, seed=3, statistics=()
 
 def two_nodes(**durations):
     """Return times of nodes of four ranks: with a server and five replicas, three are beside it, two have a relay."""
-    return Times(**{"compute": Exponential(1.0), "ranks_per_node": 4, "intermediaries": VirtualRelays(), **durations})
+    return Times(**{"compute": Exponential(1.0), "ranks_per_node": 4, "intermediaries": VirtualRelay, **durations})
 
 
 def test_nodes_without_all_servers_have_relays(tally):

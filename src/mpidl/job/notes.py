@@ -43,8 +43,8 @@ def notes_on_cut(config: Config, plan: Plan | Sections) -> list[str]:
     if isinstance(plan, Sections):
         runs = ", ".join(f"{run.start}-{run.stop - 1}" if run.size > 1 else f"{run.start}" for run in plan.runs)
         return [f"each replica is cut into {plan.stages} stages: modules {runs}", *_on_bits(config, [])]
-    hows = {step.name: step.how for step in reversed(plan.steps)}
-    cuts = [f"{name} by {how}" for name, how in reversed(hows.items())]
+    by_layer = {step.name: step.cut for step in reversed(plan.steps)}
+    cuts = [f"{name} by {cut}" for name, cut in reversed(by_layer.items())]
     in_stages = f" in {plan.stages} stages" if plan.stages > 1 else ""
     note = f"each replica is cut over {plan.partitions} ranks{in_stages}: {_listed(cuts)}"
     return [note, *_on_bits(config, rounded_otherwise(plan, clips=config.model.clip is not None))]

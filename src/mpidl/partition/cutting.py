@@ -13,7 +13,7 @@ from mpidl.partition.plan import CutLayer, Distribution, Part, sharers
 
 
 def cut_layer(
-    layer: Layer, name: str, how: str, ranks: Range, partitions: int, shapes: Sequence[Shape]
+    layer: Layer, name: str, cut: str, ranks: Range, partitions: int, shapes: Sequence[Shape]
 ) -> tuple[CutLayer, ...]:
     """Return the steps of a layer, with operands of these shapes, that is cut over some of the ranks.
 
@@ -26,23 +26,23 @@ def cut_layer(
     Raises
     ------
     UsageError
-        The layer has no cut `how`.
+        The layer can't be cut this way.
     """
-    by_number = [layer.pieces(how, number, ranks.size, *shapes) for number in range(ranks.size)]
+    by_number = [layer.pieces(cut, number, ranks.size, *shapes) for number in range(ranks.size)]
     operands = [tuple(range(len(shapes))), (len(shapes),)]
     steps = []
     for pieces, taken in zip(zip(*by_number, strict=True), operands, strict=False):
-        steps.append(_step(name, how, pieces, ranks, partitions, taken))
+        steps.append(_step(name, cut, pieces, ranks, partitions, taken))
     return tuple(steps)
 
 
 def _step(
-    name: str, how: str, pieces: Sequence[Piece], ranks: Range, partitions: int, operands: tuple[int, ...]
+    name: str, cut: str, pieces: Sequence[Piece], ranks: Range, partitions: int, operands: tuple[int, ...]
 ) -> CutLayer:
     before, after = ranks.start, partitions - ranks.stop
 
     def everywhere(boxes: Sequence[Box]) -> Distribution:
-        shares = [(number, ranks.size) if how == "samples" and ranks.size > 1 else None for number in range(ranks.size)]
+        shares = [(number, ranks.size) if cut == "samples" and ranks.size > 1 else None for number in range(ranks.size)]
         parts = [Part(box, share) if box.size else None for box, share in zip(boxes, shares, strict=True)]
         return (*[None] * before, *parts, *[None] * after)
 
@@ -53,7 +53,7 @@ def _step(
         tuple(everywhere([piece.inputs[operand] for piece in pieces]) for operand in range(len(operands))),
         everywhere([piece.outputs for piece in pieces]),
         (*({} for _ in range(before)), *(piece.tensors for piece in pieces), *({} for _ in range(after))),
-        how,
+        cut,
     )
 
 

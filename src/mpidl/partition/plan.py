@@ -66,7 +66,7 @@ class CutLayer:
     tensors : tuple of dict of str to Box
         For each rank, the parts of the layer's tensors that it takes. The gradient of an element is the sum over the
         ranks that take it.
-    how : str
+    cut : str
         The name of the cut.
     """
 
@@ -76,7 +76,7 @@ class CutLayer:
     taken: tuple[Distribution, ...]
     given: Distribution
     tensors: tuple[dict[str, Box], ...]
-    how: str = "samples"
+    cut: str = "samples"
 
     @property
     def together(self) -> bool:

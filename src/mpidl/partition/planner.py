@@ -126,7 +126,7 @@ class _State:
 
     seconds: float
     memory: np.ndarray
-    hows: tuple[str, ...]
+    cuts: tuple[str, ...]
 
 
 class _Search:
@@ -147,10 +147,10 @@ class _Search:
         states = [_State(0.0, np.zeros(self._partitions), ())]
         for index in range(len(self._graph.layers)):
             self._choices.append(self._candidates(index))
-            following = [self._next(state, index, how) for state in states for how in self._choices[index]]
+            following = [self._next(state, index, cut) for state in states for cut in self._choices[index]]
             states = self._kept(index, following)
         best = min(states, key=self._to_the_end)
-        return [choices[how] for choices, how in zip(self._choices, best.hows, strict=True)], self._outputs
+        return [choices[cut] for choices, cut in zip(self._choices, best.cuts, strict=True)], self._outputs
 
     def _candidates(self, index: int) -> dict[str, _Choice]:
         """Return a layer's cuts, in its own order."""
@@ -159,13 +159,13 @@ class _Search:
         first = not any(self._graph.operands[index])
         found: dict[str, _Choice] = {}
         reasons: dict[str, UsageError] = {}
-        for how in [*layer.cuts, "samples"] if ranks.size > 1 else ["samples"]:
+        for cut in [*layer.cuts, "samples"] if ranks.size > 1 else ["samples"]:
             try:
-                steps = cut_layer(layer, name, how, ranks, self._partitions, shapes)
+                steps = cut_layer(layer, name, cut, ranks, self._partitions, shapes)
             except UsageError as error:
-                reasons[how] = error
+                reasons[cut] = error
             else:
-                found[how] = _Choice(steps, self._basis, first)
+                found[cut] = _Choice(steps, self._basis, first)
         if not layer.cut or ranks.size == 1:
             return found
         if layer.cut not in found:
@@ -175,27 +175,27 @@ class _Search:
             )
         return {layer.cut: found[layer.cut]}
 
-    def _next(self, state: _State, index: int, how: str) -> _State:
-        choice, hows = self._choices[index][how], (*state.hows, how)
+    def _next(self, state: _State, index: int, cut: str) -> _State:
+        choice, cuts = self._choices[index][cut], (*state.cuts, cut)
         seconds = state.seconds + choice.seconds
         for value in self._graph.operands[index]:
             # All ranks have the network's inputs, and values for another layer with the same distribution have moved.
             others = (layer for layer in range(index) if value in self._graph.operands[layer])
-            if value and self._taken(index, hows, value) not in [self._taken(layer, hows, value) for layer in others]:
-                seconds += self._movement(index, hows, value)
-        return _State(seconds, state.memory + choice.memory, hows)
+            if value and self._taken(index, cuts, value) not in [self._taken(layer, cuts, value) for layer in others]:
+                seconds += self._movement(index, cuts, value)
+        return _State(seconds, state.memory + choice.memory, cuts)
 
-    def _taken(self, index: int, hows: tuple[str, ...], value: int) -> Distribution:
+    def _taken(self, index: int, cuts: tuple[str, ...], value: int) -> Distribution:
         """Return the distribution in which a layer takes a value."""
         operand = self._graph.operands[index].index(value)
-        return self._choices[index][hows[index]].steps[0].taken[operand]
+        return self._choices[index][cuts[index]].steps[0].taken[operand]
 
-    def _movement(self, index: int, hows: tuple[str, ...], value: int) -> float:
+    def _movement(self, index: int, cuts: tuple[str, ...], value: int) -> float:
         """Return the seconds to move a value to a layer."""
-        key = value - 1, hows[value - 1], index, hows[index]
+        key = value - 1, cuts[value - 1], index, cuts[index]
         if key not in self._movements:
-            given = self._choices[value - 1][hows[value - 1]].given
-            self._movements[key] = movement_seconds(given, self._taken(index, hows, value), self._basis)
+            given = self._choices[value - 1][cuts[value - 1]].given
+            self._movements[key] = movement_seconds(given, self._taken(index, cuts, value), self._basis)
         return self._movements[key]
 
     def _kept(self, index: int, states: Sequence[_State]) -> list[_State]:
@@ -215,7 +215,7 @@ class _Search:
         fastest: dict[tuple[str, ...], _State] = {}
         lightest: dict[tuple[str, ...], _State] = {}
         for state in fitting:
-            key = tuple(state.hows[layer] for layer in live)
+            key = tuple(state.cuts[layer] for layer in live)
             if key not in fastest or state.seconds < fastest[key].seconds:
                 fastest[key] = state
             if limit < inf and (key not in lightest or state.memory.max() < lightest[key].memory.max()):
@@ -225,5 +225,5 @@ class _Search:
         return ordered[:BEAM] if limit == inf else [*ordered[:BEAM], least]
 
     def _to_the_end(self, state: _State) -> float:
-        given = self._choices[-1][state.hows[-1]].given
+        given = self._choices[-1][state.cuts[-1]].given
         return state.seconds + movement_seconds(given, self._outputs, self._basis)

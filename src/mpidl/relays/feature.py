@@ -15,13 +15,13 @@ from mpidl.job.rehearsal import rehearse_encodings
 from mpidl.parameters.ranges import Range, within
 from mpidl.relays.residuals import RelayResiduals, saved_residuals
 from mpidl.relays.routes import routes
-from mpidl.relays.virtual import VirtualRelays
+from mpidl.relays.virtual import VirtualRelay
 from mpidl.wire import Differences
 
 if TYPE_CHECKING:
     from mpidl.relays.role import Relay
 
-__all__ = ["VirtualRelays", "make", "routes"]
+__all__ = ["VirtualRelay", "make", "routes"]
 
 
 def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> Relay:

@@ -47,20 +47,9 @@ class Sum(PushInFlight):
 
 
 class VirtualRelay(Exchanger):
-    """Exchanges with the servers for replicas of its node; see `mpidl.relays.role.Relay`.
+    """Exchanges with the servers for `replicas` of its node, encoding pushes by `wire`; see `mpidl.relays.role.Relay`.
 
     The arithmetic of a push is done when it leaves its replica; the sum waits until all pushes in it have arrived.
-
-    Parameters
-    ----------
-    number : int
-        See `Exchanger`.
-    replicas : sequence of int
-        The replicas whose relay it is.
-    cluster : VirtualCluster
-        A cluster with virtual time.
-    wire : Wire or None
-        How pushes are encoded. None: not at all.
     """
 
     def __init__(
@@ -79,9 +68,14 @@ class VirtualRelay(Exchanger):
         self._window = BatchingWindow(self._now, len(replicas))
         self._sums: deque[Sum] = deque()
         self._changed = Signal(cluster.environment)
-        # When it has added up all that has come.
+        # The time at which all arrived pushes have been added.
         self._free = self._now
         cluster.environment.process(self._live())
+
+    @staticmethod
+    def assign(nodes: Sequence[int], servers: int, partitions: int) -> Roles:
+        """Return the role of each rank, given its node."""
+        return assign(nodes, servers, partitions, relay=True)
 
     @property
     def _now(self) -> float:
@@ -93,7 +87,7 @@ class VirtualRelay(Exchanger):
         self._changed.announce()
 
     def joins(self, replica: int) -> None:
-        """Expect pushes of a replica that begins anew."""
+        """Expect pushes of a replica that has returned."""
         self._window.joins(self._workers[replica], self._now)
 
     def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
@@ -123,7 +117,7 @@ class VirtualRelay(Exchanger):
         self._traffic.expect(gathered, gathered.fetched, gathered.portions)
 
     def _arrive(self, gathered: Sum, replica: int, size: int) -> Process:
-        """Let a push pass, while the relay adds up what has come, one push after the other."""
+        """Carry a push to the relay, which adds up one push after the other."""
         yield from self._machines.tell(replica)
         self._free = max(self._free, self._now) + self._machines.copying(size)
         yield self._cluster.environment.timeout(self._free - self._now)
@@ -134,7 +128,7 @@ class VirtualRelay(Exchanger):
         yield gathered.applied
 
     def fetch(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
-        """Copy what the relay fetched last into a replica's vector; return the shards' clocks of then."""
+        """Copy the last fetched parameters into the vector of a replica; return the clocks of the shards at that fetch."""
         np.copyto(vector, self._shown)
         clocks = self.fetched
         yield from self._machines.share(replica.number, vector.nbytes)
@@ -148,7 +142,7 @@ class VirtualRelay(Exchanger):
             yield from self._exchange(self._sums.popleft())
 
     def _gather(self, gathered: Sum) -> Process:
-        """Wait for more pushes as long as it is worth it, and then for those that have begun."""
+        """Wait for more pushes until the deadline of the batching window, and then for those that have begun."""
         while not gathered.closed:
             if gathered.missing == gathered.pushes:
                 yield self._changed.next
@@ -179,18 +173,3 @@ class VirtualRelay(Exchanger):
         behind = self._sums[0].workers if self._sums else set[int]()
         self._window.exchanged(gathered.workers - behind, self._now - started, self._now)
         self._traffic.updated.announce()
-
-
-@dataclass(frozen=True)
-class VirtualRelays:
-    """The relays of a virtual cluster."""
-
-    def assign(self, nodes: Sequence[int], servers: int, partitions: int) -> Roles:
-        """Return the role of each rank, given its node."""
-        return assign(nodes, servers, partitions, relay=True)
-
-    def make(
-        self, number: int, replicas: Sequence[int], cluster: VirtualCluster, traffic: Traffic, wire: Wire | None
-    ) -> VirtualRelay:
-        """Return relay `number`, which exchanges for `replicas`."""
-        return VirtualRelay(number, replicas, cluster, traffic, wire)

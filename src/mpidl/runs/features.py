@@ -11,4 +11,4 @@ __all__ = ["intermediaries", "virtual_intermediaries"]
 
 def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
     """Return the intermediaries of a virtual cluster, if the topology has any."""
-    return intermediaries.VirtualRelays() if topology.relay else None
+    return intermediaries.VirtualRelay if topology.relay else None

@@ -114,7 +114,7 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
     moved: Counter[str] = Counter()
     for each in cut.traffic(job.config.data.batch):
         moved[each.name] += sum(each.sent) * job.dtype.itemsize
-    rows = [{"layer": step.name, "how": step.how, "moved": moved.pop(step.name, 0)} for step in cut.steps]
+    rows = [{"layer": step.name, "how": step.cut, "moved": moved.pop(step.name, 0)} for step in cut.steps]
     return [*rows, *({"layer": name, "how": "samples", "moved": nbytes} for name, nbytes in moved.items())]
 
 

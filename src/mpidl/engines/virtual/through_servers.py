@@ -24,7 +24,7 @@ class Intermediary(Protocol):
         """Expect no more pushes of a replica."""
 
     def joins(self, replica: int) -> None:
-        """Expect pushes of a replica that begins anew."""
+        """Expect pushes of a replica that has returned."""
 
     def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
         """Take a push, and return a process that ends when the servers have applied it."""
@@ -46,7 +46,7 @@ class ThroughServers(RequestHandler):
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
         if (machines := cluster.machines) is not None and (between := machines.intermediaries) is not None:
             for number, served in enumerate(machines.served, machines.replicas):
-                made: Intermediary = between.make(number, served, cluster, self._traffic, self._wire)
+                made: Intermediary = between(number, served, cluster, self._traffic, self._wire)
                 self._intermediaries |= dict.fromkeys(served, made)
 
     def remove_replica(self, replica: VirtualReplica) -> Process:

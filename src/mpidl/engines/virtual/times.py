@@ -154,7 +154,7 @@ class Intermediaries(Protocol):
         """Return the role of each rank, given its node."""
         ...
 
-    def make(self, number: int, replicas: Sequence[int], cluster: Any, traffic: Any, wire: Wire | None) -> Any:
+    def __call__(self, number: int, replicas: Sequence[int], cluster: Any, traffic: Any, wire: Wire | None) -> Any:
         """Return intermediary `number` of a virtual cluster, which exchanges for `replicas`, with its traffic."""
         ...
 
