@@ -128,7 +128,7 @@ class VirtualRelay(Exchanger):
         yield gathered.applied
 
     def fetch(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
-        """Copy the last fetched parameters into the vector of a replica; return the clocks of the shards at that fetch."""
+        """Copy the parameters fetched last into a vector of a replica; return the clocks of the shards at that time."""
         np.copyto(vector, self._shown)
         clocks = self.fetched
         yield from self._machines.share(replica.number, vector.nbytes)
