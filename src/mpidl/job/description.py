@@ -54,3 +54,8 @@ def of_samples(dataset: Dataset) -> dict[str, str]:
         **own,
         "data: checksum of the test samples": dataset.test.checksum(),
     }
+
+
+def accuracy_name(model: CompleteModel, dataset: Dataset) -> str:
+    """Return the name of a model's share of correct samples."""
+    return model.accuracy_name(several_labels=dataset.classes is None)

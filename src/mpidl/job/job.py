@@ -28,7 +28,6 @@ from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.parameters import Layout, Range
 from mpidl.paths import user_path
-from mpidl.rules import Rule
 from mpidl.storage.checkpoint import Checkpoint
 
 
@@ -116,14 +115,10 @@ class Job:
         return self.config.algorithm
 
     @property
-    def rule(self) -> Rule | None:
-        """The shards' rule; None where the algorithm leaves no choice of rule."""
-        return self.config.rule
-
-    @property
     def states(self) -> tuple[str, ...]:
         """Names of the vectors that a shard keeps beside the parameters: its rule's state and the algorithm's."""
-        return (*(() if self.rule is None else self.rule.states), *self.algorithm.vectors())
+        rule = self.config.rule
+        return (*(() if rule is None else rule.states), *self.algorithm.vectors())
 
     @property
     def dtype(self) -> np.dtype:
@@ -141,11 +136,6 @@ class Job:
         """The splits that the model is evaluated on by their names: the first after each epoch, all at the end."""
         splits = {"validation": self.dataset.validation, "test": self.dataset.test}
         return {name: split for name, split in splits.items() if split is not None}
-
-    @property
-    def accuracy_name(self) -> str:
-        """The name of the model's share of correct samples."""
-        return self.original.accuracy_name(several_labels=self.dataset.classes is None)
 
     @property
     def resumes(self) -> bool:

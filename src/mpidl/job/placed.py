@@ -85,7 +85,7 @@ class PlacedJob:
     @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule with its groups of parameters and, unless replicas have rates of their own, its schedule."""
-        rule = self.job.rule
+        rule = self.job.config.rule
         if self.job.algorithm.outer:
             frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
             return ScheduledRule(rule, statistics=self.statistics, segments=frozen)

@@ -55,12 +55,12 @@ def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
         sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        for rule in {Sgd(), job.rule or Sgd()}:
+        for rule in {Sgd(), job.config.rule or Sgd()}:
             for segments in _forms(placed):
                 rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
     elif not isinstance(job.algorithm, Coordinated):  # `Vectors.rehearse` compiles a coordinator's operations.
         for segments in _forms(placed):
-            scheduled = ScheduledRule(job.rule, segments=segments)
+            scheduled = ScheduledRule(job.config.rule, segments=segments)
             rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
+from mpidl.job.description import accuracy_name
 from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
@@ -63,7 +64,7 @@ class Reporter:
                 title,
                 total / self._samples_per_epoch,
                 self._samples_per_epoch,
-                job.accuracy_name,
+                accuracy_name(job.original, job.dataset),
                 next(iter(job.evaluated)),
             )
         )
@@ -273,7 +274,7 @@ class Reporter:
             "stopped": stopped,
             **_best(best),
             **self._losses,
-            "accuracy_name": self._job.accuracy_name,
+            "accuracy_name": accuracy_name(self._job.original, self._job.dataset),
             **counts(totals),
             "failures": 0,
             "recoveries": 0,

@@ -11,6 +11,7 @@ from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Source, opened
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.description import accuracy_name
 from mpidl.job.job import Job
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
@@ -106,7 +107,7 @@ def evaluate(
         "epoch": position.epoch,
         "samples": position.samples,
         **known(named(figures, sums)),
-        "accuracy_name": job.accuracy_name,
+        "accuracy_name": accuracy_name(job.original, job.dataset),
     }
 
 

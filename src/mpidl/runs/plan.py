@@ -91,7 +91,7 @@ def of_model(job: Job) -> dict[str, Any]:
     result: dict[str, Any] = {
         "name": job.config.run.name,
         "algorithm": job.config.algorithm.name,
-        "rule": None if job.rule is None else job.rule.name,
+        "rule": None if job.config.rule is None else job.config.rule.name,
         "dtype": job.dtype.name,
         "batch": batch,
         "parameters": parameters,

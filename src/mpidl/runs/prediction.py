@@ -148,7 +148,7 @@ class _NoData(Split):
 def _shard(job: Job, algorithm: Algorithm, range: Range, replicas: int) -> Shard:
     parameters = np.zeros(range.size, np.float32)
     state = {name: np.zeros_like(parameters) for name in algorithm.vectors()}
-    rule = ScheduledRule(None if job.rule is None else Sgd())
+    rule = ScheduledRule(None if job.config.rule is None else Sgd())
     return Shard(range, parameters, rule, algorithm.shard_policy(replicas), range.size, state=state)
 
 
