@@ -6,8 +6,8 @@ from counting import CASES
 
 from mpidl.config import load
 from mpidl.job.build import build
+from mpidl.job.fill import held_shards
 from mpidl.job.placed import place
-from mpidl.job.slices import held_shards
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -6,11 +6,10 @@ import pytest
 from mpidl.config import from_dict
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.fill import fill
+from mpidl.job.fill import fill, held_shards, own_segments
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.planning import cut
-from mpidl.job.slices import held_shards, own_segments
 from mpidl.parameters import Range, moves
 from mpidl.partition.threads import run
 

@@ -6,8 +6,8 @@ import pytest
 import mpidl
 from mpidl.config import from_dict, load
 from mpidl.job.build import build
+from mpidl.job.fill import own_segments
 from mpidl.job.placed import place
-from mpidl.job.slices import own_segments
 from mpidl.nn import Group
 from mpidl.parameters import Range
 from mpidl.rules.segments import Segment

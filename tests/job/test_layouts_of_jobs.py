@@ -11,13 +11,12 @@ import mpidl
 from cut_layouts import cut_layouts, in_layout
 from mpidl.config import from_dict
 from mpidl.job.build import build
-from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.checkpoints import Checkpoints, restore
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
-from mpidl.job.restoring import restore
 from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, shards
 from mpidl.runs.start import run

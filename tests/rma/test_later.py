@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.rma.later import Later
+from mpidl.rma.requests import Later
 
 RANKS, COUNTERS = [3, 5, 6, 8, 11], 3
 asking = st.tuples(st.sampled_from(RANKS), st.integers(0, COUNTERS - 1), st.integers(0, 4))

@@ -10,10 +10,9 @@ from mpidl.config import from_dict
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Jitter
 from mpidl.job.build import build
-from mpidl.job.fill import fill
+from mpidl.job.fill import fill, shards_of
 from mpidl.job.local_model import local_model, replica_state
 from mpidl.job.placed import place
-from mpidl.job.slices import shards_of
 from mpidl.runs import prediction
 from mpidl.runs.prediction import predict
 from mpidl.shards.shard import CHUNK_BYTES

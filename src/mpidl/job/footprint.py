@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from mpidl.algorithms import Exchange
 from mpidl.errors import UsageError
+from mpidl.job.fill import held_shards
 from mpidl.job.placed import PlacedJob
-from mpidl.job.slices import held_shards
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import activation_bytes
 from mpidl.nn.evaluation import BATCH

@@ -10,9 +10,9 @@ from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
+from mpidl.job.fill import own_fragments, own_segments, own_statistics
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
-from mpidl.job.slices import own_fragments, own_segments, own_statistics
 from mpidl.nn import Network
 from mpidl.nn.capabilities import Movable
 from mpidl.nn.groups import Penalised, frozen_names

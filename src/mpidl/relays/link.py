@@ -12,11 +12,11 @@ from mpidl.parameters.ranges import Range
 from mpidl.relays.routes import RelayedRoutes
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch, take_answers
+from mpidl.rma.fetches import ShardReader
 from mpidl.rma.inboxes import ForwardingInbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
-from mpidl.rma.reading import ShardReader
 from mpidl.rma.reports import ForwardedReports
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.shown import ShownShards

@@ -12,12 +12,11 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.parameters.ranges import Range
-from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
+from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff, crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.regions import regions
-from mpidl.rma.scheduling import crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory

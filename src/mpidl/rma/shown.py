@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpidl.rma.reading import regions
+from mpidl.rma.fetches import regions
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import ShardClock
 

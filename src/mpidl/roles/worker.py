@@ -22,12 +22,11 @@ from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.servers.encodings import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
-from mpidl.job.fill import fill
+from mpidl.job.checkpoints import load_buffers, replica_position
+from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
-from mpidl.job.restoring import load_buffers, replica_position
-from mpidl.job.slices import own_statistics
 from mpidl.metrics.figures import Figures
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Held, Range, split

@@ -11,12 +11,12 @@ from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Source, opened
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.checkpoints import restore
 from mpidl.job.description import accuracy_name
 from mpidl.job.job import Job
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.rehearsal import count_outputs
-from mpidl.job.restoring import restore
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.evaluation import evaluate_split

@@ -14,17 +14,15 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.checkpoints import Checkpoints, identify, load_buffers, replica_position
 from mpidl.job.description import of_data, of_samples
-from mpidl.job.fill import fill
+from mpidl.job.fill import fill, held_shards, shards_of
 from mpidl.job.footprint import check_memory, in_one_process
 from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel, local_model, replica_state
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
-from mpidl.job.restoring import identify, load_buffers, replica_position
-from mpidl.job.slices import held_shards, shards_of
 from mpidl.metrics.figures import Figures, named
 from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range

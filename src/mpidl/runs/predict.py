@@ -16,8 +16,8 @@ from mpidl.data.preprocessing import Normalisation, Normalised
 from mpidl.data.unlabelled import open_inputs
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model
+from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
-from mpidl.job.restoring import restore
 from mpidl.nn.evaluation import BATCH
 from mpidl.nn.model import CompleteModel
 from mpidl.paths import check_new, user_path, whole

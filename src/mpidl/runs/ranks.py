@@ -13,6 +13,7 @@ from mpidl.config import Config
 from mpidl.data import CachedSplit
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.checkpoints import identify
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.footprint import capacity_of, check_memory, footprints
 from mpidl.job.job import Job
@@ -21,7 +22,6 @@ from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
-from mpidl.job.restoring import identify
 from mpidl.metrics.figures import Figures
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section

@@ -14,8 +14,8 @@ from mpidl.data import Dataset, Source, opened
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, kind_of, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
-from mpidl.job.restoring import restore
 from mpidl.launch import environment
 from mpidl.launch.output import tell_once
 from mpidl.launch.signals import held
