@@ -31,8 +31,8 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.launch import environment
 from mpidl.nn import Dense, Layer, LocallyConnected2d, Network
-from mpidl.nn.build import layer_from_section
 from mpidl.nn.graph import Graph
+from mpidl.nn.network import layer_from_section
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan

@@ -25,6 +25,6 @@ from .rules import Sgd as Sgd
 from .runs.evaluate import evaluate as evaluate
 from .runs.load import load as load
 from .runs.train import train as train
-from .storage.trained import Trained as Trained
+from .storage.checkpoints import Trained as Trained
 
 __version__: str

@@ -12,7 +12,7 @@ import pytest
 from own_data import Log, Noise, Numbers, Rows, as_batch, elements, join, not_a_batch, nothing, words
 
 from mpidl.data import Augmentation, Indexed, Normalisation, augmented, normalised
-from mpidl.data.batch_maker import collate, leaves
+from mpidl.data.batch import collate, leaves
 from mpidl.data.dataset import opened
 from mpidl.errors import MpidlError, UsageError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.nn.kernels.cpu.minimal_filtering import (
+from mpidl.nn.kernels.cpu.winograd import (
     DATA,
     DATA_ADJOINT,
     FORMULAS,

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mpidl.nn.kernels.cuda.products import matmul
+from mpidl.nn.kernels.cuda import matmul
 
 RANDOM = np.random.default_rng(5)
 

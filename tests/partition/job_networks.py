@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from mpidl.nn.build import layer_from_section
+from mpidl.nn.network import layer_from_section
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SHAPES = {"digits": (8, 8), "idx": (28, 28), "cifar10": (32, 32, 3)}

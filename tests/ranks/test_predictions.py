@@ -6,7 +6,7 @@ import pytest
 
 from mpidl import UsageError
 from mpidl.config import from_dict
-from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import BATCH
 
 pytestmark = pytest.mark.mpi
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mpidl
-from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import BATCH
 from mpidl.runs.predict import predict
 
 LAYERS = [{"type": "dense", "units": 7, "activation": "tanh"}, {"type": "dense", "units": 10}]

@@ -13,8 +13,7 @@ from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.shards.policies import DelayCompensated, DropStale, FirstOfStep, Gather
 from mpidl.shards.scheduled_rule import ScheduledRule
-from mpidl.shards.shard import Shard
-from mpidl.shards.snapshot import Snapshot
+from mpidl.shards.shard import Shard, Snapshot
 
 
 class Served:

@@ -5,9 +5,8 @@ from saved import POSITION, save
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.storage import checkpoints
-from mpidl.storage.checkpoints import BEST, read_best, step_of, write_best
+from mpidl.storage.checkpoints import BEST, checkpoint_of, read_best, step_of, write_best
 from mpidl.storage.position import Best
-from mpidl.storage.trained import checkpoint_of
 
 
 def test_what_is_written_is_read(tmp_path):

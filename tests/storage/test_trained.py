@@ -11,10 +11,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Box, Range
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import seal
 from mpidl.storage.tensor_files import SUFFIXES, open_file, save
-from mpidl.storage.trained import checkpoint_of, read
 from mpidl.storage.writer import save_index
 from tensor_files import KINDS, NO_TORCH, POSSIBLE
 

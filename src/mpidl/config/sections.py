@@ -17,8 +17,8 @@ from mpidl.functions import check_name
 from mpidl.metrics import METRICS, Metric
 from mpidl.metrics.figures import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
-from mpidl.nn.build import layer_from_section
 from mpidl.nn.groups import Group
+from mpidl.nn.network import layer_from_section
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count, Fraction, Natural, NonNegative, Positive
 

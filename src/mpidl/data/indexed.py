@@ -11,8 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, Prepared, outside
-from mpidl.data.batch_maker import BatchMaker, leaves
+from mpidl.data.batch import Batch, BatchMaker, Prepared, leaves, outside
 from mpidl.data.dataset import PYTHON, Dataset, Split, opened
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised

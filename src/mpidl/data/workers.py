@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
-from mpidl.data.batch_maker import BatchMaker
+from mpidl.data.batch import Batch, BatchMaker
 from mpidl.errors import MpidlError, UsageError, raised
 
 #: Environment of workers: they have a core each, and a script that imports MPI must not initialise it there.

@@ -12,8 +12,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch, seed_of_batch
 from mpidl.errors import UsageError
-from mpidl.jax.model import JaxModel, figures
-from mpidl.jax.tree import Tree
+from mpidl.jax.model import JaxModel, Tree, figures
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.schedules import MicroBatch

@@ -12,7 +12,7 @@ from mpidl.job.fill import held_shards
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import activation_bytes
-from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions

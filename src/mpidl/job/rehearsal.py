@@ -21,7 +21,7 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
-from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment

@@ -2,7 +2,6 @@
 
 from mpidl.nn.activations import ACTIVATIONS
 from mpidl.nn.adaptation import adapt
-from mpidl.nn.build import from_config
 from mpidl.nn.groups import Group
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers import (
@@ -26,7 +25,7 @@ from mpidl.nn.layers import (
 )
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, Regularisation, SoftmaxCrossEntropy
 from mpidl.nn.model import CompleteModel, Model
-from mpidl.nn.network import Network
+from mpidl.nn.network import Network, from_config
 
 __all__ = [
     "ACTIVATIONS",

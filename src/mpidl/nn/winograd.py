@@ -16,7 +16,7 @@ import numpy as np
 
 from mpidl.nn.kernels.cpu import winograd as kernels
 from mpidl.nn.kernels.cpu.matrices import matmul
-from mpidl.nn.kernels.cpu.minimal_filtering import DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT, POINTS, STEP
+from mpidl.nn.kernels.cpu.winograd import DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT, POINTS, STEP
 from mpidl.nn.layers.workspace import Buffer, Workspace
 from mpidl.nn.sliding_windows import SlidingWindows
 from mpidl.parameters.ranges import Range

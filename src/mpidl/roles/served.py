@@ -11,8 +11,7 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
-from mpidl.shards.shard import Shard
-from mpidl.shards.snapshot import Snapshot
+from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PARAMETERS, PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard

@@ -28,7 +28,7 @@ from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.metrics.figures import Figures
-from mpidl.nn.evaluation import evaluate_split
+from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Held, Range, split
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role

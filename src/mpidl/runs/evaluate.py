@@ -19,11 +19,9 @@ from mpidl.job.placed import place
 from mpidl.job.rehearsal import count_outputs
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, known, named
-from mpidl.nn.evaluation import evaluate_split
-from mpidl.nn.model import Model, Module
+from mpidl.nn.model import Model, Module, evaluate_split
 from mpidl.schema import keys
-from mpidl.storage.checkpoints import steps
-from mpidl.storage.trained import checkpoint_of
+from mpidl.storage.checkpoints import checkpoint_of, steps
 
 #: Keys of ``[run]`` by which evaluations end a run.
 ENDING = ("target", "patience")

@@ -10,8 +10,8 @@ from mpidl.nn.onnx import to_onnx
 from mpidl.paths import check_new
 from mpidl.runs.load import network_of
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.tensor_files import SUFFIXES, save
-from mpidl.storage.trained import checkpoint_of, read
 
 #: The suffix of a file of each format.
 FORMATS = {kind: suffixes[0] for kind, suffixes in SUFFIXES.items()} | {"onnx": ".onnx"}

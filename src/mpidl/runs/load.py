@@ -12,7 +12,7 @@ from mpidl.nn import Network
 from mpidl.parameters import Range
 from mpidl.schema import build
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.trained import Trained, checkpoint_of, read
+from mpidl.storage.checkpoints import Trained, checkpoint_of, read
 
 
 def load(run: str | Path, step: int | str | None = None) -> Network | Trained:

@@ -24,7 +24,7 @@ from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
 from mpidl.metrics.figures import Figures, named
-from mpidl.nn.evaluation import evaluate_split
+from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter

@@ -18,14 +18,13 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build_model
 from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
-from mpidl.nn.evaluation import BATCH
-from mpidl.nn.model import CompleteModel
+from mpidl.nn.model import BATCH, CompleteModel
 from mpidl.paths import check_new, user_path, whole
 from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together
 from mpidl.runs.evaluate import config_of
 from mpidl.runs.load import network_of
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.trained import checkpoint_of
+from mpidl.storage.checkpoints import checkpoint_of
 
 #: Words for the splits of a run's own data.
 SPLITS = ("train", "validation", "test")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from itertools import count, takewhile
+from collections.abc import Sequence
+from itertools import count, product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,85 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpidl.errors import UsageError
-from mpidl.parameters import Layout, Range
-from mpidl.storage.files import (
-    INDEX,
-    LAYOUT,
-    datasets,
-    decoded_layout,
-    describe,
-    readable,
-    replica_file,
-    shard_file,
-)
+from mpidl.errors import MpidlError, UsageError
+from mpidl.parameters import Layout, Move, Range, merged, moves, strides
+from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
 from mpidl.storage.position import Position
-from mpidl.storage.vectors import SavedVectors
 from mpidl.version import VERSION
+
+
+class SavedVectors:
+    """Vectors of `size` elements spread over several HDF5 files, each with one range of them in its datasets.
+
+    Without a layout, each tensor is one piece, in the model's order.
+    """
+
+    def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout | None) -> None:
+        self._paths, self._ranges = [path for path, _ in files], [range for _, range in files]
+        self._layout = layout
+        self.size = max(range.stop for range in self._ranges)
+
+    def holders(self, range: Range, layout: Layout | None = None) -> list[int]:
+        """Return the numbers of the files with parts of a range, the one with its first element first.
+
+        The range is one of the vector in `layout`, by default that of the files. Raise MpidlError if an element of the
+        range is in no file, or in two.
+        """
+        return list(self._moves(range, layout))
+
+    def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
+        """Read a range, as for `holders`, of the vector in the datasets of this name, straight into the result.
+
+        The result has shape (range.size,). Raise MpidlError if a file can't be read, or an element of the range is in
+        no file, or in two.
+        """
+        result: np.ndarray | None = None
+        for number, found in self._moves(range, layout).items():
+            path = self._paths[number]
+            with readable(path), h5py.File(path) as file:
+                dataset = file[vector]
+                if result is None:
+                    result = np.empty(range.size, dataset.dtype)
+                for move in found:
+                    _read(dataset, move, result)
+        if result is None:
+            raise MpidlError(f"{self._paths[0].parent}: has no parameters {range.start} to {range.stop}")
+        return result
+
+    def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
+        """Return the copies out of each file."""
+        old = None if layout is None else self._layout or layout.uncut
+        if layout is None or old is None or layout == old:
+            old = layout = Layout([("", (self.size,))])  # the order is the same, whatever the tensors
+        found = {number: list(moves(old, held, layout, range)) for number, held in enumerate(self._ranges)}
+        if (number := sum(move.box.size for each in found.values() for move in each)) != range.size:
+            raise MpidlError(
+                f"{self._paths[0].parent}: has {number} of the parameters {range.start} to {range.stop}, "
+                f"expected each of the {range.size} once"
+            )
+        first = {
+            number: min(move.target.start + move.box.offset(move.target.box) for move in each)
+            for number, each in found.items()
+            if each
+        }
+        return {number: found[number] for number in sorted(first, key=first.__getitem__)}
+
+
+def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
+    """Copy a box out of a file."""
+    box, source, target = move
+    within = [each.start for each in box.slices(target.box)]
+    memory = h5py.h5s.create_simple(target.shape or (1,))
+    memory.select_hyperslab(tuple(within) or (0,), box.shape or (1,))
+    start = source.start + box.offset(source.box)
+    *outer, (count, stride), (block, _) = [(1, 0), *merged(box.shape, strides(source.shape))]
+    selected, operation = dataset.id.get_space(), h5py.h5s.SELECT_SET
+    for offsets in product(*(range(0, extent * distance, distance) for extent, distance in outer if distance)):
+        origin = (start + sum(offsets),)
+        selected.select_hyperslab(origin, (count,), (max(stride, block),), (block,), operation)
+        operation = h5py.h5s.SELECT_OR
+    dataset.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
+
 
 #: Groups of the index and of a replica's file, which `mpidl.nn.model.CompleteModel` describes.
 CONSTANTS, BUFFERS = "constants", "buffers"

@@ -17,8 +17,8 @@ from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import checkpoint_of
 from mpidl.storage.files import INDEX, datasets, replica_file
-from mpidl.storage.trained import checkpoint_of
 
 Shape = tuple[int, ...]
 

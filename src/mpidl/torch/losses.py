@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from mpidl.errors import UsageError, nearest, quoted
-from mpidl.nn.evaluation import correct_classes, share_of_total
+from mpidl.nn.model import correct_classes, share_of_total
 
 #: Losses of `torch.nn.functional`, by name.
 NAMES = [

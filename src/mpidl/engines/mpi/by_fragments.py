@@ -18,8 +18,7 @@ from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.worker import WorkerLink
-from mpidl.shards.shard import Shard
-from mpidl.shards.snapshot import Snapshot
+from mpidl.shards.shard import Shard, Snapshot
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Meeting, Order, Phase, State
 from mpidl.transport.status import ShardStatus
