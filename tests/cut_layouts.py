@@ -10,7 +10,7 @@ from mpidl.parameters import Box, Layout, Range
 
 @st.composite
 def cut_layouts(draw, shapes, most=4):
-    """Layouts of tensors of these shapes, each cut at most so many times at random, the pieces in any order."""
+    """Layouts of tensors of these shapes, each cut at random into a few pieces, the pieces in any order."""
     pieces = []
     for name, shape in shapes.items():
         boxes = [Box.whole(shape)]

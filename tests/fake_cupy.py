@@ -255,7 +255,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 def fake(devices: int = 1) -> ModuleType:
-    """Return a CuPy that finds so many devices; ``module.cuda.used`` lists those that were chosen,
+    """Return a CuPy that finds a number of devices; ``module.cuda.used`` lists those that were chosen,
     ``module.cuda.pinned`` the bytes of pinned memory that were asked for.
     """
 

@@ -46,7 +46,7 @@ MEMBERS = 39
 #: Files that may name an optional feature: a pattern of its words, and how many.
 FEATURES = {
     "relays": (r"relay", 12),
-    "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|TakeFinal", 8),
+    "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|GradientObserver", 8),
 }
 
 

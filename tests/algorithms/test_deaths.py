@@ -36,7 +36,7 @@ def run(lab, problem, algorithm, deaths, seed=0, bandwidth=math.inf, **options):
     bandwidth=st.sampled_from([math.inf, 200.0]),
 )
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_gradient_counts_exactly_once_whoever_dies(lab, tally, algorithm, at, away, other, seed, bandwidth):
+def test_every_gradient_counts_exactly_once_despite_deaths(lab, tally, algorithm, at, away, other, seed, bandwidth):
     model, split = tally()
     deaths = (Death(1, at, None if away is None else at + away), Death(2, other))
     engine, _, _ = run(lab, (model, split), algorithm, deaths, seed, bandwidth)

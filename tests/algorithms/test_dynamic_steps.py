@@ -19,7 +19,7 @@ def rounds(lab, problem, epochs):
     batches, order = lab.batches(problem, epochs), {0: 0.0, 1: 1.0, 2: 2.0}
     counts = (WINDOW,) * 3
     while batches:
-        # Whoever has waited longest takes the first batch.
+        # The replica that has waited longest takes the first batch.
         takes = sorted((i * SECONDS[r], order[r], r) for r in range(3) for i in range(counts[r]))
         parts = [[], [], []]
         for (_, _, r), indices in zip(takes, batches, strict=False):

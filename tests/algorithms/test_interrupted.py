@@ -1,4 +1,4 @@
-"""Runs on virtual clusters that a signal ends at any moment: whoever resumes them applies every gradient once."""
+"""Runs on virtual clusters that a signal ends at any moment: a run that resumes them applies every gradient once."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ ANY_MOMENT = settings(deadline=None, max_examples=15, suppress_health_check=[Hea
 
 
 class Interrupted(one_process.OneProcess):
-    """A run that gets a signal before so many batches have been handed out."""
+    """A run that gets a signal before a number of batches have been handed out."""
 
     def __init__(self, *arguments, batches):
         super().__init__(*arguments)

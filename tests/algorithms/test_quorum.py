@@ -143,7 +143,7 @@ def test_a_round_has_what_came_within_the_window(lab, least_squares, replicas, q
     # Nesterov's first step, from rest.
     expected = watched.start - 0.7 * (1 + 0.9) * np.mean(changes, axis=0)
     assert parameters == pytest.approx(expected, rel=1e-12)
-    # Whoever waits goes on at once.
+    # Replicas that wait go on at once.
     second = [now for now, worker, *push in watched.events[0] if worker == 0 and push][1]
     assert second == pytest.approx(ends + 4.0)
 

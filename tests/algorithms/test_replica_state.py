@@ -141,7 +141,7 @@ class Run:
 
 
 def check(make, algorithm, gaps, in_turn=True, expected=None):
-    """Stop a run after so many batches again and again, and compare it with one that was not stopped."""
+    """Stop a run after a few batches again and again, and compare it with one that was not stopped."""
     stop = None
     if expected is None:
         expected = Run(make(), algorithm).parameters

@@ -131,7 +131,7 @@ def test_it_is_the_algorithm_of_the_paper(lab, least_squares, window, stops, ove
 
 
 def test_replicas_have_the_same_values_of_a_fragment_after_each_exchange(least_squares):
-    """Without mixing, and whoever is fast or slow."""
+    """Without mixing, and whichever replica is slow."""
     values = {}
 
     class Watched(Diloco):

@@ -202,7 +202,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0, every: float =
     Raises
     ------
     TimeoutError
-        It isn't within so many seconds.
+        It isn't within `seconds`.
     """
     end = time.monotonic() + seconds
     while not condition():

@@ -73,7 +73,7 @@ def make(dataset, seed):
 
 
 def write_wide(directory: Path, size: int) -> Path:
-    """Write a job of so many parameters, with an epoch longer than it, into a directory; see `write_counting`."""
+    """Write a job of `size` parameters, with an epoch longer than it, into a directory; see `write_counting`."""
     (directory / "wide_model.py").write_text(WIDE.replace("{size}", str(size)))
     with h5py.File(directory / "wide.h5", "w") as file:
         for split, samples in (("train", 1000), ("test", 1)):

@@ -160,7 +160,7 @@ def test_portions_that_share_chunks_are_said(arrays, write_hdf5, chunk, given, n
 
 
 def write_chunked(write_hdf5, arrays, chunk):
-    """Write arrays into a file whose inputs are in chunks of so many samples."""
+    """Write arrays into a file whose inputs are in chunks of `chunk` samples."""
     import h5py
 
     path = write_hdf5({key: array for key, array in arrays.items() if key.endswith("y")})

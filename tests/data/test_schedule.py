@@ -148,7 +148,7 @@ def test_a_loader_asks_for_a_ticket_with_the_last_batch_of_a_portion_and_takes_i
         loader.next()
         calls.append((len(asked), len(taken)))
     assert calls == [(0, 1), (1, 1), (1, 2), (2, 2)]
-    # Whoever wants to know what has been taken has to wait for the ticket.
+    # A rank that asks what has been taken has to wait for the ticket.
     assert loader.unfinished() == loader.unfinished() == [(2, 0)]
     assert (len(taken), loader.tickets) == (3, 3)
     loader.next()

@@ -126,7 +126,7 @@ MATRIX = (
 def differences(
     setting: Setting, directory: Path, environment: dict[str, str], chance: random.Random, strikes: int
 ) -> list[str]:
-    """Run a job through and, beside it, with so many strikes; return what differs at the end.
+    """Run a job through and, beside it, with strikes; return what differs at the end.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def differences(
 
 
 def _run(setting: Setting, directory: Path, environment: dict[str, str], chance: random.Random, strikes: int) -> str:
-    """See a run through, with so many strikes; return what went wrong."""
+    """See a run through its strikes; return what went wrong."""
     words = ["train", setting.write(directory), "-n", 1 + setting.servers + REPLICAS]
     for left in range(strikes, -1, -1):
         before = _checkpoints(directory)[-1:]

@@ -236,7 +236,7 @@ def strike_runs(
     signals: int = 0,
     each: int = 5,
 ) -> Report:
-    """Strike runs of a case until there were so many kills and signals; return the report.
+    """Strike runs of a case until there were enough kills and signals; return the report.
 
     Parameters
     ----------

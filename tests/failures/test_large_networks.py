@@ -26,7 +26,7 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:
 
 @pytest.fixture
 def train(start, tmp_path):
-    """Train a network of two layers of so many units; return the exit code, stdout and stderr."""
+    """Train a network of two layers of `units` units; return the exit code, stdout and stderr."""
     (tmp_path / "sitecustomize.py").write_text(LIMITED)
     # Windows of shared memory are in the address space of all ranks of a node, and so are arenas of other threads.
     variables = {

@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
 
 
 def filled(job, servers):
-    """Return the shards of a job, as so many servers have them."""
+    """Return the shards of a job on a number of servers."""
     parts = shards(job.layout.size, servers)
     return [fill(job, part, np.empty(part.size, job.job.dtype), 50) for part in parts]
 

@@ -11,7 +11,7 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
 
 
 def modules_of(sizes):
-    """Return modules with a tensor of so many elements each, none of 0, and the shapes."""
+    """Return modules with a tensor of the given numbers of elements each, none of 0, and the shapes."""
     modules = [
         Module([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
     ]

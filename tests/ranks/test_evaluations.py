@@ -99,7 +99,7 @@ def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transpo
         while link.evaluation.units_taken(1) < 2:
             link.posted.look()
         time.sleep(0.1)
-        # The only unit, one ticket in vain, and one more when it is told of the evaluation that it knows.
+        # The only unit, one useless ticket, and one more when it reads the evaluation that it knows.
         assert link.evaluation.units_taken(1) <= 3
         link.evaluation.show(2, [Segment("gradient", 2, 2)])
     elif comm.rank == LATE:

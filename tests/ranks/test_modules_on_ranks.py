@@ -62,7 +62,7 @@ def test_a_deterministic_run_with_dropout_is_repeatable(comm, shared_path):
 
 
 def steps(count):
-    """Yield the batches of a run of so many steps, as tensors; a batch is a portion."""
+    """Yield the batches of a run of `steps` steps, as tensors; a batch is a portion."""
     split = mpidl.Digits().open().train
     portions = Portions(split.samples, 64, 64, 5)
     number = 0

@@ -1,4 +1,4 @@
-"""Pushes by way of a relay count once, are seen by whoever pushed them, and are in a checkpoint if before its mark.
+"""Pushes by way of a relay count once, their workers see them, and a checkpoint has them if they come before its mark.
 
 Worker w's p-th push adds p * BASE**w to every element, so that an element tells how many pushes of each it has.
 """

@@ -233,7 +233,7 @@ def test_a_relay_waits_for_who_is_due_and_no_longer(by_hand):
 def test_pushes_are_added_up_one_after_the_other_and_then_sent_together(by_hand):
     _, push, sent, received = by_hand(copy=0.1)
     first, second = push(0), push(1)
-    # Whoever comes when the relay waits for nobody any more is in the next sum.
+    # A push that comes when the relay no longer waits is in the next sum.
     assert sent(1.15) == 0
     push(0)
     assert [sent(1.19), sent(1.21)] == [0, 1]

@@ -36,7 +36,7 @@ def records(reporter):
 
 
 def totals(seconds, epochs, loss):
-    """Totals after so many epochs; `loss` is the sum over the samples in units of an epoch."""
+    """Totals after a number of epochs; `loss` is the sum over the samples in units of an epoch."""
     now = 1000.0 + seconds
     return Totals(
         now=now,

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     ("longest", "slept"), [(math.inf, 0.005), (1.0, 0.005), (0.001, 0.001), (0.0, 0.0), (-1.0, 0.0)]
 )
-def test_a_pause_is_no_longer_than_whoever_waits_wants(longest, slept):
+def test_a_pause_is_no_longer_than_asked(longest, slept):
     from mpidl.rma.backoff import Backoff
 
     found = []

@@ -1,4 +1,4 @@
-"""Whoever owns MPI objects frees them once, as a context manager too, and is of no use afterwards."""
+"""Owners of MPI objects free them once, also as context managers, and can't be used afterwards."""
 
 import numpy as np
 import pytest

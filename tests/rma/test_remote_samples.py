@@ -1,4 +1,4 @@
-"""Samples in the memory of several nodes: whoever asks gets them, whatever the rank that has them does."""
+"""Samples in the memory of several nodes: ranks that ask get them, whatever the rank that has them does."""
 
 import contextlib
 import time

@@ -61,7 +61,7 @@ class Served:
 
     def _push(self, worker, number, arrived, lag):
         if not arrived:
-            # Whoever has not marked computes with nothing that came after the snapshot.
+            # A worker that has not marked computes with nothing that came after the snapshot.
             newest = min(self.shard.clock, self._clock) if worker in self._awaited else self.shard.clock
             self._fetched[worker] = max(4, newest - lag)
         chunk = self.shard.chunks - 1 - arrived

@@ -27,7 +27,7 @@ def unsynchronised(monkeypatch):
 
 
 def written(directory, layout, servers, partitions, kept=("start", "residual")):
-    """Save a checkpoint in a layout, of a replica of so many ranks; return the tensors of its vectors by name."""
+    """Save a checkpoint in a layout, of a replica of `ranks` ranks; return the tensors of its vectors by name."""
     unfinished = scratch(directory, POSITION.step)
     tensors = {name: tensors_of(layout.shapes, start=1000 * number + 1) for number, name in enumerate((*STATES, *kept))}
     vectors = {name: in_layout(each, layout) for name, each in tensors.items()}

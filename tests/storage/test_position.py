@@ -1,4 +1,4 @@
-"""Where a checkpoint was cut: whoever goes on from there applies every sample of each epoch exactly once."""
+"""Where a checkpoint was cut: a run that goes on from there applies every sample of each epoch exactly once."""
 
 import json
 from collections import Counter

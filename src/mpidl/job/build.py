@@ -110,6 +110,6 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
 
 
 def _is_module(given: Any) -> bool:
-    """Tell whether something is a `torch.nn.Module`: whoever has one has imported PyTorch."""
+    """Tell whether something is a `torch.nn.Module`: PyTorch is imported if it is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(given, torch.nn.Module)

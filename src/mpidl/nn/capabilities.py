@@ -82,7 +82,7 @@ def activation_bytes(model: CompleteModel, samples: int) -> int | None:
     return model.activation_bytes(samples) if isinstance(model, Layered) else None
 
 
-class TakeFinal(Protocol):
+class GradientObserver(Protocol):
     """Takes the final part of a gradient."""
 
     def __call__(self, gradient: Any, start: int) -> None:
@@ -98,14 +98,14 @@ class WaitFree(Model, Protocol):
     clusters, section 3.1.
     """
 
-    def report_final(self, take: TakeFinal | None) -> None:
+    def report_final(self, take: GradientObserver | None) -> None:
         """Call `take`, if any, during `loss_and_gradient` from now on, unless the loss isn't finite.
 
         Its arguments are the vector to be returned and its first final element, which never increases.
         """
 
 
-def report_final(model: Any, take: TakeFinal | None) -> None:
+def report_final(model: Any, take: GradientObserver | None) -> None:
     """Have a model report the final parts of its gradients, if it can.
 
     A subclass that overrides `loss_and_gradient` can't, unless it overrides `report_final` too.

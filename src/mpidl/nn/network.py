@@ -12,7 +12,7 @@ from mpidl import schema
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn import kernels
-from mpidl.nn.capabilities import LayerSummary, TakeFinal
+from mpidl.nn.capabilities import GradientObserver, LayerSummary
 from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
 from mpidl.nn.layers import LAYERS
 from mpidl.nn.layers.layer import Layer
@@ -90,7 +90,7 @@ class Network(CompleteModel):
         self.freeze(())
         self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
         self._number = 0
-        self._take_final: TakeFinal | None = None
+        self._observer: GradientObserver | None = None
         inputs = Value(self.input_shape, inputs=Box.whole(self.input_shape))
         values = [inputs, *map(Value, graph.shapes[1:]), inputs._replace(as_is=True)]
         operands = [(len(layers) + 1,) if self.takes_as_is(i) else each for i, each in enumerate(graph.operands)]
@@ -204,7 +204,7 @@ class Network(CompleteModel):
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
         loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
-        take = self._take_final if isfinite(loss) else None
+        take = self._observer if isfinite(loss) else None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
             work.calls[index].backward()
@@ -216,9 +216,9 @@ class Network(CompleteModel):
         self.regularisation.clip_norm(self._trained, gradient, squared_norm)
         return loss, gradient
 
-    def report_final(self, take: TakeFinal | None) -> None:
+    def report_final(self, take: GradientObserver | None) -> None:
         """Report layer by layer; nothing on a GPU, or where the norm of the whole gradient is clipped."""
-        self._take_final = take if self.regularisation.clip is None and self.xp is np else None
+        self._observer = take if self.regularisation.clip is None and self.xp is np else None
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the evaluation of a batch as of `loss_and_gradient`."""

@@ -42,7 +42,7 @@ class Monitor:
         self._ordered: _Found | None = None
 
     def evaluated(self, value: float, epoch: float) -> None:
-        """Compare an evaluation after so many epochs with those before."""
+        """Compare an evaluation after `epoch` epochs with those before."""
         if self._goal.better(value, self._top.value):
             self._top = _Found(value, epoch)
             if self._goal.keeps_best:
@@ -67,7 +67,7 @@ class Monitor:
         return self.best
 
     def exhausted(self, epoch: float) -> str | None:
-        """Return, as text, why the run ends for want of better evaluations after so many epochs; None if it doesn't."""
+        """Return why the run ends after `epoch` epochs for want of better evaluations; None if it doesn't."""
         patience = self._goal.patience
         if patience is None or epoch - self._top.epoch < patience:
             return None

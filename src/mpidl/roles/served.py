@@ -98,7 +98,7 @@ class ServedShard:
         self._turn += 1
         worked = False
         for i in range(len(ready)):
-            # Whoever comes first in one round comes last in another.
+            # The worker that comes first in one round comes last in another.
             worker = ready[(i + self._turn) % len(ready)]
             for message in self._inbox.drain(worker, GROUP):
                 self._apply(message)

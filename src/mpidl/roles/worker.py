@@ -190,7 +190,7 @@ class Worker(Role):
             time.sleep(self._link.reports.interval(LOOK_EVERY))
 
     def delay(self, seconds: float) -> float:
-        """Return how long to sleep after a gradient that took so many seconds."""
+        """Return how long to sleep after a gradient that took `seconds`."""
         return self._delay(seconds)
 
     def epoch_over(self, epoch: int) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.capabilities import TakeFinal
+from mpidl.nn.capabilities import GradientObserver
 from mpidl.torch.calls import Calls, pieces
 from mpidl.torch.vector import Vector
 
@@ -31,7 +31,7 @@ class BackwardProgress:
         self._done: list[bool] = []
         self._final = self._passes = 0
         self._watching = False
-        self.take: TakeFinal | None = None
+        self.take: GradientObserver | None = None
         self._takes = False
 
     def begin(self, loss: torch.Tensor) -> None:

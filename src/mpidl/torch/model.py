@@ -12,7 +12,7 @@ import torch
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
-from mpidl.nn.capabilities import TakeFinal
+from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.torch import losses
 from mpidl.torch.calls import Calls, Tensors
@@ -153,7 +153,7 @@ class TorchModel(CompleteModel):
             )
         return loss, self._vector.gradient
 
-    def report_final(self, take: TakeFinal | None) -> None:
+    def report_final(self, take: GradientObserver | None) -> None:
         """Report parameter by parameter, for undivided batches on the CPU."""
         self._gradients.progress.take = take
 
