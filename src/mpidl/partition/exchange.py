@@ -15,19 +15,19 @@ from mpidl.partition.transfer import Summand, Transfer
 
 
 class Arrival(NamedTuple):
-    """The handling of a message from one rank.
+    """The handling of the values from one rank.
 
     Attributes
     ----------
-    wait : callable
-        Waits for the message.
     copies, additions : list of (array, array)
         Parts of the target, each with the values to copy or to add to it.
+    wait : callable
+        Waits for the message, if there is one.
     """
 
-    wait: Callable[[], Any]
     copies: list[tuple[Any, Any]]
     additions: list[tuple[Any, Any]]
+    wait: Callable[[], Any] = lambda: None
 
 
 class Memory:
@@ -172,7 +172,7 @@ class Exchange:
         )
         # No lower rank gives the elements of copies: they needn't wait.
         self._own += copies
-        self._arrivals.append(Arrival(_at_once, [], additions))
+        self._arrivals.append(Arrival([], additions))
 
     def _receive(self, giver: int, summands: list[Summand], target: _Held) -> None:
         copies, additions = [], []
@@ -189,7 +189,7 @@ class Exchange:
                 additions += [(_view(box, target), _view(box, packed)) for box in each.added]
         message = self._group.receive(giver, array, self._tag)
         self._receives.append(message)
-        self._arrivals.append(Arrival(_then_upload(self._xp, message.wait, uploads), copies, additions))
+        self._arrivals.append(Arrival(copies, additions, _then_upload(self._xp, message.wait, uploads)))
 
     def _packed(
         self, other: int, sends: bool, views: list[Any], staged: list[tuple[np.ndarray, Any]]
@@ -235,7 +235,3 @@ def _then_upload(xp: Any, wait: Callable[[], Any], uploads: list[tuple[np.ndarra
         xp.cuda.get_current_stream().synchronize()
 
     return both
-
-
-def _at_once() -> None:
-    pass

@@ -21,12 +21,12 @@ class Message(NamedTuple):
     wait : callable
         Wait for the end; return at once if it hasn't been started again.
     free : callable
-        Free it; not between `start` and `wait`.
+        Free it; not between `start` and `wait`. By default there is nothing to free.
     """
 
     start: Callable[[], Any]
     wait: Callable[[], Any]
-    free: Callable[[], Any]
+    free: Callable[[], Any] = lambda: None
 
 
 class Group(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.group import Group, Message
 from mpidl.partition.schedules import Backward, BackwardInputs, BackwardWeights, Forward, MicroBatch, Pipeline
-from mpidl.partition.sections import Sections
+from mpidl.partition.sections import BackwardPart, Sections, Stage
 
 #: Maximum number of axes of an array.
 AXES = 15
@@ -94,58 +94,6 @@ class Receiver:
 
 #: Tags of values, gradients, outputs and figures; the next ones are those of their shapes.
 VALUES, GRADIENTS, OUTPUTS, FIGURES = 0, 2, 4, 6
-
-#: The gradients that a backward pass computes.
-BackwardPart = Literal["both", "inputs", "weights"]
-
-
-class Stage(Protocol):
-    """The modules of one stage, as their framework computes them.
-
-    They have the members of a `CompleteModel` below, for their own tensors.
-    """
-
-    parameters: Any
-
-    def freeze(self, names: Sequence[str]) -> None: ...
-
-    def constants(self) -> Mapping[str, np.ndarray]: ...
-
-    def buffers(self) -> Mapping[str, np.ndarray]: ...
-
-    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None: ...
-
-    def begin(self, batch: Batch) -> None:
-        """Prepare for the gradient of a minibatch."""
-
-    def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
-        """Return the outputs (n, ...), optionally on the last stage, and keep what the backward pass needs."""
-        ...
-
-    def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
-        """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
-        ...
-
-    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
-        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
-
-        `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
-        """
-        ...
-
-    def end(self) -> Any:
-        """Return the gradient (slice.size,)."""
-
-    def test(self, inputs: Any) -> Any:
-        """Return the outputs in evaluation mode."""
-
-    def host(self, outputs: Any) -> np.ndarray:
-        """Return the outputs of `test` as an array (n, ...) of the model's dtype."""
-        ...
-
-    def judge(self, batch: Batch, outputs: Any) -> Evaluation:
-        """Evaluate the last stage's outputs."""
-        ...
 
 
 class Section(CompleteModel):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+
+from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.nn.capabilities import Staged
-from mpidl.nn.model import CompleteModel
+from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.cutting import balanced
+from mpidl.partition.schedules import MicroBatch
 
 
 class Module(NamedTuple):
@@ -61,6 +65,59 @@ class Sections:
     def stages(self) -> int:
         """Number of stages: one per rank."""
         return len(self.runs)
+
+
+#: The gradients that a backward pass computes.
+BackwardPart = Literal["both", "inputs", "weights"]
+
+
+class Stage(Protocol):
+    """The modules of one stage, as their framework computes them.
+
+    They have the members of a `CompleteModel` below, for their own tensors.
+    """
+
+    parameters: Any
+
+    def freeze(self, names: Sequence[str]) -> None: ...
+
+    def constants(self) -> Mapping[str, np.ndarray]: ...
+
+    def buffers(self) -> Mapping[str, np.ndarray]: ...
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None: ...
+
+    def begin(self, batch: Batch) -> None:
+        """Prepare for the gradient of a minibatch."""
+
+    def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
+        """Return the outputs (n, ...), optionally on the last stage, and keep what the backward pass needs."""
+        ...
+
+    def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
+        """Return the mean loss of the last stage's newest outputs, times `own.share`, and keep it."""
+        ...
+
+    def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
+        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
+
+        `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
+        """
+        ...
+
+    def end(self) -> Any:
+        """Return the gradient (slice.size,)."""
+
+    def test(self, inputs: Any) -> Any:
+        """Return the outputs in evaluation mode."""
+
+    def host(self, outputs: Any) -> np.ndarray:
+        """Return the outputs of `test` as an array (n, ...) of the model's dtype."""
+        ...
+
+    def judge(self, batch: Batch, outputs: Any) -> Evaluation:
+        """Evaluate the last stage's outputs."""
+        ...
 
 
 def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None = None) -> Sections:

@@ -80,7 +80,7 @@ class ThreadGroup(Group):
             with common.changed:
                 common.wait(lambda: channel.copied >= last)
 
-        return Message(start, wait, _nothing)
+        return Message(start, wait)
 
     def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
         common, channel = self._common, self._channel(source, self.rank, tag)
@@ -103,7 +103,7 @@ class ThreadGroup(Group):
                 channel.copied += 1
                 common.changed.notify_all()
 
-        return Message(start, wait, _nothing)
+        return Message(start, wait)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadGroup:
         with self._common.changed:
@@ -159,7 +159,3 @@ def run(size: int, work: Callable[[Group], Result]) -> list[Result]:
     if errors:
         raise errors[0]
     return [each.result() for each in ranks]
-
-
-def _nothing() -> None:
-    pass

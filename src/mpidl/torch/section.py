@@ -15,8 +15,7 @@ from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.section import BackwardPart
-from mpidl.partition.sections import Module, Sections, cut_into_sections
+from mpidl.partition.sections import BackwardPart, Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchStage", "sections", "stage"]
