@@ -28,17 +28,8 @@ class Backoff:
     Every `pause` enters MPI once, so that one-sided operations on this rank and messages to it make progress over
     networks without progress of their own.
 
-    Parameters
-    ----------
-    comm : MPI.Comm
-        Only probed.
-    memory : RemoteMemory
-        Served.
-    doorbells : Doorbells
-    sleep : float
-        Longest sleep in seconds.
-    spin : float
-        Seconds to spin after `reset` before the first sleep; 0 if the ranks outnumber the cores.
+    It sleeps for at most `sleep` seconds, after spinning for `spin` seconds since `reset`; 0 if the ranks outnumber the
+    cores.
     """
 
     def __init__(
@@ -70,15 +61,8 @@ class Backoff:
     def pause(self, longest: float = math.inf) -> bool:
         """Let MPI make progress and wait a moment; to be called in a loop that looks for work each time.
 
-        Parameters
-        ----------
-        longest : float
-            Most seconds to sleep; none if it is negative.
-
-        Returns
-        -------
-        bool
-            Whether this rank slept the whole time, because no rank rang.
+        Sleep for at most `longest` seconds, not at all if that is negative. Return whether this rank slept the whole
+        time, because no rank rang.
         """
         # A message may become visible only by a call that doesn't find it yet.
         if self.progress():

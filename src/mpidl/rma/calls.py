@@ -12,15 +12,7 @@ from mpidl.transport.protocol import Tag
 
 
 class Caller:
-    """The coordinator's end.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    servers : sequence of int
-        Ranks of the servers.
-    doorbells : Doorbells
-    """
+    """The coordinator's end; `servers` are the servers' ranks."""
 
     def __init__(self, comm: MPI.Intracomm, servers: Sequence[int], doorbells: Doorbells) -> None:
         self._comm, self._servers, self._doorbells = comm, servers, doorbells
@@ -52,14 +44,7 @@ class Caller:
 
 
 class Callee:
-    """A server's end.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    coordinator : int
-    doorbells : Doorbells
-    """
+    """A server's end."""
 
     def __init__(self, comm: MPI.Intracomm, coordinator: int, doorbells: Doorbells) -> None:
         self._comm, self._coordinator, self._doorbells = comm, coordinator, doorbells

@@ -20,19 +20,11 @@ TOLD_AFTER = 4
 
 
 class Posted:
-    """The reports of other ranks.
+    """The status that other ranks posted last, as structured arrays, and workers' sums; up to date after `look`.
 
-    Parameters
-    ----------
-    shared : SharedState
-
-    Attributes
-    ----------
-    workers, servers, intermediaries : structured array
-        The status last posted by each worker, by the holder of each shard, and by each other rank that pushes, of
-        `protocol.WORKER_STATUS` and `SERVER_STATUS`; up to date after `look`.
-    sums : array (workers, sums) of float64
-        The sums over its part of an evaluation that each worker posted last; up to date after `look`.
+    Workers have a row of `protocol.WORKER_STATUS` each, as have other ranks that push (`intermediaries`); the holder of
+    each shard has one of `SERVER_STATUS`. `sums`, float64 of shape (workers, sums), are those over each worker's part
+    of an evaluation.
     """
 
     def __init__(self, shared: SharedState) -> None:
@@ -93,12 +85,7 @@ class _Numbers:
 
 
 class IssuedTickets:
-    """The coordinator's access to the counter of tickets.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """The coordinator's access to the counter of tickets."""
 
     def __init__(self, shared: SharedState) -> None:
         self._counter = Counter(shared.window, shared.roles.coordinator, "control", Control.TICKETS)
@@ -122,12 +109,7 @@ class IssuedTickets:
 
 
 class GivenOrders:
-    """The coordinator's orders to all other ranks.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """The coordinator's orders to all other ranks."""
 
     def __init__(self, shared: SharedState) -> None:
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
@@ -153,24 +135,7 @@ class GivenOrders:
 
 
 class CoordinatorLink:
-    """The coordinator's link.
-
-    Parameters
-    ----------
-    shared : SharedState
-
-    Attributes
-    ----------
-    posted : Posted
-    tickets : IssuedTickets
-    orders : GivenOrders
-    calls : Caller
-        Calls on the servers.
-    evaluation : ShownEvaluation
-        An evaluation that the coordinator drives.
-    holders : int
-        Number of servers.
-    """
+    """The coordinator's link: its parts, and the number of servers, `holders`."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared, self.holders = shared, len(shared.roles.servers)

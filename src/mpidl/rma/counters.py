@@ -15,15 +15,7 @@ WHOLE_GETS = MPI.get_vendor()[0] != "Intel MPI"
 class Counter:
     """One int64 of an int64 region, read and changed atomically by any rank.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    rank : int
-        The rank that holds the counter; it must keep calling MPI.
-    name : str
-        An int64 region of that rank.
-    offset : int
-        Which element of the region.
+    It is element `offset` of the region `name` of `rank`, which must keep calling MPI.
     """
 
     def __init__(self, window: RemoteMemory, rank: int, name: str, offset: int = 0) -> None:

@@ -54,24 +54,8 @@ def regions(
 class DifferenceFetch:
     """A worker's end, for one shard.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    server : int
-        Rank of the server.
-    worker : int
-        Number of this worker among those that fetch the shard.
-    copy : Differences
-        This worker's copy. A copy that has begun is sent to the server, which then follows it.
-    doorbells : Doorbells
-    shard : int
-        The shard's number.
-
-    Attributes
-    ----------
-    server : int
-    bytes : int
-        Bytes of values that have arrived.
+    `worker` is the number of this worker among those that fetch the shard. A `copy` that has begun is sent to the
+    server, which then follows it. `bytes` counts the values that have arrived.
     """
 
     def __init__(
@@ -152,21 +136,7 @@ def _flush(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> None:
 class DifferenceAnswers:
     """A server's end, for the workers that fetch one shard.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    parameters : array, shape (size,)
-        The shard's.
-    wire : Wire
-    ranks : sequence of int
-        Rank of each worker, to wake it.
-    doorbells : Doorbells
-    shard : int
-        The shard's number.
-    pending : callable
-        Returns the number of a worker's chunks that wait to be applied.
-    statistics : sequence of Range
-        The ranges of the shard that hold statistics.
+    `ranks` are the workers', to wake them. `pending` returns the number of a worker's chunks that wait to be applied.
     """
 
     def __init__(

@@ -25,12 +25,7 @@ SELECTABLE = 1024
 class Doorbells(Owner):
     """One socket for each rank of this node, in the kernel's abstract namespace (nothing to clean up on disk).
 
-    Creation is collective over `comm`.
-
-    Attributes
-    ----------
-    alone : bool
-        Whether every rank of `comm` is on this node.
+    Creation is collective over `comm`. `alone` says whether every rank of `comm` is on this node.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:

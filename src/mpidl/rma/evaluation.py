@@ -13,12 +13,7 @@ from mpidl.transport.protocol import TICKETS, Control, Notice
 
 
 class ShownEvaluation:
-    """The coordinator's notice to the workers.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """The coordinator's notice to the workers."""
 
     def __init__(self, shared: SharedState) -> None:
         self._window, self._doorbells, self._workers = shared.window, shared.doorbells, shared.workers
@@ -64,12 +59,7 @@ class ShownEvaluation:
 
 
 class Evaluation:
-    """A worker's part.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """A worker's part."""
 
     def __init__(self, shared: SharedState) -> None:
         self._window, self._coordinator, self._servers = shared.window, shared.roles.coordinator, shared.roles.servers
@@ -113,12 +103,7 @@ class Evaluation:
 
 
 class Accrued:
-    """A server's part: it shows workers the units that it has accrued.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """A server's part: it shows workers the units that it has accrued."""
 
     def __init__(self, shared: SharedState) -> None:
         self._window = shared.window

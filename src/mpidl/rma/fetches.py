@@ -17,18 +17,9 @@ from mpidl.transport.routes import Holder, Route
 class Fetches:
     """Reads parameters and clocks from where a worker's route leads.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    route : Route
-    servers : sequence of Holder
-        The servers themselves, for each shard of the slice.
-    parts : sequence of slice
-        Where each shard lies in the slice.
-    pushes : Outboxes
-        A fetch also asks how far earlier pushes have come.
-    differences : dict of int to DifferenceFetch
-        For each shard whose fetches are encoded, by its number in the slice.
+    For each shard of the worker's slice, `servers` has the server itself, and `parts` the place in the slice.
+    `differences` has the shards whose fetches are encoded, by their numbers in the slice. A fetch also asks how far
+    earlier `pushes` have come.
     """
 
     def __init__(
@@ -137,16 +128,7 @@ def regions(shard: int) -> tuple[str, str]:
 
 
 class ShardReader:
-    """Reads all shards of a slice of the vector, side by side.
-
-    Parameters
-    ----------
-    window : RemoteMemory
-    holders : sequence of Holder
-        For each shard.
-    parts : sequence of slice
-        The shard of each in the slice.
-    """
+    """Reads all shards of a slice of the vector, side by side. `parts` has the place of each shard in the slice."""
 
     def __init__(self, window: RemoteMemory, holders: Sequence[Holder], parts: Sequence[slice]) -> None:
         self._window, self._holders, self._parts = window, holders, parts

@@ -15,18 +15,7 @@ from mpidl.transport.protocol import END, MARK, Message
 
 
 class Inbox:
-    """A server's end of the rings of a shard's workers.
-
-    Parameters
-    ----------
-    window : RemoteMemory
-    geometry : MailboxGeometry
-    ranks : list of int
-        Rank of each worker, to wake it.
-    doorbells : Doorbells
-    shard : int
-        The shard's number.
-    """
+    """A server's end of the rings of a shard's workers, whose `ranks` it wakes."""
 
     def __init__(
         self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
@@ -77,10 +66,7 @@ class Inbox:
     def head(self, worker: int) -> Message:
         """Return the oldest waiting chunk of `worker`, which must have one.
 
-        Raises
-        ------
-        MpidlError
-            The chunk is not the one that must follow the last: this MPI let a counter overtake its data.
+        Raise MpidlError if it is not the one that must follow the last: this MPI let a counter overtake its data.
         """
         slots = self._geometry.slots
         slot = slots - 1 - self._taken[worker] % slots
@@ -135,13 +121,7 @@ class Inbox:
 
 
 class ForwardingInbox(Inbox):
-    """The end of a rank that takes chunks out before others apply them.
-
-    Parameters
-    ----------
-    window, geometry, ranks, doorbells, shard
-        As of `Inbox`.
-    """
+    """The end of a rank that takes chunks out before others apply them."""
 
     def __init__(
         self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0

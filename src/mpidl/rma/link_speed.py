@@ -17,11 +17,7 @@ DURATION, LEAST, MOST = 2e-3, 128 << 10, 8 << 20
 def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
     """Return the transfer chunk size in bytes; collective. Rank 0 measures the link for all.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    far : int or None
-        On rank 0: a rank that it reaches by messages, None if there is none.
+    `far` is a rank that rank 0 reaches by messages, or None if there is none.
     """
     far = comm.bcast(far)
     if far is None:
@@ -33,14 +29,10 @@ def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
 
 
 def bytes_of_piece(round_trip: float, seconds: float) -> int:
-    """Return how many bytes a piece has.
+    """Return the number of bytes of a piece.
 
-    Parameters
-    ----------
-    round_trip : float
-        Seconds from a short message to the answer.
-    seconds : float
-        Seconds from a short message to the end of a trial's bytes, on which MPI agrees by another round trip.
+    Both times begin with a short message: the `round_trip` ends with the answer, `seconds` with the end of a trial's
+    bytes, on which MPI agrees by another round trip.
     """
     speed = TRIAL / max(seconds - 2 * round_trip, seconds / 8)
     return int(min(max(LEAST, speed * (DURATION + 2 * round_trip)), MOST))

@@ -35,20 +35,10 @@ LOOKS, SLEEP = 100, 30e-6
 class MessageWindow(Owner, RemoteMemory):
     """Memory that ranks of other nodes reach by messages.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Duplicated.
-    shapes : mapping of name to (dtype, count)
-        The regions that this rank offers; other ranks may offer others.
-    mixed : bool
-        Whether ranks of a node share an MPI window. Otherwise, messages carry everything between any two ranks.
-    allocation : {"allocate", "create"}
-        The allocation of the window's memory; see `mpidl.rma.windows.Window`.
-    staging : Staging, optional
-        The transfer of vectors on a device, on a rank that has them.
-    asked_by : collection of int, optional
-        The ranks that reach its regions, besides those that share an MPI window with this one; all ranks by default.
+    `shapes` has the dtype and the count of each region that this rank offers; other ranks may offer others. If `mixed`,
+    ranks of a node share an MPI window; otherwise, messages carry everything between any two ranks. `allocation` and
+    `staging` are those of `mpidl.rma.windows.Window`. `asked_by` are the ranks that reach its regions, besides those
+    that share an MPI window with this one; all by default.
     """
 
     def __init__(

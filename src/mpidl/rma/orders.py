@@ -10,12 +10,7 @@ from mpidl.transport.protocol import ROUNDS, Control, Order
 
 
 class OwnOrders:
-    """Orders in the memory of this rank, where the coordinator writes them.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """Orders in the memory of this rank, where the coordinator writes them."""
 
     def __init__(self, shared: SharedState) -> None:
         self._numbers = shared.window.local("control")
@@ -26,14 +21,7 @@ class OwnOrders:
 
 
 class Orders:
-    """Orders in the memory of another rank: of the coordinator, or of a rank that has them from it.
-
-    Parameters
-    ----------
-    shared : SharedState
-    rank : int
-        The rank that shows them.
-    """
+    """Orders in the memory of another `rank`: of the coordinator, or of a rank that has them from it."""
 
     def __init__(self, shared: SharedState, rank: int) -> None:
         self._window, self._rank = shared.window, rank
@@ -68,11 +56,8 @@ class Orders:
     def begin_round(self, pushes: int) -> tuple[Order, int | None]:
         """Announce the number of pushes that this worker may make before it reads an order again.
 
-        Returns
-        -------
-        order : Order
-        pushes : int or None
-            Number of each worker's pushes in that order's checkpoint; None while that is not decided.
+        Return the order that it reads now, and the number of each worker's pushes in that order's checkpoint; None
+        while that is not decided.
         """
         self._begun.raise_to(pushes)
         order = self.read()

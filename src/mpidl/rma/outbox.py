@@ -19,28 +19,9 @@ from mpidl.wire import ErrorFeedback
 class Outbox:
     """Sends pushes through a worker's ring for one shard, and fetches behind them.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    server : int
-        Rank of the server.
-    worker : int
-        Index of this worker's ring.
-    geometry : MailboxGeometry
-    feedback : ErrorFeedback, optional
-        Encodes this worker's pushes to the shard. Where the geometry has a wire format but this is not given, they
-        travel as they are.
-    shard : int
-        The shard's number.
-    applied_later : bool
-        Whether the chunks that the rank of the ring consumes are applied by others, later.
-
-    Attributes
-    ----------
-    server : int
-    ring : Ring
-    bytes : int
-        Bytes of values delivered.
+    `worker` is the index of this worker's ring. `feedback` encodes its pushes; without it they travel as they are,
+    whatever the geometry's wire format. `applied_later` says whether the chunks that the rank of the ring consumes are
+    applied by others, later. `bytes` counts the values delivered.
     """
 
     def __init__(
@@ -73,14 +54,8 @@ class Outbox:
     def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `write` and publish until it is `delivered`.
 
-        Parameters
-        ----------
-        fetched : int
-            The shard's clock at the last fetch.
-        portions : (int, int)
-            The first and the last portion that the push was computed on.
-        zero_copy : bool
-            Whether the vector is unchanged until the server has been flushed after the push.
+        `fetched` is the shard's clock at the last fetch; `portions` are the first and the last one that the push was
+        computed on. If `zero_copy`, the vector is unchanged until the server has been flushed after the push.
         """
         self._push.begin(fetched, portions)
         self._zero_copy = zero_copy and not self._encodes
@@ -96,17 +71,9 @@ class Outbox:
     def write(self, values: Any, start: int = 0) -> bool:
         """Start writing as many chunks of the push as there are free slots for, at most a group.
 
-        Parameters
-        ----------
-        values : array, shape (shard size,) or (2, shard size)
-            The whole push for this server, in host or device memory.
-        start : int
-            Write no chunk that begins before this element of the shard.
-
-        Returns
-        -------
-        bool
-            Whether there is something to publish.
+        `values` are the whole push for this server, of shape (shard size,) or (2, shard size), in host or device
+        memory. No chunk is written that begins before element `start` of the shard. Return whether there is something
+        to publish.
         """
         room = self.ring.room(min(self._group, self._push.left_from(start)))
         if not room:
@@ -133,14 +100,9 @@ class Outbox:
     def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:
         """Start a fetch behind the push that was delivered last, a group of chunks when the server has applied it.
 
-        Parameters
-        ----------
-        parameters : array, shape (shard size,), or None
-            None to fetch the clock alone, when the whole push has been applied.
-        clock, after : array of int64, shape (len(ShardClock),)
-            Receive the shard's clock before the parameters, and after them.
-        regions : (str, str)
-            Names of the server's regions of parameters and clock.
+        `parameters`, of shape (shard size,), may be None to fetch the clock alone, when the whole push has been
+        applied. `clock` and `after`, int64 of shape (len(ShardClock),), receive the shard's clock before the parameters
+        and after them. `regions` are the names of the server's regions of parameters and clock.
         """
         geometry, ring, (values, clocks) = self._geometry, self.ring, regions
         sent = self._followed = ring.sent

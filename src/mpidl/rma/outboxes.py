@@ -13,13 +13,7 @@ from mpidl.rma.verbs import RemoteMemory
 class Outboxes:
     """A worker's ends of the mailboxes of all its shards, whose servers it contacts side by side.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    outboxes : sequence of Outbox
-    parts : sequence of slice
-        The shard of each in the worker's vector.
-    doorbells : Doorbells
+    `parts` has the place of each shard in the worker's vector.
     """
 
     def __init__(
@@ -45,10 +39,7 @@ class Outboxes:
     def send(self, vector: Any, start: int = 0) -> bool:
         """Deliver the chunks of a vector that don't begin before `start`, as far as there are free slots for them.
 
-        Returns
-        -------
-        bool
-            Whether the whole push is delivered.
+        Return whether the whole push is delivered.
         """
         while True:
             ready = [

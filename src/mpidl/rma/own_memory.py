@@ -14,14 +14,7 @@ from mpidl.rma.windows import PAGE, place
 class OwnMemory:
     """A `mpidl.rma.verbs.RemoteMemory` that this rank alone reaches; all operations are complete at once.
 
-    Parameters
-    ----------
-    shapes : mapping of name to (dtype, count)
-
-    Attributes
-    ----------
-    memory : array of uint8
-        All regions.
+    `shapes` has the dtype and the count of each region; `memory` is all of them, as uint8.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[Any, int]]) -> None:

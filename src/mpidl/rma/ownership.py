@@ -8,10 +8,7 @@ from typing import Any, NoReturn, Self
 class Freed:
     """Takes the place of a freed MPI object: every use raises RuntimeError, and live objects need no check.
 
-    Parameters
-    ----------
-    name : str
-        Name of the object, for the error.
+    The error has the object's `name`.
     """
 
     __slots__ = ("_name",)

@@ -20,14 +20,8 @@ class WindowProbe(Owner):
 
     Rank 0 measures, rank 1 is the target.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Two ranks.
-    size : int
-        Number of int64 elements that each rank offers twice: data, and an answer.
-    way : {"allocate", "create", "messages"}
-        An MPI window, allocated in one of its ways, or messages; see `Window` and `MessageWindow`.
+    Rank 0 of the two measures, rank 1 is the target. Each offers `size` int64 elements twice: data, and an answer. The
+    `way` "messages" uses a `MessageWindow`; the others are ways to allocate a `Window`.
     """
 
     def __init__(self, comm: MPI.Intracomm, size: int, way: str) -> None:
@@ -76,10 +70,7 @@ class WindowProbe(Owner):
     def overtakes(self, rounds: int) -> tuple[int, int]:
         """Return, on both ranks, in how many rounds a counter was seen before the data that it announces.
 
-        Returns
-        -------
-        puts, gets : int
-            Rounds with wrong data put by rank 0, and with wrong data that it got.
+        The two numbers are those of rounds with wrong data put by rank 0, and with wrong data that it got.
         """
         turn = self._write if self._comm.rank == 0 else self._read
         wrong = sum(turn(number) for number in range(1, rounds + 1))

@@ -13,15 +13,8 @@ PERIOD = 100e-6
 class ProgressThread:
     """Takes steps from `wake` on until there is nothing to do, and sleeps otherwise.
 
-    Parameters
-    ----------
-    step : callable
-        Calls MPI, which must allow calls from several threads; returns whether there is more to do.
-
-    Attributes
-    ----------
-    error : Exception or None
-        The error of a step, after which there are no more.
+    `step` calls MPI, which must allow calls from several threads, and returns whether there is more to do. No step
+    follows one that fails, with `error`.
     """
 
     def __init__(self, step: Callable[[], bool]) -> None:

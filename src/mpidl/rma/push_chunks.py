@@ -16,20 +16,8 @@ from mpidl.wire import ErrorFeedback
 class PushChunks:
     """Cuts one push after another into chunks, and encodes them.
 
-    Parameters
-    ----------
-    geometry : MailboxGeometry
-    feedback : ErrorFeedback or None
-        Encodes the chunks. None: they travel as they are.
-    group : int
-        Most chunks that `take` returns.
-    on_host : callable
-        Returns an array's values in host memory.
-
-    Attributes
-    ----------
-    pushes : int
-        Whole pushes taken.
+    `take` returns at most `group` chunks, encoded by `feedback`; without it they travel as they are. `on_host` returns
+    an array's values in host memory. `pushes` counts whole pushes taken.
     """
 
     def __init__(
@@ -58,17 +46,9 @@ class PushChunks:
     def take(self, values: Any, count: int) -> tuple[np.ndarray, list[tuple[int, Any]]]:
         """Take the next `count` chunks of a push.
 
-        Parameters
-        ----------
-        values : array, shape (shard size,) or (2, shard size)
-            The whole push, in host or device memory.
-        count : int
-
-        Returns
-        -------
-        headers : array (count, HEADER) of int64
-        parts : list of (int, array)
-            The contents of their slots, each part with its first byte; valid until the next call.
+        `values` are the whole push, of shape (shard size,) or (2, shard size), in host or device memory. Return the
+        headers, int64 of shape (count, HEADER), and the contents of the slots, each part with its first byte; they are
+        valid until the next call.
         """
         headers, first = self._headers[:count], self._left - count
         headers[:, PUSH] = self.pushes

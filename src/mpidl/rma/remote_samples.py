@@ -43,15 +43,7 @@ class Tag(IntEnum):
 
 
 class Part(NamedTuple):
-    """A node's part of a split.
-
-    Attributes
-    ----------
-    inputs, targets : array
-        Its samples.
-    starts : array (nodes + 1,) of int64
-        The first sample of each node's part, and the end of the last one.
-    """
+    """A node's part of a split, and the first sample of each node's part, with the end of the last one."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -59,24 +51,11 @@ class Part(NamedTuple):
 
 
 class Asked:
-    """Memory for a number of samples of a split, those of each node together, until they have arrived and been used.
+    """Memory for a batch of split `number`, the samples of each node together, until they have been used.
 
-    See `mpidl.data.cached.Pending`.
-
-    Attributes
-    ----------
-    number : int
-        The split's.
-    inputs, targets : array
-    rows : array of int64
-        The rows of the batch's samples in these.
-    remote : array of int64
-        For each of these rows, the row in the memory of the node that has it.
-    stops : array (nodes,) of int64
-        The end of the samples of each node in them.
-    requests : list of MPI.Request
-        The answers that have yet to arrive.
-    arrived : threading.Event
+    The batch's samples are in `rows` of `inputs` and `targets`. `remote` has, for each of these rows, the row in the
+    memory of the node that has it, and `stops` the end of each node's samples. `requests` are answers that have yet to
+    arrive.
     """
 
     def __init__(self, number: int, part: Part, size: int, free: Callable[[Asked], None]) -> None:
@@ -117,25 +96,10 @@ class RemoteStore:
 class RemoteSamples(Owner):
     """One worker's end of the exchange of samples; creation and `free` are collective over `comm`.
 
-    MPI must allow calls from several threads.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The workers of all nodes.
-    nodes : sequence of sequence of int
-        The ranks of each node.
-    parts : sequence of Part
-        The parts of this rank's node, complete on all nodes.
-    guard : callable
-        Returns a context for the thread's work: an error there ends the job.
-
-    Attributes
-    ----------
-    bytes_taken : int
-        Bytes of the samples that have been requested from other nodes.
-    bytes_allocated : int
-        Bytes of the memory for batches under way.
+    `comm` has the workers of all nodes, and `nodes` the ranks of each. `parts` are those of this rank's node, complete
+    on all nodes. MPI must allow calls from several threads. `guard` returns a context for the thread's work: an error
+    there ends the job. `bytes_taken` counts samples requested from other nodes, and `bytes_allocated` the memory for
+    batches under way.
     """
 
     def __init__(
@@ -175,13 +139,7 @@ class RemoteSamples(Owner):
         return RemoteStore(self, number)
 
     def ask(self, number: int, indices: NDArray[np.int64]) -> Asked:
-        """Ask for samples of a split; see `mpidl.data.cached.Store.ask`.
-
-        Raises
-        ------
-        IndexError
-            There is no such sample.
-        """
+        """Ask for samples of split `number`; raise IndexError if there is no such sample."""
         part = self._parts[number]
         if indices.min() < 0 or indices.max() >= part.starts[-1]:
             raise outside(indices, 0, part.starts[-1])

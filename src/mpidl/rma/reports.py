@@ -13,18 +13,9 @@ from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Saved, Tag
 
 
 class Reports:
-    """The reports of one rank.
+    """The reports of one rank, which has a `row` of status in `region`.
 
-    Parameters
-    ----------
-    shared : SharedState
-    region : str
-        The region of status that this rank has a row of.
-    row : int
-    rank : int, optional
-        The rank that takes the status; by default the coordinator.
-    reporting : int, optional
-        Number of ranks that report there.
+    `rank`, the coordinator by default, takes the status of `reporting` ranks.
     """
 
     def __init__(
@@ -88,13 +79,7 @@ class Reports:
 class ForwardedReports(Reports):
     """The reports of a rank that forwards the status and the sums of workers.
 
-    Parameters
-    ----------
-    shared : SharedState
-    region, row
-        See `Reports`.
-    workers : sequence of int
-        The worker number of each row of status in this rank's memory.
+    `workers` has the worker number of each row of status in this rank's memory.
     """
 
     def __init__(self, shared: SharedState, region: str, row: int, workers: Sequence[int]) -> None:
@@ -130,16 +115,7 @@ def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
 
 
 class WorkerReports(Reports):
-    """The reports of a worker.
-
-    Parameters
-    ----------
-    shared : SharedState
-    row, rank, reporting
-        The place of its status; see `Reports`.
-    shards : sequence of int
-        Numbers of the shards that this worker itself holds, in a job without servers.
-    """
+    """The reports of a worker, with those of the `shards` that it holds itself in a job without servers."""
 
     def __init__(self, shared: SharedState, row: int, rank: int, reporting: int, shards: Sequence[int]) -> None:
         super().__init__(shared, "workers", row, rank, reporting)

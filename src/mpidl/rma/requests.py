@@ -52,15 +52,9 @@ MOST = 64
 
 
 class Source:
-    """The requests of one rank, in its order.
+    """The requests of one rank, in its order; `message`, as uint8, receives the next.
 
-    Attributes
-    ----------
-    rank : int
-    message : array of uint8
-        Receives its next request.
-    waiting : deque
-        Requests that wait for the long data at its head: receives that have begun, and copies of messages.
+    `waiting` has requests that wait for the long data at its head: receives that have begun, and copies of messages.
     """
 
     def __init__(self, rank: int) -> None:
@@ -69,26 +63,10 @@ class Source:
 
 
 class Requests:
-    """Carries out the requests of other ranks on this rank's memory.
+    """Carries out the requests of other `ranks` on this rank's memory, in which its own number is `own`.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    ranks : sequence of int
-        The ranks that may ask.
-    memory : Window or OwnMemory
-        The memory, with atomic operations on it.
-    own : int
-        This rank's number in that window.
-    regions : mapping of name to Region
-    sends : Sends
-    piece : int
-        Bytes of the pieces in which long data arrive.
-
-    Attributes
-    ----------
-    quiesced : int
-        Number of announcements, from any rank, that nothing follows.
+    Long data arrive in pieces of `piece` bytes. `quiesced` is the number of announcements, from any rank, that nothing
+    follows.
     """
 
     def __init__(
@@ -199,12 +177,7 @@ class Later:
 
     Answers to one rank leave in the order in which it asked, so that only the first one has to be looked at.
 
-    Parameters
-    ----------
-    memory : array of uint8
-        Aligned to 8 bytes.
-    ranks : sequence of int
-        The ranks that may ask.
+    `memory` is uint8, aligned to 8 bytes; `ranks` may ask.
     """
 
     def __init__(self, memory: np.ndarray, ranks: Sequence[int]) -> None:
@@ -215,19 +188,7 @@ class Later:
         self._places, self._least = np.zeros(len(ranks), np.intp), np.zeros(len(ranks), np.int64)
 
     def add(self, rank: int, counter: int, least: int, values: np.ndarray) -> None:
-        """Let an answer wait.
-
-        Parameters
-        ----------
-        rank : int
-            The rank that gets the answer.
-        counter : int
-            The place of the int64 for which it waits, in bytes.
-        least : int
-            The least value for which it waits.
-        values : array
-            The answer, with its values at that time.
-        """
+        """Let an answer to `rank`, with present values, wait until the int64 at byte `counter` is at least `least`."""
         answers = self._answers[rank]
         answers.append((counter // self._counters.itemsize, least, values))
         if len(answers) == 1:

@@ -15,20 +15,8 @@ from mpidl.transport.mailbox_geometry import MailboxGeometry
 class Ring:
     """A queue of messages to one server, with its counters.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    server : int
-        Rank of the server.
-    worker : int
-        Index of this worker's ring.
-    geometry : MailboxGeometry
-    shard : int
-        The shard's number.
-    encoded : bool
-        Whether this worker's chunks are encoded.
-    applied_later : bool
-        Whether the chunks that the rank of the ring consumes are applied by others, later.
+    `worker` is the index of this worker's ring. `applied_later` says whether the chunks that the rank of the ring
+    consumes are applied by others, later.
     """
 
     def __init__(
@@ -121,13 +109,8 @@ class Ring:
     def put(self, headers: np.ndarray, parts: Sequence[tuple[int, Any]] = (), zero_copy: bool = False) -> None:
         """Start writing consecutive messages.
 
-        Parameters
-        ----------
-        headers : array (messages, HEADER) of int64
-        parts : sequence of (int, array)
-            The contents of their slots, each part with its first byte.
-        zero_copy : bool
-            Whether the parts are unchanged until the server has been flushed.
+        `headers`, int64, has the shape (messages, HEADER). `parts` are the contents of their slots, each with its first
+        byte; if `zero_copy`, they are unchanged until the server has been flushed.
         """
         slot = self._slots - self.sent % self._slots - len(headers)
         begin = self._first_byte + slot * self._stride

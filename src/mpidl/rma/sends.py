@@ -28,20 +28,10 @@ def pieces(values: Any, longest: int | None = None) -> list[list[Any]]:
 
 
 class Sent(NamedTuple):
-    """A piece of a message.
+    """A piece of a message: the arguments of MPI's send, its tag and destination.
 
-    Attributes
-    ----------
-    piece : list
-        Arguments of MPI's send.
-    tag : int
-    to : Outgoing
-    lent : array or None
-        Borrowed memory that is free once this piece has left.
-    held : bool
-        Whether the values must not change until this piece has left.
-    long : bool
-        Whether it belongs to a message that isn't short.
+    `lent` is borrowed memory that is free once this piece has left; if `held`, its values must not change until then.
+    `long` says whether it belongs to a message that isn't short.
     """
 
     piece: list[Any]
@@ -55,15 +45,8 @@ class Sent(NamedTuple):
 class Outgoing:
     """The messages on their way to one rank.
 
-    Attributes
-    ----------
-    rank : int
-    queued : deque of Sent
-        Pieces that have not been passed to MPI yet.
-    given : int
-        Pieces of long messages that have been passed to MPI and not left.
-    held : int
-        Pieces whose values must not change, queued ones included.
+    `queued` pieces have not been passed to MPI yet. `given` counts the pieces of long messages that have, and have not
+    left; `held` those whose values must not change, queued ones included.
     """
 
     def __init__(self, rank: int) -> None:
@@ -79,12 +62,8 @@ class Sends:
     Messages of one tag arrive in order. Memory is borrowed in sizes of powers of two and reused, so that its amount is
     the largest that was ever on its way.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    piece : int, optional
-        Bytes of a piece, which receivers know. By default, all messages are passed to MPI at once, in as few pieces as
-        possible.
+    Receivers know the bytes of a `piece`. By default, all messages are passed to MPI at once, in as few pieces as
+    possible.
     """
 
     def __init__(self, comm: MPI.Intracomm, piece: int | None = None) -> None:

@@ -24,25 +24,8 @@ class ServerLink:
 
     Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
-    Parameters
-    ----------
-    shared : SharedState
-    number : int
-        The shard's number.
-
-    Attributes
-    ----------
-    orders : OwnOrders
-    reports : Reports
-    calls : Callee
-        The coordinator's calls.
-    units : Accrued
-        The units of the coordinator's evaluation.
-    parameters : array
-        Memory in which workers fetch the shard.
-    inbox : Inbox
-    crowded : bool
-        Whether the ranks of this node outnumber the cores that they may run on.
+    `parameters` is the memory in which workers fetch the shard. `crowded` says whether the ranks of this node outnumber
+    the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:

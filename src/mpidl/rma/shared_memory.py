@@ -12,18 +12,9 @@ from mpidl.transport.protocol import Control
 
 
 class SharedMemory:
-    """A worker's access to the memory that all workers of its node map.
+    """A worker's access to the parameters and the rule's state, `vectors`, that all workers of its node map.
 
-    Parameters
-    ----------
-    shared : SharedState
-
-    Attributes
-    ----------
-    vectors : list of array
-        The parameters and the rule's state.
-    rows : array (workers + 1, n) of int64
-        A row for the gate and one for each worker; see `protocol.Row`.
+    `rows`, int64, has a row for the gate and one for each worker; see `protocol.Row`.
     """
 
     def __init__(self, shared: SharedState) -> None:

@@ -30,26 +30,10 @@ class SharedSamples(Owner):
     chunks as any other. Where parts of a split can be read by themselves, each rank reads its own. Otherwise, one rank
     reads all, and sends other nodes theirs.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    trains : bool
-        Whether this rank trains; others have no access to the memory.
-    splits : sequence of Cached
-        The same on all ranks.
-    agree : callable
-        Carries out an action on every rank of `comm`; if it fails on some, raises the first one's error on all.
-    guard : callable
-        See `RemoteSamples`.
-
-    Attributes
-    ----------
-    held : list of Range
-        The samples of each split on this node; empty on a rank that doesn't train.
-    nbytes : int
-        Bytes of this node's memory.
-    remote : RemoteSamples or None
-        Access to the samples of other nodes, if there are any.
+    Ranks that don't train have no access to the memory. `agree` carries out an action on every rank of `comm`; if it
+    fails on some, it raises the first one's error on all. `guard` is that of `RemoteSamples`, which is `remote`, if
+    there are other nodes with samples. `held` has the samples of each split on this node, and `nbytes` the size of its
+    memory.
     """
 
     def __init__(

@@ -37,38 +37,14 @@ SPIN = 50e-6
 class SharedState(Owner):
     """One rank's part of a transport's shared objects; creation and `free` are collective over `comm`.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The ranks of `roles`; duplicated.
-    roles : Roles
-    capacity : Capacity
-    allocation : {"allocate", "create"}, optional
-        The allocation of window memory; see `Window`. By default, the environment's choice.
-    staging : Staging, optional
-        See `Window`.
-    way : {"windows", "messages", "mixed", "auto"}
-        The access to other ranks' memory; see `mpidl.config.topology.TopologySection`.
-    routes : Routes, optional
-        The ranks to which workers push and report; by default the servers and the coordinator.
+    `comm` is duplicated. `allocation` and `staging` are those of `Window`; the environment chooses the allocation by
+    default. `way` is the access to other ranks' memory; see `mpidl.config.topology.TopologySection`. `routes` are by
+    default those to the servers and the coordinator.
 
-    Attributes
-    ----------
-    rank, size : int
-    comm : MPI.Intracomm
-    window : RemoteMemory
-    doorbells : Doorbells
-    routes : Routes
-    peers : MPI.Intracomm or None
-        On a worker of a job without servers: the workers with the same partition of their replicas.
-    geometries : list of MailboxGeometry
-        The mailboxes of each shard, at its server.
-    workers : list of int
-        Rank of each worker: those of the first replica in the order of its partitions, then those of the next, ...
-    crowded : bool
-        Whether the ranks of this node outnumber the cores that they may run on.
-    replicas, partitions : int
-        Number of replicas, and of ranks of each.
+    `peers` is, on a worker of a job without servers, the workers with the same partition of their replicas, else None.
+    `geometries` has the mailboxes of each shard, at its server. `workers` has the rank of each: those of the first
+    replica in the order of its partitions, then those of the next, ... `crowded` says whether the ranks of this node
+    outnumber the cores that they may run on.
     """
 
     def __init__(

@@ -11,16 +11,7 @@ from mpidl.rma.ownership import Freed, Owner
 
 
 class SharedVectors(Owner):
-    """Vectors of one size and dtype, 0 at first, shared by the ranks of a communicator; `free` is collective, too.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Ranks of one node.
-    count, size : int
-        Number of vectors, and of their elements.
-    dtype : dtype
-    """
+    """`count` vectors of `size` elements, 0 at first, shared by the ranks of one node; `free` is collective, too."""
 
     def __init__(self, comm: MPI.Intracomm, count: int, size: int, dtype: Any) -> None:
         length = count * size * np.dtype(dtype).itemsize

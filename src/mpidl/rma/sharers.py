@@ -18,20 +18,8 @@ from mpidl.rma.nodes import neighbours
 class Sharers:
     """The ranks of a node or, where samples are distributed, of all nodes; creation and `free` are collective.
 
-    Parameters
-    ----------
-    workers : MPI.Intracomm
-        The ranks that train.
-    distributed : bool
-
-    Attributes
-    ----------
-    comm : MPI.Intracomm
-        The sharers, those of a node next to each other.
-    node : MPI.Intracomm
-        The sharers of this node.
-    nodes : list of list of int
-        The ranks in `comm` of each node.
+    `workers` are the ranks that train. `comm` has the sharers, those of a node next to each other, `node` those of this
+    node, and `nodes` the ranks in `comm` of each.
     """
 
     def __init__(self, workers: MPI.Intracomm, distributed: bool) -> None:
@@ -59,13 +47,7 @@ class Sharers:
         return _between(self.starts(split), self._number)
 
     def hand_out(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
-        """Read all samples, copy those of this node into arrays, and send other nodes theirs; called by rank 0.
-
-        Raises
-        ------
-        MpidlError
-            A sample can't be read.
-        """
+        """Read all samples, copy those of this node into arrays, and send other nodes theirs; called by rank 0."""
         starts = self.starts(split)
         for number, ranks in enumerate(self.nodes):
             held = _between(starts, number)

@@ -22,15 +22,8 @@ MARGIN = 1.05
 def check_window_space(comm: MPI.Intracomm, routes: Routes, way: str = "windows") -> None:
     """Check that window memory fits into each node's shared memory; collective.
 
-    Parameters
-    ----------
-    comm, routes, way
-        See `mpidl.rma.shared_state.SharedState`.
-
-    Raises
-    ------
-    MpidlError
-        It doesn't, on this rank's node. MPI libraries are killed by SIGBUS on writing to memory that is not there.
+    Raise MpidlError on a node where it doesn't: MPI libraries are killed by SIGBUS on writing to memory that is not
+    there.
     """
     node = neighbours(comm)
     needed, alone = node.allreduce(_needed(comm.rank, routes, way)), node.size == 1

@@ -17,11 +17,7 @@ CLOCK, CUT = int(ShardClock.CLOCK), int(ShardClock.CUT)
 class ShownShards:
     """All shards in a rank's memory, where others read them as they do at servers.
 
-    Parameters
-    ----------
-    window : RemoteMemory
-    parts : sequence of slice
-        Where each shard lies in the flat vector.
+    `parts` has the place of each shard in the flat vector.
     """
 
     def __init__(self, window: RemoteMemory, parts: Sequence[slice]) -> None:

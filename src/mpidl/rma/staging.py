@@ -21,13 +21,7 @@ def cuda_aware() -> bool:
 
 
 def keeps_device_values(xp: Any) -> bool:
-    """Return whether values survive a put and a get of device memory; an MPI that isn't CUDA-aware may crash.
-
-    Parameters
-    ----------
-    xp
-        CuPy.
-    """
+    """Return whether values survive a put and a get of CuPy's memory; an MPI that isn't CUDA-aware may crash."""
     values = xp.arange(1 << 16, dtype=xp.float32)
     back = xp.zeros_like(values)
     xp.cuda.get_current_stream().synchronize()
@@ -45,15 +39,7 @@ def keeps_device_values(xp: Any) -> bool:
 def is_direct(transfer: str) -> bool:
     """Return whether MPI is given device memory itself, as ``device.transfer`` asks for.
 
-    Parameters
-    ----------
-    transfer : {"auto", "direct", "staged"}
-        "auto" is direct if the MPI library claims to be CUDA-aware.
-
-    Raises
-    ------
-    UsageError
-        `transfer` is "direct", and the MPI library is not CUDA-aware.
+    "auto" is direct if the MPI library claims to be CUDA-aware. Raise UsageError for "direct" if it isn't.
     """
     if transfer == "staged":
         return False
@@ -72,12 +58,7 @@ class Staging:
     device may still read or write. A transfer through the host borrows the smallest free piece of pinned memory that is
     large enough, and gives it back when its target is flushed.
 
-    Parameters
-    ----------
-    xp
-        CuPy.
-    direct : bool
-        Give MPI the device's memory itself.
+    `xp` is CuPy. If `direct`, MPI gets the device's memory itself.
     """
 
     def __init__(self, xp: Any, direct: bool) -> None:

@@ -12,12 +12,7 @@ from mpidl.transport.protocol import Control
 
 
 class Tickets:
-    """A worker's access to the counter of tickets.
-
-    Parameters
-    ----------
-    shared : SharedState
-    """
+    """A worker's access to the counter of tickets."""
 
     def __init__(self, shared: SharedState) -> None:
         self._window, self._coordinator = shared.window, shared.roles.coordinator
@@ -47,14 +42,7 @@ class Tickets:
 
 
 class Clocks:
-    """A replica's view of all replicas' clocks.
-
-    Parameters
-    ----------
-    shared : SharedState
-    replica : int
-        The number of the worker's replica.
-    """
+    """A replica's view of all replicas' clocks."""
 
     def __init__(self, shared: SharedState, replica: int) -> None:
         self._window, self._doorbells, self._workers = shared.window, shared.doorbells, shared.workers

@@ -42,15 +42,8 @@ class Region:
 def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int]:
     """Place regions one behind the other, large ones on page and small ones on cache-line boundaries.
 
-    Parameters
-    ----------
-    shapes : mapping of name to (dtype, count)
-
-    Returns
-    -------
-    regions : dict of name to Region
-    size : int
-        Bytes that the window needs, whole pages: MPI may place one rank's memory right behind another's.
+    Return them by name, and the bytes that the window needs, whole pages: MPI may place one rank's memory right behind
+    another's.
     """
     regions, end = {}, 0
     for name, (kind, count) in shapes.items():
@@ -65,25 +58,10 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
 class Window(Owner, RemoteMemory):
     """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    shapes : mapping of name to (dtype, count)
-        The regions that this rank offers; other ranks may offer others.
-    allocation : {"allocate", "create"}
-        MPI_Win_allocate, or MPI_Alloc_mem + MPI_Win_create.
-    staging : Staging, optional
-        The transfer of vectors on a device, on a rank that has them.
-
-    Attributes
-    ----------
-    memory : array of uint8
-        All regions of this rank.
-
-    Raises
-    ------
-    MpidlError
-        The MPI library offers no unified memory model: a local store would not become visible to remote reads.
+    `shapes` has the dtype and the count of each region that this rank offers; other ranks may offer others. `memory` is
+    all of them, as uint8. The `allocation` "create" stands for MPI_Alloc_mem and MPI_Win_create. `staging` transfers
+    vectors on a device, on a rank that has them. MpidlError is raised if the MPI library offers no unified memory
+    model: a local store would not become visible to remote reads.
     """
 
     def __init__(
