@@ -24,18 +24,9 @@ PYTHON_MODEL = "python:object"
 
 
 def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
-    """Return the job of a configuration.
+    """Return the job of a configuration, which resumes from the checkpoint, if any.
 
-    Parameters
-    ----------
-    config : Config
-    checkpoint : Checkpoint, optional
-        The checkpoint to resume from.
-
-    Raises
-    ------
-    UsageError
-        A file is missing, the model can't be built, or the parts don't fit together.
+    Raise UsageError if a file is missing, the model can't be built, or the parts don't fit together.
     """
     dataset = config.data_source.open()
     return Job.of(config, dataset, build_model(config, dataset), checkpoint)
@@ -74,20 +65,9 @@ def build_network(section: ModelSection, input_shape: Sequence[int], seed: int) 
 def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     """Return what users hand in, a `Model` or a `torch.nn.Module`, as a model with all that the package needs.
 
-    A `mpidl.jax.JaxModel` has all that already.
-
-    Parameters
-    ----------
-    given : Model or torch.nn.Module
-    config : Config
-        Its section ``[model]`` says how a module is trained.
-    loss : str or callable, optional
-        The loss of a module; that of the configuration by default.
-
-    Raises
-    ------
-    UsageError
-        It is neither, lacks something, or a module has no loss.
+    A `mpidl.jax.JaxModel` has all that already. The section ``[model]`` of the configuration says how a module is
+    trained, and its loss, unless `loss` does. Raise UsageError if a model is neither or lacks something, or a module
+    has no loss.
     """
     section = config.model
     loss = section.loss if loss is None else loss

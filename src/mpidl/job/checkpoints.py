@@ -23,20 +23,8 @@ from mpidl.version import VERSION
 class Checkpoints:
     """The checkpoints of a run: each is completed when its files are on disk, and the best is named.
 
-    Parameters
-    ----------
-    ready : ReadyJob
-
-    Attributes
-    ----------
-    best : Best or None
-        The best checkpoint. A run that goes on keeps its own, unless that is of another figure or of a later step than
-        it resumes from.
-
-    Raises
-    ------
-    MpidlError
-        The file that names the best can't be read.
+    A run that goes on keeps its own `best`, unless that is of another figure or of a later step than it resumes from.
+    Raise MpidlError if the file that names the best can't be read.
     """
 
     def __init__(self, ready: ReadyJob) -> None:
@@ -51,15 +39,8 @@ class Checkpoints:
     def complete(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:
         """Complete a checkpoint, whose other files are on disk, and remove those not to be kept.
 
-        Parameters
-        ----------
-        order : int
-            Ordinal of the order to save it.
-        position : Position
-        shards : int
-            Number of shards.
-        files : sequence of str
-            Names of the files beside those of the shards.
+        `order` is the ordinal of the order to save it, `shards` the number of shards, and `files` the names of the
+        other files.
         """
         ready, job = self._ready, self._ready.job
         save_index(
@@ -72,10 +53,7 @@ class Checkpoints:
     def keep(self, best: Best) -> None:
         """Name the best checkpoint, which is on disk: it stays until another is better.
 
-        Raises
-        ------
-        MpidlError
-            The file can't be written.
+        Raise MpidlError if the file can't be written.
         """
         write_best(self._ready.directory, best)
         self.best = best
@@ -84,10 +62,7 @@ class Checkpoints:
 def identify(job: Job, data: Mapping[str, str]) -> Job:
     """Return a job with the description of its data (see `mpidl.job.description`), which checkpoints will have.
 
-    Raises
-    ------
-    UsageError
-        The checkpoint is of other data.
+    Raise UsageError if the checkpoint is of other data.
     """
     if job.checkpoint is not None:
         check_data(job.checkpoint, data)
@@ -97,12 +72,7 @@ def identify(job: Job, data: Mapping[str, str]) -> Job:
 def restore(job: Job, checkpoint: Checkpoint) -> None:
     """Give a job's model the parameters of a checkpoint, its constants, and the buffers of its first replica.
 
-    Raises
-    ------
-    UsageError
-        It is of another model.
-    MpidlError
-        A file can't be read.
+    Raise UsageError if it is of another model, and MpidlError if a file can't be read.
     """
     check_model(checkpoint, job.original)
     layout = job.original.layout
@@ -114,12 +84,8 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
 def load_buffers(placed: PlacedJob, number: int) -> None:
     """Give a job's model the buffers of replica `number` in the checkpoint, if there is one.
 
-    Where the replicas begin anew, they are those of the first replica.
-
-    Raises
-    ------
-    MpidlError
-        A file of the checkpoint can't be read.
+    Where the replicas begin anew, they are those of the first replica. Raise MpidlError if a file of the checkpoint
+    can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
         _load_buffers(placed.job, checkpoint.buffers(number if placed.replicas_resume else 0))

@@ -18,21 +18,9 @@ CORES = 1
 def durations(job: Job, measured: Measured, shards: int, compute: float | None = None) -> Times:
     """Return the durations of a job on the nodes that were measured.
 
-    If links between nodes were measured, each node has as many ranks as cores; else all ranks share one node's cores.
-
-    Parameters
-    ----------
-    job : Job
-    measured : Measured
-    shards : int
-        Number of shards.
-    compute : float, optional
-        Seconds of a gradient; by default those of the job's layers.
-
-    Raises
-    ------
-    UsageError
-        It isn't known how many operations the model takes.
+    If links between nodes were measured, each node has as many ranks as cores; else all ranks share one node's cores. A
+    gradient takes `compute` seconds, by default those of the job's layers. Raise UsageError if it isn't known how many
+    operations the model takes.
     """
     section, costs, node = job.config.virtual, measured.costs, measured.node
     cores = CORES if node is None else node.cores
@@ -63,10 +51,7 @@ def exchange(measured: Measured, costs: Costs, between: bool) -> tuple[float, fl
 def gradient_seconds(job: Job, costs: Costs) -> float:
     """Return the seconds of a gradient of the job's batch.
 
-    Raises
-    ------
-    UsageError
-        It isn't known how many operations the model takes.
+    Raise UsageError if it isn't known how many operations the model takes.
     """
     layers = summaries(job.original)
     if layers is None or not any(layer.operations for layer in layers):

@@ -25,24 +25,9 @@ def fill(
 ) -> Shard:
     """Return a shard with the first values of its vectors: those of the job's checkpoint, or else the initial ones.
 
-    Parameters
-    ----------
-    placed : PlacedJob
-    range : Range
-        The shard's range of the flat parameter vector.
-    parameters : array, shape (range.size,)
-        Memory for the parameters; overwritten.
-    chunk : int
-        Number of elements of a chunk.
-    state : sequence of arrays, optional
-        Memory for the vectors `Job.states`; overwritten. Allocated if not given.
-    xp
-        NumPy, or CuPy for a shard on the device, which publishes its parameters in `parameters`.
-
-    Raises
-    ------
-    MpidlError
-        The checkpoint is damaged.
+    `parameters`, of shape (range.size,), and `state`, the vectors of `Job.states` (allocated if not given), are
+    overwritten. `chunk` is the number of elements of a chunk. `xp` is NumPy, or CuPy for a shard on the device, which
+    publishes its parameters in `parameters`. Raise MpidlError if the checkpoint is damaged.
     """
     job = placed.job
     if state is None:
@@ -66,10 +51,7 @@ def fill(
 def fill_parameters(placed: PlacedJob, range: Range, parameters: np.ndarray) -> int:
     """Write the first values of a range of the parameters, shape (range.size,); return their shard's first clock.
 
-    Raises
-    ------
-    MpidlError
-        The checkpoint is damaged.
+    Raise MpidlError if the checkpoint is damaged.
     """
     checkpoint, layout = placed.job.checkpoint, placed.layout
     if checkpoint is None:
@@ -100,10 +82,7 @@ def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_wor
 def shards_of(job: Job, holders: int) -> list[Range]:
     """Return the parts of the parameters of an uncut model that servers or, without servers, workers hold.
 
-    Raises
-    ------
-    UsageError
-        There are too many of them.
+    Raise UsageError if there are too many of them.
     """
     return shards(job.original.layout.size, holders, _block(job))
 
@@ -111,10 +90,7 @@ def shards_of(job: Job, holders: int) -> list[Range]:
 def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
     """Return the shards of the servers or, if there are none, of the replicas.
 
-    Raises
-    ------
-    UsageError
-        There are too many of them.
+    Raise UsageError if there are too many of them.
     """
     if servers:
         return held_by_servers(placed.slices, servers, _block(placed.job))

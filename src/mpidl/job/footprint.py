@@ -141,13 +141,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
 
 
 def check_memory(placed: PlacedJob, found: Sequence[Footprint]) -> None:
-    """Check that what ranks on this machine need all the time fits into its memory.
-
-    Raises
-    ------
-    UsageError
-        It doesn't fit.
-    """
+    """Raise UsageError unless what ranks on this machine need all the time fits into its memory."""
     job, samples = placed.job, placed.job.dataset.train.samples
     vectors = sum(each.parameters + each.gradient + each.state + each.exchange for each in found)
     parts = {

@@ -16,18 +16,9 @@ from mpidl.metrics.metric import OwnMetric
 class Goal:
     """How a run's evaluations decide about it.
 
-    Attributes
-    ----------
-    figure : str
-        The figure by which evaluations are compared, such as "validation_loss".
-    lower : bool
-        Whether lower values of it are better.
-    target : Target or None
-        Ends the run when it is reached.
-    patience : int or None
-        Epochs without a better figure that end the run.
-    keeps_best : bool
-        Whether the checkpoint of the best figure is kept.
+    Evaluations are compared by `figure`, such as "validation_loss"; `lower` says whether lower values are better.
+    Reaching the target ends the run, as do `patience` epochs without a better figure. `keeps_best` says whether the
+    checkpoint of the best figure is kept.
     """
 
     figure: str = "test_loss"
@@ -40,10 +31,7 @@ class Goal:
     def of(cls, run: RunSection, validation: bool) -> Goal:
         """Return the goal of a run; `validation` if there are validation data.
 
-        Raises
-        ------
-        UsageError
-            The target is a figure of data that are not evaluated during the run.
+        Raise UsageError if the target is a figure of data that are not evaluated during the run.
         """
         split, other = ("validation", "test") if validation else ("test", "validation")
         target = None if run.target is None else parse(run.target, run.figures)
@@ -66,10 +54,7 @@ class Goal:
 def metrics(run: RunSection) -> list[Metric]:
     """Return the metrics of a run beside loss and accuracy.
 
-    Raises
-    ------
-    UsageError
-        A function of the user's own can't be found.
+    Raise UsageError if a function of the user's own can't be found.
     """
     found: list[Metric] = []
     for place, name in enumerate(run.metrics):

@@ -17,16 +17,8 @@ from mpidl.storage.tensor_files import open_file
 class Initial:
     """The values that a file has for the tensors of a model; its constants and buffers take theirs at once.
 
-    Parameters
-    ----------
-    path : Path
-        See `mpidl.storage.tensor_files.open_file`.
-    model : CompleteModel
-
-    Raises
-    ------
-    UsageError
-        The file can't be read, lacks a tensor, or has one too many or of another shape.
+    Raise UsageError if the file (see `mpidl.storage.tensor_files.open_file`) can't be read, lacks a tensor, or has one
+    too many or of another shape.
     """
 
     def __init__(self, path: Path, model: CompleteModel) -> None:
@@ -67,18 +59,9 @@ class Initial:
     def read(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
         """Return the values of the parameters [start, stop), shape (whole.size,), in the model's dtype.
 
-        Only the parts of tensors that the range consists of are read, where the file's format allows it.
-
-        Parameters
-        ----------
-        whole : Range
-        layout : Layout, optional
-            Layout of the flat vector; the model's own by default.
-
-        Raises
-        ------
-        UsageError
-            A tensor can't be read, or is not of floats.
+        Only the parts of tensors that the range consists of are read, where the file's format allows it. `layout` is
+        that of the flat vector, by default the model's own. Raise UsageError if a tensor can't be read, or is not of
+        floats.
         """
         values = np.empty(whole.size, self._dtype)
         for place in (layout or self._layout).within(whole):

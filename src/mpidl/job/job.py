@@ -80,10 +80,7 @@ class Job:
     ) -> Job:
         """Return the job of a configuration, its data and its model.
 
-        Raises
-        ------
-        UsageError
-            The parts don't fit together, or don't fit the checkpoint.
+        Raise UsageError if the parts don't fit together, or don't fit the checkpoint.
         """
         data, run, original = config.data, config.run, adapt(model)
         given = dataset if data.keep == "files" else in_memory(dataset, data.keep == "distributed")

@@ -53,20 +53,9 @@ class LocalModel:
 def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, mirrored: bool = True) -> LocalModel:
     """Return this rank's part of a job's model, on the device that ``[device]`` asks for.
 
-    Parameters
-    ----------
-    placed : PlacedJob
-    group : Group, optional
-        The ranks of the replica, if the model is cut.
-    number : int
-        Number of this rank among those of its node that compute on GPUs.
-    mirrored : bool
-        Whether parameters and gradient lie in the host's memory even if the model computes on a GPU.
-
-    Raises
-    ------
-    UsageError
-        The configuration asks for a GPU, but none is found, or the model can't use it.
+    `number` is that of this rank among those of its node that compute on GPUs. `mirrored` says whether parameters and
+    gradient lie in the host's memory even if the model computes on a GPU. Raise UsageError if the configuration asks
+    for a GPU, but none is found, or the model can't use it.
     """
     job, part = placed.job, Range(0, placed.layout.size)
     host: CompleteModel = job.original

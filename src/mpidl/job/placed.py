@@ -95,17 +95,8 @@ class PlacedJob:
 def place(job: Job, replicas: int, plan: Plan | Sections | None = None) -> PlacedJob:
     """Return a job for this many replicas, which go on where those of the checkpoint were if they are as many.
 
-    Parameters
-    ----------
-    job : Job
-    replicas : int
-    plan : Plan or Sections, optional
-        The cut of the model; see `mpidl.job.planning.cut`.
-
-    Raises
-    ------
-    UsageError
-        The algorithm's settings don't go with the number of replicas, or the run is too long.
+    `plan` is the cut of the model; see `mpidl.job.planning.cut`. Raise UsageError if the algorithm's settings don't go
+    with the number of replicas, or the run is too long.
     """
     deterministic = job.config.run.deterministic
     job.algorithm.check_replicas(replicas, deterministic)

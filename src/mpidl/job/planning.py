@@ -16,15 +16,7 @@ from mpidl.partition.sections import Sections, sections_of
 def cut(job: Job, partitions: int) -> Plan | Sections | None:
     """Plan how a job's model is cut over the ranks of a replica: into the stages that it asks for.
 
-    Returns
-    -------
-    Plan, Sections or None
-        The same on every rank; None for one partition.
-
-    Raises
-    ------
-    UsageError
-        The model can't be cut like this.
+    The plan is the same on every rank, None for one partition. Raise UsageError if the model can't be cut like this.
     """
     stages = job.config.topology.stages
     if partitions == 1:
@@ -37,10 +29,7 @@ def cut(job: Job, partitions: int) -> Plan | Sections | None:
 def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     """Plan how a job's model is cut: the same plan wherever it is made, whatever was measured there.
 
-    Raises
-    ------
-    UsageError
-        The model can't be cut like this.
+    Raise UsageError if the model can't be cut like this.
     """
     network, batch = job.original, job.config.data.batch
     if not isinstance(network, Network):
@@ -72,12 +61,8 @@ def basis_of(job: Job, costs: Costs) -> Basis:
 def virtual_cut(job: Job, costs: Costs) -> Cut:
     """Return how virtual replicas of several ranks share a job's model.
 
-    With stages, its ranks are busy for as long as a minibatch takes to pass through them; see `plan_seconds`.
-
-    Raises
-    ------
-    UsageError
-        The model can't be cut like this.
+    With stages, its ranks are busy for as long as a minibatch takes to pass through them; see `plan_seconds`. Raise
+    UsageError if the model can't be cut like this.
     """
     topology, basis, uncut = job.config.topology, basis_of(job, costs), plan_model(job, 1)
     plan = plan_model(job, topology.partitions, topology.stages)

@@ -13,17 +13,7 @@ from mpidl.metrics.figures import Figures
 
 @dataclass(frozen=True, eq=False)
 class ReadyJob:
-    """A placed job with this rank's model and the run's directory.
-
-    Attributes
-    ----------
-    placed : PlacedJob
-    local : LocalModel
-    figures : Figures
-        The figures of evaluations.
-    directory : Path
-        The run's directory.
-    """
+    """A placed job with this rank's model and the run's directory."""
 
     placed: PlacedJob
     local: LocalModel

@@ -33,13 +33,7 @@ STEPS = 3
 
 
 def rehearse_own(job: Job) -> None:
-    """Let a user's own model compute the first batch, so that errors surface before training starts.
-
-    Raises
-    ------
-    UsageError
-        The model failed.
-    """
+    """Let a user's own model compute the first batch; raise UsageError if it fails, before training starts."""
     if job.original.own:
         job.original.rehearse(_first_batch(job))
 
@@ -123,12 +117,8 @@ def _rehearse_algorithm(algorithm: Algorithm, parameters: np.ndarray, segments: 
 def count_outputs(job: Job, local: LocalModel) -> int:
     """Evaluate a sample if there are metrics, and return the model's number of outputs, which they need.
 
-    The number is 0 without metrics, and on all but the first rank of a replica.
-
-    Raises
-    ------
-    UsageError
-        The model gives no outputs, or a metric can't be computed from them.
+    The number is 0 without metrics, and on all but the first rank of a replica. Raise UsageError if the model gives no
+    outputs, or a metric can't be computed from them.
     """
     if not job.metrics:
         return 0

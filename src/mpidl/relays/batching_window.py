@@ -14,14 +14,7 @@ class BatchingWindow:
     """Predicts the workers' next pushes, and decides how long to wait for them.
 
     Only pushes that are due soon after the first one are waited for, not those of slower or otherwise busy workers.
-    Times are in seconds, of any clock.
-
-    Parameters
-    ----------
-    now : float
-        The start of all workers.
-    workers : int
-        Number of workers.
+    Times are in seconds, of any clock. They begin at `now`, at which all workers start.
     """
 
     def __init__(self, now: float, workers: int) -> None:

@@ -27,10 +27,7 @@ __all__ = ["VirtualRelay", "make", "routes"]
 def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> Relay:
     """Return relay `number` of a job with `relays` relays, which begins with the job's parameters.
 
-    Raises
-    ------
-    MpidlError
-        A file of the checkpoint can't be read.
+    Raise MpidlError if a file of the checkpoint can't be read.
     """
     # Plans and virtual clusters need no MPI.
     from mpidl.relays.role import Relay

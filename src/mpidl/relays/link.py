@@ -28,29 +28,9 @@ from mpidl.wire import Differences, ErrorFeedback
 class RelayLink:
     """A relay's link to the workers of its node, to the servers and to the coordinator.
 
-    Parameters
-    ----------
-    shared : SharedState
-    number : int
-        The relay's number.
-    feedback : sequence of sequence of ErrorFeedback
-        For each ring, what encodes its pushes to each shard, if there is a wire format.
-    copies : sequence of Differences
-        For each shard, if fetches are encoded.
-
-    Attributes
-    ----------
-    orders : OwnOrders
-    reports : ForwardedReports
-    shards : list of Range
-    replicas : int
-        Number of replicas whose ranks are its workers. Each has a mailbox for each shard.
-    inboxes : list of ForwardingInbox
-        The workers' mailboxes for each shard.
-    chunks : list of int
-        Elements of a chunk in these, for each shard.
-    rings : list of Outboxes
-        Two.
+    Error feedback encodes the pushes of each ring to each shard, and `copies` the fetches of each shard. The workers
+    are the ranks of `replicas` replicas; each has a mailbox for each shard, in `inboxes`, with `chunks` elements a
+    chunk. `rings` are two.
     """
 
     def __init__(

@@ -17,20 +17,11 @@ GROUP = 8
 
 
 class Gathered(NamedTuple):
-    """The sum of pushes.
+    """The sum of pushes: a vector of shape (size,), valid until the sum after the next one is taken.
 
-    Attributes
-    ----------
-    vector : array (size,)
-        Valid until the sum after the next one is taken.
-    fetched : list of int
-        For each shard, the oldest clock that one of the pushes was computed at.
-    portions : (int, int)
-        The first and the last portion that the pushes were computed on.
-    late : bool
-        Whether the pushes came after their workers' marks, in a checkpoint that others have not marked yet.
-    taken : dict of int to list of int
-        For each worker with a push, the number of its chunks that had been taken from each shard's mailbox.
+    `fetched` has the oldest clock of each shard at which one of the pushes was computed, and `portions` the first and
+    the last portion. If `late`, the pushes came after their workers' marks, in a checkpoint that others have not marked
+    yet. `taken` has, for each worker with a push, the number of its chunks taken from each shard's mailbox.
     """
 
     vector: np.ndarray
@@ -45,31 +36,12 @@ class PushAggregator:
 
     A cut replica counts as one worker: each of its ranks writes the parts of a push for its own shards.
 
-    Parameters
-    ----------
-    inboxes : sequence of ForwardingInbox
-        The workers' mailboxes for each shard.
-    shards : sequence of Range
-    chunks : sequence of int
-        Elements of a chunk of each shard.
-    dtype : dtype
-    workers : int
-    clock : callable
-        Returns the time in seconds.
-    statistics : sequence of Range
-        Ranges of the vector that hold statistics: their changes are averaged.
+    `chunks` has the elements of a chunk of each shard. `clock` returns the time in seconds. The changes of `statistics`
+    are averaged.
 
-    Attributes
-    ----------
-    active : set of int
-        The workers that still push.
-    late : bool
-        Whether the pushes of the sum are late; see `Gathered`.
-    marked : set of int
-        The workers whose pushes are late. Early and late ones are not added to each other.
-    closing : bool
-        Whether no further push is taken before those that have begun are whole.
-    window : BatchingWindow
+    `active` are the workers that still push, and `marked` those whose pushes are late: early and late ones are not
+    added to each other, and `late` says which the sum has. While `closing`, no further push is taken before those that
+    have begun are whole.
     """
 
     def __init__(

@@ -42,28 +42,12 @@ def saved_residuals(checkpoint: Checkpoint, layout: Layout | None = None) -> Ite
 class RelayResiduals:
     """The residuals of a relay's two rings.
 
-    When the relay marks an order in the late ring, that ring has no residual: `join` has moved it to the early ring.
-    A checkpoint has the residual of the early ring at the relay's mark there, which is missing from its pushes.
+    When the relay marks an order in the late ring, that ring has no residual: `join` has moved it to the early ring. A
+    checkpoint has the residual of the early ring at the relay's mark there, which is missing from its pushes.
 
-    Parameters
-    ----------
-    number : int
-        The relay's number.
-    checkpoints : Path
-        Directory of the run's checkpoints.
-    wire : Wire or None
-        The encoding of pushes.
-    shards : sequence of Range
-    dtype : dtype
-    statistics : sequence of Range
-        Ranges of the parameters that hold statistics, which have no residual.
-
-    Attributes
-    ----------
-    feedback : list of list of ErrorFeedback
-        For each ring, for each shard; empty without a wire format.
-    order : int
-        Ordinal of the last order that has been saved.
+    `checkpoints` is the directory of the run's checkpoints. `feedback` has the error feedback of each ring and shard,
+    none without a wire format; `statistics` have no residual. `order` is the ordinal of the last order that has been
+    saved.
     """
 
     def __init__(

@@ -38,27 +38,8 @@ class Relay(Role):
 
     To the coordinator it is the only rank of the node that receives orders. It posts its workers' status with its own.
 
-    Parameters
-    ----------
-    number : int
-        The relay's number.
-    parameters : array (size,)
-        The initial parameters.
-    clocks : array (shards,) of int
-        The shards' initial clocks.
-    residuals : RelayResiduals
-        Residuals of its encodings.
-    copies : sequence of Differences
-        For each shard, if fetches are encoded; parts of the parameters.
-    statistics : sequence of Range
-        Ranges of the parameters that hold statistics.
-
-    Attributes
-    ----------
-    parameters : array (size,)
-        The parameters at the relay's last fetch.
-    residuals : RelayResiduals
-    status : Status
+    `parameters`, of shape (size,), are those of the last fetch, at first the initial ones; `clocks`, of shape
+    (shards,), are the shards' initial clocks. `copies`, if fetches are encoded, are parts of the parameters.
     """
 
     def __init__(

@@ -26,13 +26,7 @@ def relay_mailboxes(
 
 
 class RelayedRoutes(Routes):
-    """Routes in which some workers push to a relay of their node.
-
-    Parameters
-    ----------
-    roles : Roles
-    capacity : Capacity
-    """
+    """Routes in which some workers push to a relay of their node."""
 
     def __init__(self, roles: Roles, capacity: Capacity) -> None:
         super().__init__(roles, capacity)

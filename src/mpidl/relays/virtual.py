@@ -21,20 +21,10 @@ from mpidl.wire import Wire
 class Sum(PushInFlight):
     """The sum of pushes on its way from the relay to all servers.
 
-    Attributes
-    ----------
-    applied : simpy.Event
-        Occurs when all servers have applied it and the relay shows what they had then.
-    fetched : list of int
-        For each shard, the oldest clock that one of the pushes was computed at.
-    portions : (int, int)
-        The first and the last portion that the pushes were computed on.
-    workers : set of int
-        The workers with a push in it, by their number at the relay.
-    pushes, missing : int
-        Number of pushes, and of those that have not arrived yet.
-    closed : bool
-        Whether no further push is added.
+    `applied` occurs when all servers have applied it and the relay shows what they had then. `fetched` has the oldest
+    clock of each shard at which one of the pushes was computed, `portions` the first and the last portion, and
+    `workers` the workers with a push in it, by their number at the relay; `missing` pushes have not arrived yet. Once
+    `closed`, no further push is added.
     """
 
     applied: simpy.Event

@@ -14,16 +14,9 @@ from mpidl.transport.protocol import NO_MORE, Saved
 
 @dataclass
 class _Checkpoint:
-    """A checkpoint that has been ordered.
+    """A checkpoint that was ordered when `taken` tickets were taken, after `seconds` of training.
 
-    Attributes
-    ----------
-    taken : int
-        Number of tickets taken when it was ordered.
-    seconds : float
-        Training time until then.
-    position : Position or None
-        Where the run is, if that is known beforehand.
+    `position` is where the run is, if that is known beforehand.
     """
 
     taken: int
@@ -47,16 +40,8 @@ class _Checkpoint:
 class CheckpointCoordinator:
     """Orders and completes checkpoints, one at a time. A thread writes files, so that MPI makes progress meanwhile.
 
-    Parameters
-    ----------
-    placed : PlacedJob
-    checkpoints : Checkpoints
-    shards : int
-        Number of shards' files in a checkpoint.
-    partitions : int
-        Number of ranks of a replica.
-    intermediaries : int
-        Number of ranks that push without being workers, and report what they keep.
+    A checkpoint has the files of `shards` shards. Replicas have `partitions` ranks; `intermediaries` are the ranks that
+    push without being workers, and report what they keep.
     """
 
     def __init__(
@@ -94,16 +79,8 @@ class CheckpointCoordinator:
     def order(self, last: bool, taken: int, seconds: float, position: Position | None) -> None:
         """Order a checkpoint; what is still missing of an earlier one is given up.
 
-        Parameters
-        ----------
-        last : bool
-            Whether all stop after it.
-        taken : int
-            Tickets below it have been taken.
-        seconds : float
-            Training time so far.
-        position : Position or None
-            Where the run is; None if the replicas are to say so.
+        If `last`, all stop after it. Tickets below `taken` have been taken, in `seconds` of training. `position` is
+        where the run is; None if the replicas are to say so.
         """
         self._order += 1
         self._last = self._order if last else 0

@@ -37,13 +37,7 @@ IDLE_SLEEP = 0.02
 class Coordinator(Role):
     """Executes a run on the ranks. It computes nothing: every rank's counters wait for it.
 
-    Parameters
-    ----------
-    ready : ReadyJob
-    reporter : Reporter
-    rank : int
-    shards, intermediaries : int
-        Number of shards, and of ranks that push without being workers.
+    `intermediaries` is the number of ranks that push without being workers.
     """
 
     def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, intermediaries: int = 0) -> None:

@@ -16,12 +16,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The totals were taken while the replicas train.
-
-    Attributes
-    ----------
-    totals : Totals
-    """
+    """The totals were taken while the replicas train."""
 
     totals: Totals
 
@@ -41,15 +36,7 @@ class Iterated:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The loss of a batch is NaN or infinite.
-
-    Attributes
-    ----------
-    worker : int
-        Number of the worker that computed it.
-    portion : int
-    loss : float
-    """
+    """The loss of a batch, computed by a worker, is NaN or infinite."""
 
     worker: int
     portion: int
@@ -60,14 +47,8 @@ class Diverged:
 class Evaluated:
     """The parameters were evaluated.
 
-    Attributes
-    ----------
-    seconds : float
-        Training time before the evaluation, since the run began or was resumed.
-    epoch : float
-        Number of epochs trained before it.
-    values : mapping of str to float
-        Figures, such as "test_loss" or "validation_accuracy"; NaN where one has no meaning.
+    `seconds` is the training time before the evaluation, since the run began or was resumed, and `epoch` the number of
+    epochs trained. `values` are figures, such as "test_loss" or "validation_accuracy"; NaN where one has no meaning.
     """
 
     seconds: float
@@ -79,12 +60,7 @@ class Evaluated:
 class Saved:
     """The checkpoint that was ordered last is on disk.
 
-    Attributes
-    ----------
-    now : float
-        The time in seconds since the epoch.
-    step : int
-        The checkpoint's step.
+    `now` is in seconds since the epoch.
     """
 
     now: float

@@ -13,12 +13,8 @@ from mpidl.storage.position import Best, Position
 class Save:
     """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
 
-    Attributes
-    ----------
-    last : bool
-        Whether replicas stop where they are cut.
-    position : Position or None
-        Where the run is, if an algorithm's coordinator drives it; else the replicas know.
+    If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
+    it; else the replicas know.
     """
 
     last: bool = False
@@ -56,12 +52,7 @@ class Log:
 class Fail:
     """End the run at once; its last checkpoint stays as it is.
 
-    Attributes
-    ----------
-    cause : str
-        One line for a person.
-    worker : int or None
-        Number of the worker that met it, if one did.
+    `cause` is one line for a person; `worker` is the one that met it, if one did.
     """
 
     cause: str
@@ -72,16 +63,9 @@ class Fail:
 class Finish:
     """Write the summary and end the run.
 
-    Attributes
-    ----------
-    interrupted : bool
-        Whether a signal ended the run early.
-    seconds_to_target : float or None
-        Training time of the whole run until the target was reached.
-    stopped : str or None
-        Why it ended before its last epoch, if an evaluation ended it.
-    best : Best or None
-        The best checkpoint, if the run keeps it.
+    A run `interrupted` by a signal ends early. `seconds_to_target` is the training time of the whole run until the
+    target was reached. `stopped` says why an evaluation ended it before its last epoch. `best` is the best checkpoint,
+    if the run keeps it.
     """
 
     interrupted: bool

@@ -20,18 +20,7 @@ class Monitor:
     A checkpoint is of what was evaluated, or of a little later: it is ordered when an evaluation is better than all
     before, and the next one to be ordered is it.
 
-    Parameters
-    ----------
-    goal : Goal
-    epoch : float
-        Epochs trained before.
-    best : Best, optional
-        The run's best checkpoint so far.
-
-    Attributes
-    ----------
-    best : Best or None
-        The best checkpoint that is on disk.
+    `epoch` is the number of epochs trained before. `best` is the best checkpoint that is on disk.
     """
 
     def __init__(self, goal: Goal, epoch: float = 0.0, best: Best | None = None) -> None:

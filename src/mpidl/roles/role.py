@@ -15,10 +15,7 @@ class Role:
 
     A role has its own state; `bind` gives it the other ranks.
 
-    Attributes
-    ----------
-    interrupted : bool
-        Whether a signal has asked this rank to stop.
+    `interrupted` says whether a signal has asked this rank to stop.
     """
 
     def __init__(self) -> None:

@@ -40,23 +40,8 @@ class Executor(Protocol):
 class RunControl:
     """The control of one run.
 
-    Parameters
-    ----------
-    placed : PlacedJob
-    reporter : Reporter
-    executor : Executor
-    checkpoints : Checkpoints
-    now : float
-        The time in seconds since the epoch; virtual if the events' times are.
-    rank : int
-        The rank that events name.
-
-    Attributes
-    ----------
-    trained : Totals
-        The totals at the end of the training.
-    summary : dict or None
-        None until the run has finished.
+    `now` is in seconds since the epoch, virtual if the events' times are; events name the rank `rank`. `trained` has
+    the totals at the end of the training. `summary` is None until the run has finished.
     """
 
     def __init__(

@@ -25,28 +25,9 @@ GROUP = 8
 class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
-    Parameters
-    ----------
-    number : int
-        The shard's number.
-    shard : Shard
-    server : int
-        Number of the server.
-    directory : Path
-        The run's directory.
-    workers, deterministic, finite
-        See `mpidl.roles.server.Server`.
-    accrue : callable, optional
-        Takes the shard's number and a chunk, where a coordinator drives the algorithm.
-
-    Attributes
-    ----------
-    link : ServerLink
-    status : ShardStatus
-    order : int
-        Ordinal of the last order to save that was taken up.
-    due : float
-        When the next call of `look` is due.
+    `directory` is the run's; `workers`, `deterministic` and `finite` are those of `mpidl.roles.server.Server`.
+    `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `order` is the ordinal of
+    the last order to save that was taken up, and `due` the time of the next call of `look`.
     """
 
     link: ServerLink

@@ -23,26 +23,10 @@ class Server(Role):
 
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
-    Parameters
-    ----------
-    number : int
-        This server's number.
-    shards : mapping of int to Shard
-        Its shards by their numbers, at least one. Their parameters move into the transport's memory when it is bound.
-    directory : Path
-        The run's directory.
-    workers : int
-        Number of replicas: of workers that push to each shard.
-    deterministic : bool
-        Apply pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order.
-    coordinated : bool
-        Whether a coordinator drives the algorithm.
-    finite : bool
-        Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
-
-    Attributes
-    ----------
-    served : list of ServedShard
+    `shards` has its shards by their numbers, at least one; their parameters move into the transport's memory when it is
+    bound. `workers` replicas push to each. A `deterministic` server applies pushes in rounds: chunk by chunk, one push
+    of every worker that still trains, in the workers' order. `coordinated` says whether a coordinator drives the
+    algorithm; `finite`, whether checkpoints must be finite (see `mpidl.storage.writer.save_shard`).
     """
 
     def __init__(

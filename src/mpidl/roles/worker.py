@@ -47,15 +47,8 @@ class Worker(Role):
     Where replicas are cut, all ranks of one do so together, each with its slice of the vectors: they run the same
     algorithm, and the first of them decides for all.
 
-    Parameters
-    ----------
-    ready : ReadyJob
-    number : int
-        The replica's number.
-    held : sequence of Held
-        All shards and their holders.
-    direct : bool
-        Whether this worker pushes to the servers themselves; see `mpidl.transport.routes.Route`.
+    `number` is the replica's. `held` has all shards and their holders. `direct` says whether this worker pushes to the
+    servers themselves; see `mpidl.transport.routes.Route`.
     """
 
     def __init__(self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True) -> None:

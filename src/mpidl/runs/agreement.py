@@ -45,14 +45,9 @@ def together(
 ) -> T:
     """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all.
 
-    Parameters
-    ----------
-    action : callable
-    world : tuple of int and callable, optional
-        This rank, and a function that gathers the values of all; those of `ranks` by default.
-    name : callable, optional
-        Returns the name of a rank, which is added to the line unless all ranks have met an error; by default its number
-        and, if there are several hosts, its host.
+    `world` is this rank, and a function that gathers the values of all; by default those of `ranks`. `name` returns the
+    name of a rank, which is added to the line unless all ranks have met an error; by default its number and, if there
+    are several hosts, its host.
     """
     result = outcome(action)
     error = result if isinstance(result, MpidlError) else None
@@ -106,26 +101,9 @@ def at_first_rank(value: T) -> list[T] | None:
 def check_same(what: str, found: Mapping[str, str] | None, rank: int, gather: Gather) -> Mapping[str, str]:
     """Check that all ranks have found the same; collective.
 
-    Parameters
-    ----------
-    what : str
-        What it is, for the error.
-    found : mapping of str to str, or None
-        Values by name; None on a rank that is not compared, of which there is at least one other.
-    rank : int
-        This rank.
-    gather : callable
-        See `Gather`.
-
-    Returns
-    -------
-    mapping of str to str
-        What was found, on every rank.
-
-    Raises
-    ------
-    UsageError
-        Ranks differ; every rank raises it. The line has the first value that does.
+    `what` names it in the error. `found` has values by name; it is None on a rank that is not compared, of which there
+    is at least one other. Return what was found. If ranks differ, raise UsageError on all, with the first value that
+    does.
     """
     checksums = gather(None if found is None else xxhash.xxh3_128_digest(repr(sorted(found.items())).encode()))
     first = next(number for number, checksum in enumerate(checksums) if checksum is not None)

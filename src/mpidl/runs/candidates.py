@@ -24,15 +24,8 @@ MICRO_BATCHES = 4
 class Candidate:
     """A way to cut a model.
 
-    Attributes
-    ----------
-    partitions, stages, micro_batches : int
-    seconds : float
-        Time of a gradient.
-    plan : Plan or None
-        None if the model isn't cut.
-    virtual : Cut
-        The cut for a virtual cluster.
+    `seconds` is the time of a gradient. `plan` is None if the model isn't cut; `virtual` is the cut for a virtual
+    cluster.
     """
 
     partitions: int
@@ -46,21 +39,8 @@ class Candidate:
 class Candidates:
     """The candidates for a job's model.
 
-    Parameters
-    ----------
-    job : Job
-    costs : Costs
-        Measured or assumed.
-    times : Times
-        Durations of the job; the gradient's is that of the uncut model.
-    given : bool
-        Whether the links are those of `times`.
-
-    Attributes
-    ----------
-    uncut : Candidate
-    known : dict of (int, int) to Candidate
-        All candidates so far, by partitions and stages.
+    `costs` are measured or assumed. The gradient's duration in `times` is that of the uncut model; `given` says whether
+    the links are those of `times`. `known` has all candidates so far, by partitions and stages.
     """
 
     def __init__(self, job: Job, costs: Costs, times: Times, given: bool) -> None:

@@ -20,13 +20,8 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
     """Give the model of every rank the parameters, constants and buffers of the first rank's; collective.
 
     The package's own networks are seeded, and begin with the same values; nothing is computed for them. What is the
-    same on all ranks is not sent. The first rank says in a line what was not.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    model : CompleteModel
-        The ranks' models have the same names, shapes and dtypes.
+    same on all ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
+    and dtypes.
     """
     if not model.own:
         return
@@ -52,16 +47,8 @@ def share_trained(
 ) -> None:
     """Give the model of every rank the trained parameters, and the buffers of the first that holds some; collective.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    model : CompleteModel
-    layout : Layout
-        Layout of the flat vector of trained parameters.
-    held : sequence of (int, Range)
-        The ranks of a replica, each with the range of that vector that it holds.
-    own : array
-        What this rank holds; of no account on others.
+    `layout` is that of the flat vector of trained parameters. `held` are the ranks of a replica, each with the range of
+    that vector that it holds: `own`, which is ignored on others.
     """
     whole = Range(0, layout.size)
     for root, part in held:

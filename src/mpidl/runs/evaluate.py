@@ -31,11 +31,6 @@ def newest(run: Path) -> Path:
     """Return the newest run of a name that has a checkpoint: NAME, NAME-2, NAME-3, ... are made in this order.
 
     Where it isn't `run` itself, a line on stderr says so.
-
-    Parameters
-    ----------
-    run : Path
-        ``runs/NAME``.
     """
     runs = {1: run}
     for path in run.parent.glob(f"{glob.escape(run.name)}-*"):

@@ -82,10 +82,7 @@ def resolve(
 ) -> Config:
     """Return `config` with the given section of a model, objects and keywords; None leaves a value as it is.
 
-    Raises
-    ------
-    UsageError
-        What `from_dict` raises.
+    Raise what `from_dict` raises.
     """
     if isinstance(config, Config):
         source, algorithm, rule = source or config.data_source, algorithm or config.algorithm, rule or config.rule

@@ -54,12 +54,8 @@ def load(run: str | Path, step: int | str | None = None) -> Network | Trained:
 def network_of(checkpoint: Checkpoint) -> Network | None:
     """Return the network of a checkpoint with its parameters; None if no ``[[model.layer]]`` describes the model.
 
-    Raises
-    ------
-    UsageError
-        The checkpoint is of another version, which built other networks from the same section.
-    MpidlError
-        A file can't be read.
+    Raise UsageError if the checkpoint is of another version, which built other networks from the same section, and
+    MpidlError if a file can't be read.
     """
     section = checkpoint.sections.get("model", {})
     if "layer" not in section:

@@ -47,12 +47,7 @@ LOOK_EVERY = 0.05
 class OneProcess:
     """One process that plays every role.
 
-    Parameters
-    ----------
-    job : Job
-    replicas : int
-    times : Times, optional
-        Durations of a virtual cluster; None for a real run, which has one replica.
+    `times` are the durations of a virtual cluster; None for a real run, which has one replica.
     """
 
     def __init__(self, job: Job, replicas: int = 1, times: Times | None = None) -> None:

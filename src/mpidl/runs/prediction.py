@@ -33,16 +33,9 @@ FEW, MANY = 16, 1024
 class Prediction:
     """The speed of a job, after its first steps.
 
-    Attributes
-    ----------
-    step_seconds : float
-        Time from one gradient of a replica to its next.
-    samples_per_second : float
-        Speed of all replicas together.
-    fetched, pushed : float
-        Bytes that a replica fetches and pushes a step.
-    load : float
-        Fraction of its capacity that the busiest network card carries, in its busier direction; 0 without a network.
+    `step_seconds` is the time from one gradient of a replica to its next; `samples_per_second` is the speed of all
+    replicas together. `fetched` and `pushed` are a replica's bytes a step. `load` is the fraction of its capacity that
+    the busiest network card carries, in its busier direction; 0 without a network.
     """
 
     step_seconds: float
@@ -58,17 +51,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
     The vectors of the virtual cluster have a few elements, and its links so much less bandwidth: all takes as long as
     with those of the job, and needs none of their memory.
 
-    Parameters
-    ----------
-    job : Job
-        A job whose algorithm has no coordinator.
-    servers : int
-        0 for an algorithm without servers.
-    replicas : int
-    times : Times
-        Durations of the job.
-    algorithm : Algorithm, optional
-        In place of the job's.
+    The job's algorithm, or `algorithm` in its place, has no coordinator. `servers` is 0 for one without servers.
     """
     algorithm = algorithm or job.algorithm
     count = 1 if algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas

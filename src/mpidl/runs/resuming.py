@@ -19,17 +19,8 @@ from mpidl.storage.checkpoints import newest_good, steps, sweep
 def choose(run: Path) -> Checkpoint | None:
     """Return the newest checkpoint of a run that is as it was saved, the same one on every rank; None if there is none.
 
-    A line on stderr names each newer one that is passed over.
-
-    Parameters
-    ----------
-    run : Path
-        ``runs/NAME``.
-
-    Raises
-    ------
-    MpidlError
-        There are only damaged ones, or a file can't be read.
+    A line on stderr names each newer one that is passed over. Raise MpidlError if there are only damaged ones, or a
+    file can't be read.
     """
     rank, gather = ranks()
 
@@ -49,11 +40,7 @@ def choose(run: Path) -> Checkpoint | None:
 def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has been trained to its end; None if something is left to do.
 
-    Parameters
-    ----------
-    config : Config
-        What is asked for now. A run that is to be longer than it was is not at its end.
-    run : Path
+    `config` is what is asked for now: a run that is to be longer than it was is not at its end.
     """
 
     def look() -> dict[str, Any] | None:

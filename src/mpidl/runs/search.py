@@ -29,21 +29,8 @@ BETTER = 1.02
 class Search:
     """The search for the fastest topology of a job.
 
-    Parameters
-    ----------
-    job : Job
-    ranks : int
-
-    Attributes
-    ----------
-    compared : list of dict
-        The candidates, as in the result of `mpidl.runs.proposal.propose`.
-    nodes : list of int
-        The node of each rank.
-    candidates : Candidates
-        The ways to cut the model.
-    origin : str
-        The source of the predictions' figures.
+    `compared` has the candidates, as in the result of `mpidl.runs.proposal.propose`, and `nodes` the node of each rank.
+    `candidates` are the ways to cut the model; `origin` is the source of the predictions' figures.
     """
 
     def __init__(self, job: Job, ranks: int) -> None:

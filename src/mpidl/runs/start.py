@@ -50,18 +50,8 @@ def start(
 ) -> dict[str, Any]:
     """Run a job and, before it, the algorithm's warm start.
 
-    Parameters
-    ----------
-    config : Config
-    make : callable
-        Returns the job of a configuration and of the checkpoint to resume from, if any.
-    resume : Path, optional
-        See `run`.
-
-    Returns
-    -------
-    dict
-        See `run`; the summary of the warm start if a signal ended that.
+    `make` returns the job of a configuration and of the checkpoint to resume from, if any; `resume` is that of `run`.
+    Return the run's summary, or that of the warm start if a signal ended that.
     """
     resume = None if resume is None else _named(resume)
     config = _in_directory(config, resume)
@@ -97,11 +87,7 @@ def _lock(run: Path, locks: ExitStack) -> None:
 def warm_start(config: Config, position: Position | None) -> Config | None:
     """Return the configuration of the run that comes before the algorithm's own; None if it is done or there is none.
 
-    Parameters
-    ----------
-    config : Config
-    position : Position, optional
-        Position of the checkpoint that the run resumes from.
+    `position` is that of the checkpoint that the run resumes from.
     """
     first = config.algorithm.warm_start_run()
     if first is None:

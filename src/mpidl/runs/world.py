@@ -28,27 +28,9 @@ T = TypeVar("T")
 class World:
     """The ranks of a run; made collectively, with the nodes told to the launcher.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    config : Config
-
-    Attributes
-    ----------
-    comm : MPI.Intracomm
-    rank : int
-    nodes : list of int
-        For each rank the lowest rank of its node.
-    roles : Roles
-    workers : list of int
-        The ranks that train, replica by replica.
-    directory : Path or None
-        The run's directory, once it is known: failures are recorded in its events.
-
-    Raises
-    ------
-    UsageError
-        There are too few ranks, or a number that leaves some without a role.
+    `nodes` has for each rank the lowest rank of its node, and `workers` the ranks that train, replica by replica.
+    Failures are recorded in the events of the run's directory, once it is known. Raise UsageError if there are too few
+    ranks, or a number that leaves some without a role.
     """
 
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
@@ -80,14 +62,8 @@ class World:
     def agree(self, action: Callable[[], T], in_groups: bool = False, before: Callable[[], None] = lambda: None) -> T:
         """Carry out an action on every rank; if it fails on some, raise the first one's error on all.
 
-        Parameters
-        ----------
-        action : callable
-        in_groups : bool
-            Whether ranks of a replica wait for each other in the action. An error that isn't a `UsageError`, which they
-            all meet, then ends the job.
-        before : callable
-            Called after the action, before this rank waits for the others.
+        If `in_groups`, ranks of a replica wait for each other in the action: an error that isn't a `UsageError`, which
+        they all meet, then ends the job. `before` is called after the action, before this rank waits for the others.
         """
 
         def guarded() -> T:

@@ -62,14 +62,8 @@ ROUNDS = 1 << 40
 class Order(NamedTuple):
     """An order of the coordinator to workers and servers.
 
-    Attributes
-    ----------
-    number : int
-        Ordinal of the last order to save a checkpoint, from 1.
-    last : int
-        Ordinal of the order after whose checkpoint all stop; 0 for none.
-    phase : Phase
-        Servers know ``TRAIN`` and ``EXIT``.
+    `number` is the ordinal of the last order to save a checkpoint, from 1; after the checkpoint of order `last`, if it
+    isn't 0, all stop. Servers know the phases ``TRAIN`` and ``EXIT``.
     """
 
     number: int
@@ -294,14 +288,9 @@ class Obeyed:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Server to coordinator: all units of an evaluation have been accrued.
+    """Server to coordinator: all units of an evaluation have been accrued, `won` of them from their second copy.
 
-    Attributes
-    ----------
-    evaluation : int
-    losses, weights : array (units,)
-    won : int
-        Units whose second copy came first.
+    `losses` and `weights` have the shape (units,).
     """
 
     evaluation: int

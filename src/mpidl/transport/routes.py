@@ -51,17 +51,8 @@ class Route(NamedTuple):
 class Routes:
     """The routes of a job whose workers push to servers, or exchange among themselves.
 
-    Parameters
-    ----------
-    roles : Roles
-    capacity : Capacity
-
-    Attributes
-    ----------
-    workers : list of int
-        Rank of each worker: those of the first replica in the order of its partitions, then those of the next, ...
-    rings, readers : int
-        Number of rings of a shard's mailboxes, and of ranks that fetch it.
+    `workers` has the rank of each: those of the first replica in the order of its partitions, then those of the next,
+    ... A shard's mailboxes have `rings` rings, and `readers` ranks fetch it.
     """
 
     def __init__(self, roles: Roles, capacity: Capacity) -> None:

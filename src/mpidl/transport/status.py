@@ -13,16 +13,7 @@ from mpidl.transport.protocol import SERVER_STATUS
 class Status:
     """One rank's status: fill in `figures`, then post `row`.
 
-    Parameters
-    ----------
-    dtype : dtype
-        `protocol.WORKER_STATUS` or `protocol.SERVER_STATUS`.
-
-    Attributes
-    ----------
-    row : array (1,) of `dtype`
-    figures
-        Its only element.
+    `dtype` is `protocol.WORKER_STATUS` or `SERVER_STATUS`. `row`, of shape (1,), has `figures` as its only element.
     """
 
     def __init__(self, dtype: np.dtype) -> None:
@@ -31,12 +22,7 @@ class Status:
 
 
 class ShardStatus(Status):
-    """The status of the holder of a shard.
-
-    Parameters
-    ----------
-    shard : Shard
-    """
+    """The status of the holder of a shard."""
 
     def __init__(self, shard: Shard) -> None:
         super().__init__(SERVER_STATUS)

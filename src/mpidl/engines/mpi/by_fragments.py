@@ -31,25 +31,10 @@ class Fragment:
     way: their all-to-alls and their all-gathers have a communicator each, on which all workers begin them in the same
     order.
 
-    Parameters
-    ----------
-    number : int
-        The number of this worker's shard.
-    shard : Shard
-    shards : sequence of Range
-        The fragment's shards on the workers with the same slice of the vector, counted from the slice's beginning.
-
-    Attributes
-    ----------
-    part : Range
-        The fragment, counted from the slice's beginning.
-    snapshot : Snapshot
-    says, all : array (len(Meeting),), (workers, len(Meeting)) of int64
-        The messages of this worker and of all workers with the reduction; see `Meeting`.
-    result : array (part.size,)
-        The result of the reduction.
-    applied : bool
-        Whether the shard has been updated.
+    `number` is that of this worker's shard. `shards` are those of the workers with the same slice of the vector,
+    counted like `part`, the fragment, from the slice's beginning. `says` and `all` are the messages of this worker and
+    of all workers with the reduction; see `Meeting`. `result` has the shape (part.size,). `applied` says whether the
+    shard has been updated.
     """
 
     def __init__(self, number: int, shard: Shard, shards: Sequence[Range]) -> None:
@@ -113,17 +98,7 @@ class Fragment:
 class FragmentsCheckpoint(CheckpointSource):
     """The shards as the reduction that brought an order left them: all workers obey it when that one is finished.
 
-    Parameters
-    ----------
-    fragments : sequence of Fragment
-        The fragments that make up the worker's slice of the vector.
-
-    Attributes
-    ----------
-    latest : Order
-        That of the last reduction that is finished.
-    lock : RLock
-        Held while shards are updated or copied.
+    `latest` is the order of the last reduction that is finished. `lock` is held while shards are updated or copied.
     """
 
     together = True
@@ -158,17 +133,8 @@ class ByFragments(RequestHandler):
     replicas have finished: the first worker announces an order with a reduction, the shards are copied when that
     reduction has updated them, and the order is obeyed when the replicas have finished it.
 
-    Parameters
-    ----------
-    fragments : sequence of Fragment
-        The fragments that make up the worker's slice of the vector.
-    evaluate : callable
-        Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
-
-    Attributes
-    ----------
-    epoch_over : int
-        Epoch to evaluate with the next reduction; 0 for none.
+    `fragments` make up the worker's slice of the vector. `evaluate` is called on all workers, with an epoch and the
+    parameters after it. `epoch_over` is the epoch to evaluate with the next reduction; 0 for none.
     """
 
     def __init__(self, fragments: Sequence[Fragment], evaluate: Callable[[int, np.ndarray], None]) -> None:

@@ -23,19 +23,7 @@ SPEEDS = 1 << 30
 
 
 class ReductionCheckpoint(CheckpointSource):
-    """The shard as the last reduction left it: all workers obey an order after the same one.
-
-    Parameters
-    ----------
-    shard : Shard
-    number : int
-        The shard's number.
-
-    Attributes
-    ----------
-    latest : Order
-        That of the last reduction.
-    """
+    """The shard as the last reduction left it: all workers obey an order after the same one."""
 
     together = True
 
@@ -58,21 +46,9 @@ class ByReduction(OwnShard):
     A reduction is an all-to-all of parts, a sum in the workers' order, an update of this worker's shard and an
     all-gather: the bytes of an all-reduce, bitwise the same sum for any timing, and the rule's state is held once.
 
-    Parameters
-    ----------
-    shard : Shard
-        This worker's shard.
-    shards : sequence of Range
-        The shards of the workers with the same slice of the vector, counted from its beginning.
-    evaluate : callable
-        Evaluates parameters after an epoch; called on all workers as (epoch, parameters).
-    number : int
-        The number of the worker's shard.
-
-    Attributes
-    ----------
-    epoch_over : int
-        Epoch to evaluate at the next reduction; 0 for none.
+    `shards` are those of the workers with the same slice of the vector, counted from its beginning; `shard`, this
+    worker's, is number `number` of all. `evaluate` is called on all workers, with an epoch and the parameters after it.
+    `epoch_over` is the epoch to evaluate at the next reduction; 0 for none.
     """
 
     def __init__(

@@ -30,30 +30,10 @@ class Stopped(Exception):
 class CheckpointParticipant:
     """Obeys the coordinator's orders to save, at moments at which the replica's state is complete.
 
-    Parameters
-    ----------
-    number : int
-        The replica's number.
-    handler : RequestHandler
-    state : ReplicaState
-    loader : Loader
-    checkpoints : Path
-        Directory of the run's checkpoints.
-    in_turn : bool
-        Whether replicas take portions in turn, as in a deterministic run.
-    tickets : int
-        Number of portions that the replica had taken in turn before.
-    finite : bool
-        Whether checkpoints must be finite; see `mpidl.storage.writer.save_shard`.
-    part : Range, optional
-        This rank's part of the flat vector, if not all of it.
-
-    Attributes
-    ----------
-    unused : int
-        Batches handed to the replica whose gradient has not been computed: 0 or 1.
-    clock : int
-        The replica's clock.
+    `number` is the replica's, `clock` its clock. `in_turn` says whether replicas take portions in turn, as in a
+    deterministic run, `tickets` of them before; `finite`, whether checkpoints must be finite (see
+    `mpidl.storage.writer.save_shard`). `part` is this rank's part of the flat vector, by default all. `unused` is the
+    number of batches handed to the replica whose gradient has not been computed, 0 or 1.
     """
 
     def __init__(
@@ -109,10 +89,7 @@ class CheckpointParticipant:
     def look(self) -> None:
         """Obey an order if there is one, at intervals; the ranks of a replica obey with their lead.
 
-        Raises
-        ------
-        Stopped
-            The order was the last.
+        Raise `Stopped` after the last order.
         """
         if self._writing.ended():
             self._link.reports.saved(self._report)

@@ -16,16 +16,9 @@ from mpidl.transport.protocol import Order
 
 @dataclass(frozen=True)
 class Part:
-    """The contribution of one worker to a checkpoint.
+    """The contribution of one worker to a checkpoint: positions of replicas and states of shards, by their numbers.
 
-    Attributes
-    ----------
-    replicas : dict of int to ReplicaPosition
-        Positions of replicas, by their numbers.
-    shards : dict of int to (Range, dict)
-        Ranges and states of the shards that this worker writes, by their numbers.
-    taken : int or None
-        See `mpidl.transport.protocol.Saved`.
+    `taken` is that of `mpidl.transport.protocol.Saved`.
     """
 
     replicas: dict[int, ReplicaPosition]
@@ -36,17 +29,9 @@ class Part:
 class CheckpointSource:
     """The contribution of an exchange to checkpoints.
 
-    Attributes
-    ----------
-    together : bool
-        Whether all workers obey an order after the same push or reduction.
-    where : callable
-        Returns the position of the replica.
-    cut_seen : callable
-        Called with the ordinal of an order that others may have marked, before values that they have changed since
-        are used.
-    changing : context manager
-        The replica's position changes while it is entered.
+    `together` says whether all workers obey an order after the same push or reduction. `where` returns the replica's
+    position, which changes while `changing` is entered. `cut_seen` is called with the ordinal of an order that others
+    may have marked, before values that they have changed since are used.
     """
 
     together: bool = False

@@ -55,24 +55,9 @@ class WorkerHooks(Protocol):
 class MpiEngine:
     """Runs one replica, with its data, its model and its exchange of parameters.
 
-    Parameters
-    ----------
-    model : Model
-    split : Split
-        The training data.
-    schedule : Schedule
-    handler : RequestHandler
-        Carries out the requests of the algorithm's exchange.
-    state : ReplicaState
-        The replica's state between steps.
-    hooks : WorkerHooks
-    resumed : sequence of (int, int)
-        Portions that the replica had taken, each with its next batch.
-
-    Attributes
-    ----------
-    participant : CheckpointParticipant
-        The worker's part in checkpoints; set before `bind`.
+    `split` has the training data. `handler` carries out the requests of the algorithm's exchange, and `state` is the
+    replica's between steps. `resumed` has the portions that the replica had taken, each with its next batch.
+    `participant`, the worker's part in checkpoints, is set before `bind`.
     """
 
     participant: CheckpointParticipant

@@ -17,16 +17,8 @@ LARGEST = 2**31 - 1
 class MpiGroup(Group):
     """A group (`Group`) made of a communicator's ranks, with persistent messages.
 
-    Parameters
-    ----------
-    communicator : MPI.Intracomm
-        A communicator of this group alone. Freeing it is up to the caller; `free` frees what was made from it.
-
-    Attributes
-    ----------
-    communicator : MPI.Intracomm
-    sent : int
-        Bytes of the messages that this rank has begun to send to others; not those of `share`, `gather` and `sum`.
+    The communicator is of this group alone. Freeing it is up to the caller; `free` frees what was made from it. `sent`
+    counts the bytes of messages that this rank has begun to send, without those of `share`, `gather` and `sum`.
     """
 
     def __init__(self, communicator: MPI.Intracomm) -> None:

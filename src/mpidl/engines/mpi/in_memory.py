@@ -32,17 +32,8 @@ class Gate(CheckpointSource):
 
     Each worker shows its position in a row of the shared memory; the row changes with the parameters.
 
-    Parameters
-    ----------
-    number : int
-        The worker's number.
-    shard : Shard
-        This worker's part of the first values, and the staleness of its updates.
-
-    Attributes
-    ----------
-    whole : ShardState
-        All parameters; set by the exchange when it is bound.
+    `number` is the worker's. `shard` has its part of the first values, and the staleness of its updates. `whole`, all
+    parameters, is set by the exchange when it is bound.
     """
 
     whole: ShardState
@@ -136,14 +127,8 @@ class Gate(CheckpointSource):
 class InMemory(OwnShard):
     """A worker's access to the shared parameters.
 
-    Parameters
-    ----------
-    number : int
-        The worker's number.
-    model : Model
-        Computes with the shared parameters themselves, while bound.
-    shard : Shard
-        This worker's part of the first values, and the staleness of its updates.
+    `number` is the worker's. The model computes with the shared parameters themselves, while bound. `shard` has the
+    worker's part of the first values, and the staleness of its updates.
     """
 
     def __init__(self, number: int, model: Model, shard: Shard) -> None:

@@ -20,13 +20,7 @@ SLEEP, PATIENCE = 2e-4, 1e-3
 
 
 class Lead:
-    """Decides for a replica. This one is for replicas of one rank, which decides for itself.
-
-    Attributes
-    ----------
-    partition, partitions : int
-        The index of this rank in the replica, and the number of its ranks.
-    """
+    """Decides for a replica. This one is for replicas of one rank, which decides for itself."""
 
     partition, partitions = 0, 1
 
@@ -53,12 +47,7 @@ class Lead:
 
 
 class GroupLead(Lead):
-    """Decides for the ranks of a group; all of them call each method in the same order.
-
-    Parameters
-    ----------
-    group : MpiGroup
-    """
+    """Decides for the ranks of a group; all of them call each method in the same order."""
 
     def __init__(self, group: MpiGroup) -> None:
         self._group, self.partition, self.partitions = group, group.rank, group.size

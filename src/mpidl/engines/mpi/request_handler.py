@@ -19,12 +19,8 @@ from mpidl.transport.status import ShardStatus, Status
 class UnpushedBatches:
     """Follows a worker from batch to batch.
 
-    Attributes
-    ----------
-    portion : int
-        The portion of the last batch; -1 before the first.
-    parts : list of [int, int, int]
-        The batches computed since the last push: a portion, its first such batch, and the batch after the last.
+    `portion` is that of the last batch, -1 before the first. `parts` are the batches computed since the last push: a
+    portion, its first such batch, and the batch after the last.
     """
 
     def __init__(self) -> None:
@@ -134,13 +130,7 @@ class RequestHandler:
 
 
 class OwnShard(RequestHandler):
-    """Posts the figures of the worker's shard.
-
-    Parameters
-    ----------
-    shard : Shard
-    checkpoint : CheckpointSource
-    """
+    """Posts the figures of the worker's shard."""
 
     def __init__(self, shard: Shard, checkpoint: CheckpointSource) -> None:
         super().__init__(checkpoint)

@@ -20,14 +20,7 @@ class ShardCollectives:
     Displacements lie in datatypes, or count from the beginning of a piece of the vector, so that no number exceeds
     `LARGEST` however large the vector is. A vector of up to `LARGEST` elements is one piece.
 
-    Parameters
-    ----------
-    peers : MPI.Intracomm
-        The workers.
-    shards : sequence of Range
-        The shard of each.
-    dtype : dtype
-        The vectors' dtype.
+    `peers` are the workers, `shards` the shard of each.
     """
 
     def __init__(self, peers: MPI.Intracomm, shards: Sequence[Range], dtype: Any) -> None:
@@ -59,14 +52,8 @@ class ShardCollectives:
     def scatter(self, vector: np.ndarray | None, given: np.ndarray, received: np.ndarray) -> None:
         """Send to every worker its shard of a vector, and receive those of this worker's shard.
 
-        Parameters
-        ----------
-        vector : array or None
-            None on a worker that gives no vector.
-        given : array (workers,) of bool
-            Which workers give a vector.
-        received : array (workers, shard's size)
-            The first rows receive the parts, in the order of the workers that give them.
+        `vector` is None on a worker that gives none; `given` says which workers give one. The first rows of `received`,
+        of shape (workers, shard's size), receive the parts, in the order of the workers that give them.
         """
         rank, nowhere = self._peers.rank, [0] * len(self._shards)
         ordinals = (np.cumsum(given) - given).tolist()

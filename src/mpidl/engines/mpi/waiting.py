@@ -13,12 +13,7 @@ from mpidl.transport.status import Status
 class Waiting:
     """Waits for other ranks, and counts the time in a worker's status.
 
-    Parameters
-    ----------
-    link : WorkerLink
-    status : Status
-    longest : float, optional
-        Longest sleep in seconds, where no rank rings this one.
+    It sleeps for at most `longest` seconds, where no rank rings this one.
     """
 
     def __init__(self, link: WorkerLink, status: Status, longest: float | None = None) -> None:

@@ -25,12 +25,8 @@ class CoordinatorHooks(Protocol):
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         """Act on an iteration.
 
-        Returns
-        -------
-        stop, test : bool
-            Whether to stop, and whether to evaluate the test data at the present parameters.
-        order : int
-            Ordinal of an order to save that servers must obey first; 0 for none.
+        Return whether to stop, whether to evaluate the test data at the present parameters, and the ordinal of an order
+        to save that servers must obey first; 0 for none.
         """
         ...
 
@@ -46,13 +42,7 @@ class CoordinatorHooks(Protocol):
 class SandblasterCoordinator:
     """Drives servers and workers.
 
-    Parameters
-    ----------
-    algorithm : Coordinated
-    portions : Portions
-    state : dict, optional
-        The state from which the algorithm's coordinator resumes.
-    hooks : CoordinatorHooks
+    `state` is that from which the algorithm's coordinator resumes.
     """
 
     def __init__(

@@ -18,12 +18,7 @@ from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Ob
 class SandblasterServer:
     """One server's vectors.
 
-    Parameters
-    ----------
-    shards : mapping of int to Shard
-        The server's shards by their numbers.
-    obeyed : callable
-        Returns the ordinal of the last order to save that was obeyed.
+    `obeyed` returns the ordinal of the last order to save that was obeyed.
     """
 
     def __init__(self, shards: Mapping[int, Shard], obeyed: Callable[[], int]) -> None:

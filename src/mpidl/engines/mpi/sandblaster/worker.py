@@ -23,17 +23,9 @@ TEST = [-1]
 class SandblasterWorker(ThroughServers):
     """A worker's part in evaluations.
 
-    Parameters
-    ----------
-    shards
-        See `ThroughServers`.
-    algorithm : Coordinated
-    portions : Portions
-        Units are made of these, in the order of the first epoch.
-    between : callable
-        Called while the worker waits for a unit.
-    test : callable
-        Evaluates pieces of the test data until none is left, and returns how many times they have been evaluated.
+    Units are made of `portions`, in the order of the first epoch. `between` is called while the worker waits for a
+    unit. `test` evaluates pieces of the test data until none is left, and returns how many times they have been
+    evaluated.
     """
 
     def __init__(
@@ -85,11 +77,8 @@ class SandblasterWorker(ThroughServers):
     def _find(self) -> Sequence[int]:
         """Wait for the next task; called on the lead of the replica.
 
-        Returns
-        -------
-        sequence of int
-            Empty if training is over; `TEST` to evaluate the test data; else an evaluation, the number of a unit,
-            whether it is a copy, and the first portion and the count of each segment.
+        It is empty if training is over, `TEST` to evaluate the test data, or else an evaluation, the number of a unit,
+        whether it is a copy, and the first portion and the count of each segment.
         """
         while True:
             self._link.evaluation.read(self._notice)

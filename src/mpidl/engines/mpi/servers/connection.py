@@ -21,24 +21,10 @@ from mpidl.wire import Differences
 class Connection:
     """Pushes and fetches through a link, with their counts and times in the worker's status.
 
-    Parameters
-    ----------
-    shards : sequence of Range
-        The shards that make up the worker's slice of the vector, counted from its beginning.
-    status : Status
-    unpushed : UnpushedBatches
-    copies : sequence of Differences
-        The worker's copy of each shard, where fetches are encoded.
-    arriving : callable
-        Called with the ordinal of an order that others may have marked, before fetched values are used.
-
-    Attributes
-    ----------
-    link : WorkerLink
-    fetched : array (shards, len(ShardClock)) of int64
-        The clock of each shard at the last fetch.
-    parameters : array or None
-        The vector of the last `Fetch`, and of the next one.
+    `shards` make up the worker's slice of the vector, counted from its beginning; `copies` are those of the worker,
+    where fetches are encoded. `arriving` is called with the ordinal of an order that others may have marked, before
+    fetched values are used. `fetched`, of shape (shards, len(ShardClock)), has the clocks at the last fetch.
+    `parameters` is the vector of the last `Fetch`, and of the next one.
     """
 
     def __init__(

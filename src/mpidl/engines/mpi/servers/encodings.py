@@ -14,14 +14,7 @@ from mpidl.wire import Differences, ErrorFeedback, Wire
 
 @dataclass(frozen=True)
 class Encodings:
-    """Error feedback of pushes and copies of fetched shards, for each shard; empty where nothing is encoded.
-
-    Attributes
-    ----------
-    feedback : sequence of ErrorFeedback
-    copies : sequence of Differences
-        The values that the worker has of each shard.
-    """
+    """Error feedback of pushes and copies of fetched shards, for each shard; empty where nothing is encoded."""
 
     feedback: Sequence[ErrorFeedback] = ()
     copies: Sequence[Differences] = ()
@@ -37,15 +30,8 @@ class Encodings:
     ) -> Encodings:
         """Return the initial state for pushes encoded by `wire` and fetches encoded by `wire_fetch`.
 
-        Parameters
-        ----------
-        shards : sequence of Range
-            The shards that make up the worker's slice of the vector, counted from its beginning.
-        dtype : dtype
-            The parameters' dtype.
-        wire, wire_fetch : Wire or None
-        statistics : sequence of Range
-            Ranges of the slice that hold statistics, which are not encoded.
+        `shards` make up the worker's slice of the vector, counted from its beginning; ranges with `statistics` are not
+        encoded.
         """
         parts = [(shard.size, within(statistics, shard)) for shard in shards]
         feedback = [] if wire is None else [ErrorFeedback(wire, size, dtype, kept) for size, kept in parts]

@@ -13,11 +13,7 @@ from mpidl.nn.capabilities import report_final
 class InOrder:
     """A fetch begins when the servers have applied the worker's pushes, and ends when it has arrived.
 
-    Parameters
-    ----------
-    connection : Connection
-    zero_copy : bool
-        Whether a vector that is pushed stays as it is until the next fetch.
+    If `zero_copy`, a vector that is pushed stays as it is until the next fetch.
     """
 
     def __init__(self, connection: Connection, zero_copy: bool = False) -> None:
@@ -95,13 +91,7 @@ class PrefetchingBehindPush(Prefetching):
 
 
 class WaitFreePush:
-    """Sends what a model reports as final of a gradient; `Connection.deliver` sends the rest.
-
-    Parameters
-    ----------
-    connection : Connection
-    model : Model
-    """
+    """Sends what a model reports as final of a gradient; `Connection.deliver` sends the rest."""
 
     def __init__(self, connection: Connection, model: Any) -> None:
         self._connection, self._model = connection, model

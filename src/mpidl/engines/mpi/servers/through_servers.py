@@ -25,14 +25,8 @@ from mpidl.transport.status import Status
 class ServersCheckpoint(CheckpointSource):
     """Marks orders behind pushes, and keeps the state of encodings.
 
-    Parameters
-    ----------
-    connection : Connection
-    encodings : Encodings
-    status : Status
-    in_rounds : bool
-        Whether servers apply pushes in rounds, as in a deterministic run: orders are then obeyed after a number of
-        pushes that the coordinator decides.
+    If `in_rounds`, servers apply pushes in rounds, as in a deterministic run: orders are then obeyed after a number of
+    pushes that the coordinator decides.
     """
 
     def __init__(self, connection: Connection, encodings: Encodings, status: Status, in_rounds: bool) -> None:
@@ -75,21 +69,9 @@ NOT_ENCODED = Encodings()
 class ThroughServers(RequestHandler):
     """Carries out the requests of a worker that exchanges through servers.
 
-    Parameters
-    ----------
-    shards : sequence of Range
-        The shards that make up the worker's slice of the vector, counted from its beginning.
-    encodings : Encodings, optional
-    pattern : Pattern, optional
-        The pattern of the replica's requests.
-    model : PlacedModel, optional
-        Computes the gradients, which may leave while it does so; None if each push must be whole when it begins.
-    in_rounds : bool
-        Whether servers apply pushes in rounds, as in a deterministic run.
-
-    Attributes
-    ----------
-    connection : Connection
+    `shards` make up the worker's slice of the vector, counted from its beginning. `pattern` is that of the replica's
+    requests. `model` computes the gradients, which may leave while it does so; without it, each push must be whole when
+    it begins. `in_rounds` says whether servers apply pushes in rounds, as in a deterministic run.
     """
 
     def __init__(
