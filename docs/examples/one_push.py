@@ -19,7 +19,7 @@ from mpidl.rules import Sgd
 from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 
 # A shard of 5 parameters, in chunks of 2 float64: a push has chunks 0, 1 and 2, the last with a single element.
 part = Range(0, 5)

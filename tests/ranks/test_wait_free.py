@@ -12,7 +12,7 @@ from mpidl.nn import CompleteModel
 from mpidl.nn.model import Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.rules import Sgd
-from mpidl.transport import mailbox_geometry
+from mpidl.transport import capacity
 
 pytestmark = pytest.mark.mpi(min_size=3)
 #: Parameters of several chunks, of which the last is short.
@@ -66,7 +66,7 @@ def run(model, split, transport, path, **options):
     [(Downpour(), 2), (Downpour(), 32), (Downpour(4), 32), (Ssp(1), 2), (Softsync(1, modulate=False), 32)],
 )
 def test_no_update_is_lost(comm, shared_path, tally, monkeypatch, transport, algorithm, slots):
-    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
+    monkeypatch.setattr(capacity, "MOST_SLOTS", slots)
     model, split = tally(SIZE)
     servers = 1 if comm.size == 3 else 2
     factor = max(1, comm.size - 1 - servers) if isinstance(algorithm, Softsync) else 1
@@ -136,7 +136,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
     """The gradient waits, between two of its pieces, for the chunks that the first of them completes."""
     from mpidl.engines.mpi.servers.through_servers import ThroughServers
 
-    monkeypatch.setattr(mailbox_geometry, "MOST_SLOTS", slots)
+    monkeypatch.setattr(capacity, "MOST_SLOTS", slots)
     servers, links, applied = comm.size - 2, [], []
     bind = ThroughServers.bind
     monkeypatch.setattr(ThroughServers, "bind", lambda self, link: (links.append(link), bind(self, link))[1])

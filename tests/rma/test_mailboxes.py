@@ -7,7 +7,7 @@ import pytest
 from ways import opened
 
 from mpidl.parameters import Range
-from mpidl.transport import mailbox_geometry
+from mpidl.transport import capacity
 from mpidl.wire import ErrorFeedback, parse
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -23,7 +23,7 @@ class Post:
         from mpidl.rma.mailboxes import regions
         from mpidl.rma.outbox import Outbox
         from mpidl.rma.outboxes import Outboxes
-        from mpidl.transport.mailbox_geometry import MailboxGeometry
+        from mpidl.transport.capacity import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
         kind = (self.workers, np.float64, wire, chunk_bytes)
@@ -247,7 +247,7 @@ def test_who_waits_for_a_server_asks_it_once(comm, requests):
     from mpidl.rma.mailboxes import GROUP
     from mpidl.rma.requests import Operation
 
-    size = 2 * mailbox_geometry.MOST_SLOTS
+    size = 2 * capacity.MOST_SLOTS
     post = Post(comm, size, 8, "messages")
     slots, chunks = post.geometry.slots, post.geometry.chunks
     assert slots < chunks

@@ -35,7 +35,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
     from mpidl.rma.mailboxes import GROUP, regions
     from mpidl.rma.outbox import Outbox
     from mpidl.rma.outboxes import Outboxes
-    from mpidl.transport.mailbox_geometry import MailboxGeometry
+    from mpidl.transport.capacity import MailboxGeometry
     from mpidl.transport.protocol import END
 
     if comm.size <= servers:

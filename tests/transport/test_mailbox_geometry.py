@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range
-from mpidl.transport.mailbox_geometry import FEWEST_ELEMENTS, MAILBOX_BYTES, MailboxGeometry
+from mpidl.transport.capacity import FEWEST_ELEMENTS, MAILBOX_BYTES, MailboxGeometry
 from mpidl.wire import BLOCK, parse
 
 WIRES = st.sampled_from(["fp32", "bf16", "int8", "topk:0.01", "onebit"])

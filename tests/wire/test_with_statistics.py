@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 from mpidl.wire import Differences, ErrorFeedback, WithOrigin, WithStatistics, encoded_bytes, parse
 from mpidl.wire.feedback import CHUNK
 

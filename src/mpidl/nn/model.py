@@ -219,7 +219,7 @@ class CompleteModel:
         return "accuracy"
 
 
-#: Samples of a batch: large enough for full speed, small enough to stay in cache.
+#: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.
 BATCH = 256
 
 

@@ -11,8 +11,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma import mailboxes
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Relay, Roles
-from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MAILBOX_BYTES, MailboxGeometry
+from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Holder, Route, Routes
 

@@ -10,7 +10,7 @@ from mpidl.errors import MpidlError
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.mailboxes import HEADER, names
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import END, MARK, Message
 
 

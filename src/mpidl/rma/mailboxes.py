@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import Header
 
 #: Plain integers, which index arrays faster than an enumeration's.

@@ -11,7 +11,7 @@ from mpidl.rma.mailboxes import GROUP
 from mpidl.rma.push_chunks import PushChunks
 from mpidl.rma.ring import Ring
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import END, MARK
 from mpidl.wire import ErrorFeedback
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, HEADER, LAST, PUSH
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import MARK
 from mpidl.wire import ErrorFeedback
 

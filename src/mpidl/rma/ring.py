@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rma.mailboxes import HEADER, names
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import MailboxGeometry
 
 
 class Ring:

@@ -20,7 +20,7 @@ from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.lead import GroupLead, Lead
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
-from mpidl.engines.mpi.servers.encodings import Encodings
+from mpidl.engines.mpi.servers.connection import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.checkpoints import load_buffers, replica_position
 from mpidl.job.fill import fill, own_statistics

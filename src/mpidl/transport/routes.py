@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mpidl.topology.roles import Roles
-from mpidl.transport.capacity import Capacity
-from mpidl.transport.mailbox_geometry import MailboxGeometry
+from mpidl.transport.capacity import Capacity, MailboxGeometry
 
 
 class Holder(NamedTuple):

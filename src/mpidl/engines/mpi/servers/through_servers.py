@@ -11,8 +11,7 @@ from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.engines.mpi.servers.connection import Connection
-from mpidl.engines.mpi.servers.encodings import Encodings
+from mpidl.engines.mpi.servers.connection import Connection, Encodings
 from mpidl.engines.mpi.servers.overlap import BehindPush, InOrder, Prefetching, PrefetchingBehindPush, WaitFreePush
 from mpidl.nn.model import PlacedModel
 from mpidl.parameters.ranges import Range
