@@ -15,8 +15,8 @@ from mpidl.errors import UsageError
 from mpidl.jax.model import JaxModel, Tree, figures
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.sections import BackwardPart, Module, Sections, cut_into_sections
+from mpidl.partition.schedules import BackwardPart, MicroBatch
+from mpidl.partition.sections import Module, Sections, cut_into_sections
 
 __all__ = ["JaxSequence", "JaxStage", "sections", "stage"]
 

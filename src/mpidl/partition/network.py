@@ -20,15 +20,7 @@ from mpidl.partition.group import Group
 from mpidl.partition.local import Local
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
-from mpidl.partition.schedules import (
-    Backward,
-    BackwardInputs,
-    BackwardWeights,
-    Forward,
-    MicroBatch,
-    Pipeline,
-    undivided,
-)
+from mpidl.partition.schedules import Forward, MicroBatch, Pipeline, undivided
 from mpidl.partition.tensors import GradientSums, Tensors
 
 
@@ -156,15 +148,10 @@ class CutNetwork(CompleteModel):
         group = self._begin(batch, self._pipeline.largest(samples))
         loss = 0.0
         for instruction, own in self._pipeline.order(samples):
-            match instruction:
-                case Forward():
-                    loss += self._loss(self._forward(batch, own, training=True), batch, own)
-                case Backward():
-                    self._under_way[own.slot].backward(own.share, own.first, own.last)
-                case BackwardInputs():
-                    self._under_way[own.slot].backward_inputs()
-                case BackwardWeights():
-                    self._under_way[own.slot].backward_weights(own.share, own.first, own.last)
+            if isinstance(instruction, Forward):
+                loss += self._loss(self._forward(batch, own, training=True), batch, own)
+            elif instruction.part is not None:
+                self._under_way[own.slot].backward(instruction.part, own.share, own.first, own.last)
         self.complete()
         regularisation = self._network.regularisation
         loss += regularisation.penalise(self._weights, self.parameters, self._gradient)

@@ -14,6 +14,7 @@ from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local, Movement, Task, interior
 from mpidl.partition.plan import CutLayer, Plan
+from mpidl.partition.schedules import BackwardPart
 from mpidl.partition.tensors import GradientSums, Tensors
 
 
@@ -77,8 +78,9 @@ class Program:
                 found += [there[move.tag].start for move in task.departures]
             return found + [there[move.tag].finish for move in local.arrivals]
 
-        def backward(part: str, scattering: bool) -> list[Callable[[], Any]]:
+        def backward(part: BackwardPart, last: bool) -> list[Callable[[], Any]]:
             inputs, weights = part != "weights", part != "inputs"
+            scattering = last and weights
             # Gradients may arrive in the memory where values were packed.
             found: list[Callable[[], Any]] = [each.complete for each in there.values() if inputs]
             found += [back[move.tag].start for move in local.arrivals if inputs]
@@ -101,9 +103,8 @@ class Program:
             return found + [each.finish for each in scatters if scattering]
 
         self._forward = {gathering: forward(gathering) for gathering in (True, False)}
-        self._backward = {last: backward("both", last) for last in (True, False)}
-        self._backward_inputs = backward("inputs", False)
-        self._backward_weights = {last: backward("weights", last) for last in (True, False)}
+        parts: tuple[BackwardPart, ...] = ("both", "inputs", "weights")
+        self._backward = {(part, last): backward(part, last) for part in parts for last in (True, False)}
         self._complete = [each.complete for each in (*gathers, *there.values(), *scatters, *back.values())]
 
         answers = [] if local.answer is None else [self._exchange(local.answer)]
@@ -175,25 +176,14 @@ class Program:
         for each in self._forward[first]:
             each()
 
-    def backward(self, share: float = 1.0, first: bool = True, last: bool = True) -> None:
-        """Compute the gradients of a micro-batch from that of the outputs.
+    def backward(self, part: BackwardPart = "both", share: float = 1.0, first: bool = True, last: bool = True) -> None:
+        """Compute a part of the gradients of a micro-batch from that of the outputs; "weights" after "inputs".
 
-        Those of parameters are added to `GradientSums`, and after the last micro-batch summed over the ranks that share
-        the parameters.
+        Those of values are sent to the ranks that need them. Those of parameters are added to `GradientSums`, and after
+        the last micro-batch summed over the ranks that share the parameters.
         """
         self._sums.begin(share, first)
-        for each in self._backward[last]:
-            each()
-
-    def backward_inputs(self) -> None:
-        """Compute only the gradients of the values, and send those that other ranks need."""
-        for each in self._backward_inputs:
-            each()
-
-    def backward_weights(self, share: float, first: bool, last: bool) -> None:
-        """Compute only the gradients of the parameters, after `backward_inputs`."""
-        self._sums.begin(share, first)
-        for each in self._backward_weights[last]:
+        for each in self._backward[part, last]:
             each()
 
     def complete(self) -> None:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from mpidl.errors import UsageError
 from mpidl.parameters.ranges import Range, split
 from mpidl.schema import choose
 
+#: The gradients that a backward pass computes: of the stage's inputs, of its parameters ("weights"), or both.
+BackwardPart = Literal["both", "inputs", "weights"]
+
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a stage does with a micro-batch."""
+    """What a stage does with a micro-batch; `part` is the part of the backward pass, if it is one."""
 
+    part: ClassVar[BackwardPart | None] = None
     micro_batch: int
 
 
@@ -30,13 +34,19 @@ class Forward(Instruction):
 class Backward(Instruction):
     """Compute all gradients of a micro-batch."""
 
+    part: ClassVar[BackwardPart | None] = "both"
+
 
 class BackwardInputs(Instruction):
     """Compute the gradients with respect to the stage's inputs: B in Qi et al. 2024."""
 
+    part: ClassVar[BackwardPart | None] = "inputs"
+
 
 class BackwardWeights(Instruction):
     """Compute the gradients with respect to its parameters, after `BackwardInputs`: W in Qi et al. 2024."""
+
+    part: ClassVar[BackwardPart | None] = "weights"
 
 
 class OptimizerStep(Instruction):

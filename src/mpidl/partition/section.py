@@ -14,8 +14,8 @@ from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.group import Group, Message
-from mpidl.partition.schedules import Backward, BackwardInputs, BackwardWeights, Forward, MicroBatch, Pipeline
-from mpidl.partition.sections import BackwardPart, Sections, Stage
+from mpidl.partition.schedules import BackwardPart, Forward, MicroBatch, Pipeline
+from mpidl.partition.sections import Sections, Stage
 
 #: Maximum number of axes of an array.
 AXES = 15
@@ -197,15 +197,10 @@ class Section(CompleteModel):
         self._stage.begin(batch)
         loss = 0.0
         for instruction, own in self._pipeline.order(len(batch.inputs)):
-            match instruction:
-                case Forward():
-                    loss += self._forward(batch, own)
-                case Backward():
-                    self._backward(own, "both")
-                case BackwardInputs():
-                    self._backward(own, "inputs")
-                case BackwardWeights():
-                    self._stage.back(None, own, "weights")
+            if isinstance(instruction, Forward):
+                loss += self._forward(batch, own)
+            elif instruction.part is not None:
+                self._backward(own, instruction.part)
         return group.total(loss), self._stage.end()
 
     def evaluate(self, batch: Batch) -> Evaluation:
@@ -252,8 +247,9 @@ class Section(CompleteModel):
         return 0.0
 
     def _backward(self, own: MicroBatch, part: BackwardPart) -> None:
-        given = self._stage.back(None if self._last else self._receive("gradients from", own), own, part)
-        if not self._first:
+        arrives = part != "weights" and not self._last
+        given = self._stage.back(self._receive("gradients from", own) if arrives else None, own, part)
+        if part != "weights" and not self._first:
             self._ends["gradients to"].send(given, own.slot)
 
     def _receive(self, end: str, own: MicroBatch) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from math import prod
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.partition.cutting import balanced
-from mpidl.partition.schedules import MicroBatch
+from mpidl.partition.schedules import BackwardPart, MicroBatch
 
 
 class Module(NamedTuple):
@@ -65,10 +65,6 @@ class Sections:
     def stages(self) -> int:
         """Number of stages: one per rank."""
         return len(self.runs)
-
-
-#: The gradients that a backward pass computes.
-BackwardPart = Literal["both", "inputs", "weights"]
 
 
 class Stage(Protocol):

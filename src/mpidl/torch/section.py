@@ -14,8 +14,8 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
-from mpidl.partition.schedules import MicroBatch
-from mpidl.partition.sections import BackwardPart, Module, Sections, cut_into_sections
+from mpidl.partition.schedules import BackwardPart, MicroBatch
+from mpidl.partition.sections import Module, Sections, cut_into_sections
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchStage", "sections", "stage"]
