@@ -42,7 +42,7 @@ LINES, LINES_OF_CODE, FILES_OF_SOURCES = 45_300, 28_000, 346
 #: Keys of a configuration.
 KEYS = 168
 #: Public members of a class: methods, properties and annotated attributes.
-MEMBERS = 39
+MEMBERS = 20
 #: Files that may name an optional feature: a pattern of its words, and how many.
 FEATURES = {
     "relays": (r"relay", 12),
@@ -254,7 +254,8 @@ def test_budget_of_members(trees):
         (len(members(node)), f"{name}.{node.name}")
         for name, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
+        # The rows of a table of keywords are no members.
+        if isinstance(node, ast.ClassDef) and "TypedDict" not in map(ast.unparse, node.bases)
     ]
     assert not [each for each in classes if each[0] > MEMBERS]
 
@@ -270,5 +271,5 @@ def test_budget_of_files_that_name_a_feature(feature):
 def test_what_is_inherited_is_described_once(trees):
     """A docstring that only points to another one hides what Sphinx and editors show."""
     texts = ((name, node.value.value) for name, tree in trees.items() for node in docstrings(tree))
-    found = [(name, text.strip()) for name, text in texts if re.fullmatch(r"See (also )?`[^`]*`\.?", text.strip())]
+    found = [(name, text.strip()) for name, text in texts if re.match(r"See (also )?`", text.strip())]
     assert not found
