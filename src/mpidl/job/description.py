@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpidl.config import Config
-from mpidl.data import Dataset
+from mpidl.data import Dataset, Split
 from mpidl.nn.model import CompleteModel
 
 
@@ -35,25 +35,18 @@ def of_model(model: CompleteModel) -> dict[str, str]:
 
 def of_data(dataset: Dataset) -> dict[str, str]:
     """Return the sizes of a dataset."""
-    own = {} if dataset.validation is None else {"data: validation samples": str(dataset.validation.samples)}
-    return {
-        "data: training samples": str(dataset.train.samples),
-        **own,
-        "data: test samples": str(dataset.test.samples),
-        "data: shape of a sample": str(dataset.input_shape),
-        "data: classes": str(dataset.classes),
-    }
+    samples = {f"data: {name} samples": str(split.samples) for name, split in _splits(dataset).items()}
+    return samples | {"data: shape of a sample": str(dataset.input_shape), "data: classes": str(dataset.classes)}
 
 
 def of_samples(dataset: Dataset) -> dict[str, str]:
     """Return checksums of the samples of a dataset; see `mpidl.data.Split.checksum`."""
-    validation = dataset.validation
-    own = {} if validation is None else {"data: checksum of the validation samples": validation.checksum()}
-    return {
-        "data: checksum of the training samples": dataset.train.checksum(),
-        **own,
-        "data: checksum of the test samples": dataset.test.checksum(),
-    }
+    return {f"data: checksum of the {name} samples": split.checksum() for name, split in _splits(dataset).items()}
+
+
+def _splits(dataset: Dataset) -> dict[str, Split]:
+    own = {} if dataset.validation is None else {"validation": dataset.validation}
+    return {"training": dataset.train, **own, "test": dataset.test}
 
 
 def accuracy_name(model: CompleteModel, dataset: Dataset) -> str:

@@ -43,10 +43,8 @@ class RelayLink:
         window, capacity, relay, routes = shared.window, shared.capacity, shared.roles.relays[number], shared.routes
         assert isinstance(routes, RelayedRoutes)
         self._shared, self._window = shared, window
-        self.orders, self.reports = (
-            OwnOrders(shared),
-            ForwardedReports(shared, "intermediaries", number, [shared.workers.index(rank) for rank in relay.workers]),
-        )
+        workers = [shared.workers.index(rank) for rank in relay.workers]
+        self.orders, self.reports = OwnOrders(shared), ForwardedReports(shared, "intermediaries", number, workers)
         self.shards: list[Range] = list(capacity.shards)
         self.replicas = len(relay.workers) // shared.partitions
         geometries = routes.mailboxes(relay)

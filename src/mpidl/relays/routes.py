@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mpidl.parameters.ranges import Range
 from mpidl.rma import mailboxes
-from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Relay, Roles
 from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Holder, Route, Routes
-
-
-def relay_mailboxes(
-    shards: Sequence[Range], replicas: int, dtype: Any, chunk_bytes: int = CHUNK_BYTES
-) -> list[MailboxGeometry]:
-    """Return the mailboxes of a relay for each shard; together they are as large as those of one server."""
-    room = MAILBOX_BYTES // len(shards)
-    return [MailboxGeometry.of(shard, replicas, dtype, chunk_bytes=chunk_bytes, room=room) for shard in shards]
 
 
 class RelayedRoutes(Routes):
@@ -36,19 +26,18 @@ class RelayedRoutes(Routes):
         partition, relay = worker % partitions, self.roles.relay_of(rank)
         if relay is None:
             return super().of(worker)
-        shards, geometries, row = (
-            self.capacity.of_partition(partition),
-            self.mailboxes(relay),
-            relay.workers.index(rank),
-        )
+        shards, row = self.capacity.of_partition(partition), relay.workers.index(rank)
+        geometries = self.mailboxes(relay)
         holders = [Holder(relay.rank, shard) for shard in shards]
         boxes = [geometries[shard] for shard in shards]
         return Route(holders, boxes, row // partitions, relay.rank, row, len(relay.workers), direct=False)
 
     def mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
-        """Return the mailboxes of a relay for each shard."""
+        """Return the mailboxes of a relay for each shard; together they are as large as those of one server."""
         capacity, replicas = self.capacity, len(relay.workers) // len(self.roles.replicas[0])
-        return relay_mailboxes(capacity.shards, replicas, capacity.dtype, capacity.chunk_bytes)
+        dtype, chunk_bytes, room = capacity.dtype, capacity.chunk_bytes, MAILBOX_BYTES // len(capacity.shards)
+        geometry = partial(MailboxGeometry.of, workers=replicas, dtype=dtype, chunk_bytes=chunk_bytes, room=room)
+        return [geometry(shard) for shard in capacity.shards]
 
     def regions(self, rank: int) -> dict[str, tuple[Any, int]]:
         """Return what a relay offers to its workers: the regions of a server with all shards, and the coordinator's."""

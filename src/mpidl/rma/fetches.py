@@ -35,10 +35,8 @@ class Fetches:
         self._pushes, self._differences = pushes, differences
         self._reader = ShardReader(window, route.holders, parts)
         self._servers_reader = ShardReader(window, servers, parts)
-        follows = [
-            number for number, (rank, _) in enumerate(route.holders) if window.supports_deferred_get(rank)
-        ]  # fmt: skip
-        self._can_be_followed = follows if route.direct else []
+        deferred = [window.supports_deferred_get(rank) for rank, _ in route.holders]
+        self._can_be_followed = np.flatnonzero(deferred).tolist() if route.direct else []
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
         self._after = np.zeros((len(parts), len(ShardClock)), np.int64)

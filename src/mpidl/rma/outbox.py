@@ -12,7 +12,6 @@ from mpidl.rma.push_chunks import PushChunks
 from mpidl.rma.ring import Ring
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MailboxGeometry
-from mpidl.transport.protocol import END, MARK
 from mpidl.wire import ErrorFeedback
 
 
@@ -83,15 +82,8 @@ class Outbox:
         self.bytes += sum(part.nbytes for _, part in parts)
         return True
 
-    def write_end(self) -> bool:
-        """Start announcing that no push follows; False if there is no free slot yet."""
-        return self._write_between(END)
-
-    def write_mark(self, order: int) -> bool:
-        """Start marking an order behind the pushes sent so far; False if there is no free slot yet."""
-        return self._write_between(MARK, order)
-
-    def _write_between(self, chunk: int, order: int = 0) -> bool:
+    def write_between(self, chunk: int, order: int = 0) -> bool:
+        """Start writing an `END`, or the `MARK` of an order, behind the pushes; False if there is no free slot yet."""
         if not self.ring.has_room(1):
             return False
         self.ring.put(self._push.between(chunk, order))

@@ -8,6 +8,7 @@ from typing import Any
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.protocol import END, MARK
 
 
 class Outboxes:
@@ -54,12 +55,12 @@ class Outboxes:
 
     def end(self) -> bool:
         """Announce that no push follows; False, to be called again, if a shard has no free slot yet."""
-        self._unended = self._tell(self._unended, lambda outbox: outbox.write_end())
+        self._unended = self._tell(self._unended, lambda outbox: outbox.write_between(END))
         return not self._unended
 
     def mark(self, order: int) -> bool:
         """Mark an order behind the pushes sent so far; False, to be called again, if a shard has no free slot yet."""
-        self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_mark(order))
+        self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_between(MARK, order))
         return not self._unmarked
 
     def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:

@@ -18,8 +18,6 @@ ANNOUNCED, CONSUMED = range(2)
 class WindowProbe(Owner):
     """Memory in which two ranks offer the same; creation and `free` are collective.
 
-    Rank 0 measures, rank 1 is the target.
-
     Rank 0 of the two measures, rank 1 is the target. Each offers `size` int64 elements twice: data, and an answer. The
     `way` "messages" uses a `MessageWindow`; the others are ways to allocate a `Window`.
     """

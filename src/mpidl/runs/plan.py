@@ -11,12 +11,12 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
-from mpidl.job.footprint import capacity_of, footprints
+from mpidl.job.footprint import Footprint, capacity_of, footprints
 from mpidl.job.job import Job
 from mpidl.job.placed import place
 from mpidl.job.planning import plan_model
 from mpidl.metrics.figures import Figures
-from mpidl.nn.capabilities import LayerSummary, activation_bytes, summaries
+from mpidl.nn.capabilities import activation_bytes, summaries
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
@@ -28,15 +28,7 @@ from mpidl.transport.capacity import Capacity
 #: of the inputs, and as many for that of the weights.
 FORWARD_AND_BACKWARD = 3
 #: Parts of a rank's memory: the keys of its "memory", and their headings in the text.
-PARTS = {
-    "parameters": "parameters",
-    "gradient": "gradient",
-    "state": "rule's state",
-    "exchange": "exchange",
-    "activations": "activations",
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoint",
-}
+PARTS = {name: name for name in Footprint._fields} | {"state": "rule's state"}
 
 
 def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
@@ -83,11 +75,8 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
 
 def of_model(job: Job) -> dict[str, Any]:
     """Describe a job without its ranks; see `plan`."""
-    parameters, nbytes, batch = (
-        job.original.layout.size,
-        job.original.layout.size * job.dtype.itemsize,
-        job.config.data.batch,
-    )
+    parameters, batch = job.original.layout.size, job.config.data.batch
+    nbytes = parameters * job.dtype.itemsize
     result: dict[str, Any] = {
         "name": job.config.run.name,
         "algorithm": job.config.algorithm.name,
@@ -104,7 +93,7 @@ def of_model(job: Job) -> dict[str, Any]:
     }
     layers = summaries(job.original)
     if layers is not None:
-        result["layers"] = [_layer(layer, job.dtype.itemsize) for layer in layers]
+        result["layers"] = [layer._asdict() | {"bytes": layer.parameters * job.dtype.itemsize} for layer in layers]
         result["operations"] = sum(layer.operations for layer in layers)
     return result
 
@@ -132,17 +121,6 @@ def of_ranks(
         for rank, (name, memory) in enumerate(zip(roles.names(), found, strict=True))
     ]
     return {"nodes": len(set(nodes)), "roles": described, "memory_bytes": sum(map(sum, found))}
-
-
-def _layer(summary: LayerSummary, itemsize: int) -> dict[str, Any]:
-    return {
-        "name": summary.name,
-        "type": summary.type,
-        "shape": summary.shape,
-        "parameters": summary.parameters,
-        "bytes": summary.parameters * itemsize,
-        "operations": summary.operations,
-    }
 
 
 def _shards(capacity: Capacity, roles: Roles) -> dict[int, Range]:

@@ -73,9 +73,9 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
         capacity = capacity_of(placed, len(world.roles.servers), figures)
         routes = intermediaries.routes(world.roles, capacity)
         world.agree(lambda: check_window_space(world.comm, routes, config.topology.transport))
-        reporter = _open_run(world, placed, local)
-        assert world.directory is not None
-        ready = ReadyJob(placed, local, figures, world.directory)
+        reporter, directory = world.agree(lambda: open_run(world, placed, local.device))
+        world.directory = directory
+        ready = ReadyJob(placed, local, figures, directory)
         summary = _train(world, ready, routes, staging, reporter)
         _share_trained(world, ready)
         _leave_replica(local, group)
@@ -159,12 +159,6 @@ def _agree_on_figures(world: World, placed: PlacedJob, local: LocalModel) -> Fig
 
     own = world.agree(outputs, in_groups=placed.plan is not None)
     return Figures(job.metrics, world.comm.allreduce(own, op=MPI.MAX))
-
-
-def _open_run(world: World, placed: PlacedJob, local: LocalModel) -> Reporter | None:
-    """Open the run's directory, and tell every rank; return the reporter on the coordinator."""
-    reporter, world.directory = world.agree(lambda: open_run(world, placed, local.device))
-    return reporter
 
 
 def _train(

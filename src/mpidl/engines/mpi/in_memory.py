@@ -15,7 +15,7 @@ from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
-from mpidl.shards.state import ShardState
+from mpidl.shards.state import PARAMETERS, ShardState
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Row
 
@@ -143,10 +143,9 @@ class InMemory(OwnShard):
         super().bind(link)
         shared = dict(zip(self.shard.vectors, link.shared.vectors, strict=True))
         self.shard.bind({name: vector[slice(*self.shard.range)] for name, vector in shared.items()})
-        parameters, *states = shared.values()
+        parameters = shared.pop(PARAMETERS)
         whole = Range(0, parameters.size)
-        state = dict(zip(list(shared)[1:], states, strict=True))
-        self._whole = ShardState(whole, parameters, self.shard.scheduled_rule, parameters.size, state=state)
+        self._whole = ShardState(whole, parameters, self.shard.scheduled_rule, parameters.size, state=shared)
         self._gate.whole, self._model.parameters = self._whole, parameters
 
     def unbind(self) -> None:
