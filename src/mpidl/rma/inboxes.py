@@ -21,7 +21,7 @@ class Inbox:
         self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
     ) -> None:
         self._window, self._geometry, self._ranks, self._doorbells = window, geometry, ranks, doorbells
-        name = names(shard)
+        self._names = name = names(shard)
         self._published = window.local(name.published)
         self._consumed = window.local(name.consumed)
         workers, slots, chunk = geometry.workers, geometry.slots, geometry.chunk
@@ -123,14 +123,8 @@ class Inbox:
 class ForwardingInbox(Inbox):
     """The end of a rank that takes chunks out before others apply them."""
 
-    def __init__(
-        self, window: RemoteMemory, geometry: MailboxGeometry, ranks: list[int], doorbells: Doorbells, shard: int = 0
-    ) -> None:
-        super().__init__(window, geometry, ranks, doorbells, shard)
-        self._applied = window.local(names(shard).applied)
-
     def show_applied(self, worker: int, count: int) -> None:
         """Show `worker` the number of its chunks that have been applied, and wake it."""
         self._window.sync()
-        self._applied[worker] = count
+        self._window.local(self._names.applied)[worker] = count
         self._doorbells.ring(self._ranks[worker])

@@ -91,11 +91,6 @@ class Requests:
     def _receive(self, source: Source) -> MPI.Request:
         return self._comm.Irecv([source.message, MPI.BYTE], source.rank, Tag.REQUEST)
 
-    @property
-    def arriving(self) -> bool:
-        """Whether long data are on their way."""
-        return bool(self._waiting)
-
     def serve(self) -> bool:
         """Carry out the requests that have arrived, up to `MOST`; return whether there were any."""
         taken = 0

@@ -65,11 +65,8 @@ class WorkerLink:
         self._transport, self.crowded, self.peers = shared, shared.crowded, shared.peers
         window, capacity, doorbells = shared.window, shared.capacity, shared.doorbells
         replica, partition = divmod(number, shared.partitions)
-        numbers, route, servers = (
-            capacity.of_partition(partition),
-            shared.routes.of(number),
-            shared.routes.servers(partition),
-        )
+        numbers, route = capacity.of_partition(partition), shared.routes.of(number)
+        servers = shared.routes.servers(partition)
         own = [each for each in capacity.held_by(replica) if each in numbers]
         self.direct = route.direct
         self.shards: list[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
