@@ -96,10 +96,6 @@ class Roles:
         """Return the workers that one of the `intermediaries` exchanges for."""
         return next(relay.workers for relay in self.relays if relay.rank == rank)
 
-    def is_direct(self, worker: int) -> bool:
-        """Return whether a worker exchanges with the servers itself."""
-        return self.relay_of(worker) is None
-
     def place(self, rank: int) -> str:
         """Return a rank's host as ``" on node7"``; nothing if there is only one."""
         return f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
