@@ -93,7 +93,9 @@ def of_model(job: Job) -> dict[str, Any]:
     }
     layers = summaries(job.original)
     if layers is not None:
-        result["layers"] = [layer._asdict() | {"bytes": layer.parameters * job.dtype.itemsize} for layer in layers]
+        sizes = ({"bytes": each.parameters * job.dtype.itemsize, "operations": each.operations} for each in layers)
+        own = ("name", "type", "shape", "parameters")
+        result["layers"] = [dict(zip(own, each, strict=False)) | more for each, more in zip(layers, sizes, strict=True)]
         result["operations"] = sum(layer.operations for layer in layers)
     return result
 
