@@ -71,6 +71,6 @@ def test_a_script_that_its_workers_would_run_again_is_one_line(bare_environment,
     assert ended.returncode != 0
     last = ended.stderr.splitlines()[-1]
     assert last.endswith(
-        "data.workers: worker processes can't start; a script, which they import, has mpidl.train below "
-        '`if __name__ == "__main__":`'
+        "data.workers: worker processes can't start, expected "
+        '`if __name__ == "__main__":` around mpidl.train in the script, which they import'
     ), ended.stderr
