@@ -54,6 +54,18 @@ def test_help_loads_nothing_heavy(bare_environment):
     assert ended.stderr == "\n"
 
 
+def test_nothing_follows_the_summary_on_stdout(mpidl, tmp_path):
+    """As with the real colorama where stdout is a terminal, which launchers give to ranks."""
+    colorama = tmp_path / "colorama" / "__init__.py"
+    colorama.parent.mkdir()
+    colorama.write_text(
+        "import atexit\n__version__ = '0.4.6'\ninit = lambda: atexit.register(print, 'reset')\n"
+        "reinit = deinit = lambda: None\nclass Fore:\n    __getattr__ = lambda self, name: ''\nFore = Style = Fore()\n"
+    )
+    ended = mpidl("train", DIGITS, "--set", "run.epochs=1", "--json", PYTHONPATH=str(tmp_path))
+    assert json.loads(ended.stdout.splitlines()[-1])["epochs"] == 1
+
+
 def test_threads_are_limited_before_numpy_is_loaded(bare_environment):
     code = (
         "import os, sys; from mpidl.cli import main; from mpidl.launch.environment import THREAD_VARIABLES\n"

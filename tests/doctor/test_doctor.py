@@ -150,7 +150,7 @@ def test_a_probe_that_hangs_ends_the_job(mpidl_doctor):
 def test_without_a_launcher(monkeypatch, tmp_path, capsys):
     for name in [*environment.THREAD_VARIABLES, *(name for names in environment.LAUNCHERS for name in names)]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(environment, "limit_threads", lambda: None)
+    monkeypatch.setattr(environment, "prepare_libraries", lambda: None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.main() == 1

@@ -33,7 +33,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     ranks = _ranks(arguments)
     if ranks > started.size:
         return _launch_training(arguments, ranks)
-    environment.limit_threads()
+    environment.prepare_libraries()
     from mpidl.runs.agreement import together
 
     def resolve() -> Config:
@@ -99,7 +99,7 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
-    environment.limit_threads()
+    environment.prepare_libraries()
     from mpidl.runs.evaluate import evaluate, newest
 
     run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
@@ -110,7 +110,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 def run_export(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("export: runs in one process, without mpirun")
-    environment.limit_threads()
+    environment.prepare_libraries()
     from mpidl.runs.evaluate import newest
     from mpidl.runs.export import export
 
@@ -124,7 +124,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     step, started, ranks = _step(arguments), environment.world(), _ranks(arguments)
     if ranks > started.size:
         return _launch_prediction(arguments, ranks)
-    environment.limit_threads()
+    environment.prepare_libraries()
     from mpidl.runs.agreement import by_first_rank
     from mpidl.runs.evaluate import newest
     from mpidl.runs.predict import predict
@@ -163,7 +163,7 @@ def _step(arguments: argparse.Namespace) -> int | str | None:
 def run_simulate(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("simulate: runs in one process, without mpirun")
-    environment.limit_threads()
+    environment.prepare_libraries()
     from mpidl.runs.simulate import simulate
 
     _check_number("--replicas", arguments.replicas)
@@ -191,7 +191,7 @@ def run_pack(arguments: argparse.Namespace) -> int:
 def run_plan(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("plan: runs in one process, without mpirun")
-    environment.limit_threads()
+    environment.prepare_libraries()
     if arguments.ranks is not None:
         _check_number("--ranks", arguments.ranks)
     config = _config(arguments)

@@ -24,7 +24,7 @@ def main(save: Path | None = None) -> int:
     started = environment.world()
     if started.size == 1:
         return _start_two(save)
-    environment.limit_threads()
+    environment.prepare_libraries()
     examination = Examination(speaks=started.rank == 0)
     _examine_machine(examination)
     from mpidl.doctor import machine
@@ -45,7 +45,7 @@ def _start_two(save: Path | None) -> int:
         return launch(2, ["doctor", *([] if save is None else [f"--save={save.absolute()}"])], Screen())
     except UsageError as error:
         no_launcher = error
-    environment.limit_threads()
+    environment.prepare_libraries()
     examination = Examination()
     _examine_machine(examination)
 

@@ -1,7 +1,7 @@
 """JAX functions as models: a pytree of parameters and a function that returns the loss."""
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import limit_threads, world
+from mpidl.launch.environment import prepare_libraries, world
 
 try:
     import jax as _jax  # noqa: F401
@@ -15,4 +15,4 @@ __all__ = ["JaxModel", "JaxSequence", "JaxStage", "sections"]
 
 # JAX starts one thread per core with the first array; on ranks the environment sets their number.
 if world().size > 1:
-    limit_threads()
+    prepare_libraries()

@@ -196,7 +196,9 @@ def _allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def limit_threads() -> None:
-    """Set the number of threads of the maths libraries, unless the user did; call before NumPy is imported."""
+def prepare_libraries() -> None:
+    """Set what maths libraries read when they are imported, unless the user did: above all their threads."""
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads()))
+    # Numba's coloured messages have colorama write an escape sequence behind a rank's last line on stdout.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
