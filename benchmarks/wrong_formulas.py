@@ -125,9 +125,9 @@ FORMULAS = (
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),
-    Wrong("partition/exchange.py", "            view.fill(0)\n", "            pass\n"),
-    Wrong("partition/exchange.py", "if adds:", "if False:"),
-    Wrong("partition/exchange.py", "not any(each.added for each in summands)", "True"),
+    Wrong("partition/persistent_transfer.py", "            view.fill(0)\n", "            pass\n"),
+    Wrong("partition/persistent_transfer.py", "if adds:", "if False:"),
+    Wrong("partition/persistent_transfer.py", "not any(each.added for each in summands)", "True"),
     Wrong("partition/network.py", ".shift(own.samples.start)", ""),
     Wrong("partition/network.py", "gradient, len(batch.inputs))", "gradient)"),
     Wrong("partition/plan.py", "value and _overlaps(taken)", "False"),

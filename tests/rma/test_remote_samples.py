@@ -12,7 +12,7 @@ from mpidl.data import ArraySplit, Batch, Cached, Split
 from mpidl.data.cached import part
 from mpidl.errors import MpidlError, UsageError
 from mpidl.rma import remote_samples
-from mpidl.rma.remote_samples import Part, RemoteSamples
+from mpidl.rma.remote_samples import NodeSamples, RemoteSamples
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.sharers import Sharers
 
@@ -52,7 +52,7 @@ def remote(comm, nodes):
         starts = starts_of(samples, comm, nodes)
         (own,) = [slice(*starts[place : place + 2]) for place, ranks in enumerate(nodes) if comm.rank in ranks]
         inputs, targets = arrays(number)
-        parts.append(Part(inputs[own].copy(), targets[own].copy(), starts))
+        parts.append(NodeSamples(inputs[own].copy(), targets[own].copy(), starts))
     return RemoteSamples(comm, nodes, parts, contextlib.nullcontext)
 
 

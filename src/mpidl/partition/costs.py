@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.nn.capabilities import LayerSummary
 from mpidl.partition.local import interior_parts
-from mpidl.partition.plan import CutLayer, Distribution, Moving, Plan, boxes_of, sharers
+from mpidl.partition.plan import CutLayer, Moving, Plan, TensorDistribution, boxes_of, sharers
 from mpidl.partition.transfer import Transfer
 
 
@@ -198,7 +198,7 @@ def _compute(step: CutLayer, rank: int, basis: Basis, first: bool) -> float:
     return basis.costs.layer(layer.type, operations, nbytes, step.values(rank, samples))
 
 
-def movement_seconds(source: Distribution, target: Distribution, basis: Basis) -> float:
+def movement_seconds(source: TensorDistribution, target: TensorDistribution, basis: Basis) -> float:
     """Return the seconds to move a value from one distribution to another, and its gradient back."""
     elements = Transfer(boxes_of(source, basis.samples), boxes_of(target, basis.samples)).moved
     return 2 * sum(_moving(elements, elements > 0, basis))

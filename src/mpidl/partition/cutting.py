@@ -9,7 +9,7 @@ from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range, boxes, split
-from mpidl.partition.plan import CutLayer, Distribution, Part, sharers
+from mpidl.partition.plan import CutLayer, Part, TensorDistribution, sharers
 
 
 def cut_layer(
@@ -41,7 +41,7 @@ def _step(
 ) -> CutLayer:
     before, after = ranks.start, partitions - ranks.stop
 
-    def everywhere(boxes: Sequence[Box]) -> Distribution:
+    def everywhere(boxes: Sequence[Box]) -> TensorDistribution:
         shares = [(number, ranks.size) if cut == "samples" and ranks.size > 1 else None for number in range(ranks.size)]
         parts = [Part(box, share) if box.size else None for box, share in zip(boxes, shares, strict=True)]
         return (*[None] * before, *parts, *[None] * after)

@@ -9,7 +9,7 @@ from mpidl.nn.graph import Node, Value, first_takers
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.ranges import Box, Range
-from mpidl.partition.plan import Distribution, Moving, Part, Plan, boxes_of
+from mpidl.partition.plan import Moving, Part, Plan, TensorDistribution, boxes_of
 from mpidl.partition.transfer import Transfer
 
 
@@ -26,8 +26,8 @@ class Movement(NamedTuple):
         Whether the returning gradient is the first one of the rank's value.
     """
 
-    source: Distribution
-    target: Distribution
+    source: TensorDistribution
+    target: TensorDistribution
     tag: int
     departs: int | None
     arrives: int | None
@@ -96,7 +96,7 @@ class Local:
         self.values: list[Value] = []
         self._inputs: dict[tuple[Part, bool], int] = {}
         self._given = {i + 1: self._new(_part(step.given[rank])) for i, step in enumerate(plan.steps)}
-        self._taken: dict[tuple[int, Distribution], int | None] = {}
+        self._taken: dict[tuple[int, TensorDistribution], int | None] = {}
         self._leaving: dict[int, list[Movement]] = {value: [] for value in self._given}
         found = []
         for i, step in enumerate(plan.steps):
@@ -121,7 +121,7 @@ class Local:
         self.values.append(Value(part.box.shape, part.share))
         return len(self.values) - 1
 
-    def _take(self, value: int, distribution: Distribution, as_is: bool) -> tuple[int | None, list[Movement]]:
+    def _take(self, value: int, distribution: TensorDistribution, as_is: bool) -> tuple[int | None, list[Movement]]:
         """Return the index of the rank's part of a value in a distribution, and the new movements for it."""
         part, key = _part(distribution[self._rank]), (value, distribution)
         if value == 0:
@@ -162,7 +162,7 @@ class Local:
         return tasks
 
 
-def rests(source: Distribution, target: Distribution, rank: int) -> bool:
+def rests(source: TensorDistribution, target: TensorDistribution, rank: int) -> bool:
     """Return whether a rank's part stays the same, and nothing can move to it or from it, for any batch."""
     own, its = _part(source[rank]), _part(target[rank])
     return own == its and not any(

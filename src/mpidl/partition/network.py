@@ -15,9 +15,9 @@ from mpidl.nn.network import Network
 from mpidl.nn.workspaces import Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.partition.exchange import Memory
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local
+from mpidl.partition.persistent_transfer import Memory
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
 from mpidl.partition.schedules import Forward, MicroBatch, Pipeline, undivided

@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 #: Each rank's part of a value; None for ranks without one.
-Distribution = tuple[Part | None, ...]
+TensorDistribution = tuple[Part | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class CutLayer:
         The ordinary layer that each rank computes; None for ranks without a part.
     operands : tuple of int
         The values that it takes.
-    taken : tuple of Distribution
+    taken : tuple of TensorDistribution
         The parts of each operand that the ranks take; of a joining layer, a rank takes the operands with a part.
-    given : Distribution
+    given : TensorDistribution
         The parts of its value that the ranks compute. Where they overlap, they are summands.
     tensors : tuple of dict of str to Box
         For each rank, the parts of the layer's tensors that it takes. The gradient of an element is the sum over the
@@ -73,8 +73,8 @@ class CutLayer:
     name: str
     layers: tuple[Layer | None, ...]
     operands: tuple[int, ...]
-    taken: tuple[Distribution, ...]
-    given: Distribution
+    taken: tuple[TensorDistribution, ...]
+    given: TensorDistribution
     tensors: tuple[dict[str, Box], ...]
     cut: str = "samples"
 
@@ -153,15 +153,15 @@ class Moving(NamedTuple):
     name: str
     value: int
     taker: int
-    source: Distribution
-    target: Distribution
+    source: TensorDistribution
+    target: TensorDistribution
 
     def elements(self, samples: int) -> np.ndarray:
         """Return the number of elements that each rank (row) sends to each other (column) for a minibatch."""
         return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples)).moved
 
 
-class Traffic(NamedTuple):
+class Communication(NamedTuple):
     """A movement between the ranks in a training step, forward; the same number of elements moves back.
 
     Attributes
@@ -194,7 +194,7 @@ class Plan:
         Number of ranks.
     steps : tuple of CutLayer
         In the order of execution.
-    outputs : Distribution
+    outputs : TensorDistribution
         The ranks' shares of the network's outputs, for the loss.
     layout : Layout
         The tensors in the flat vector: first those of rank 0, then rank 1, ...
@@ -206,7 +206,7 @@ class Plan:
 
     partitions: int
     steps: tuple[CutLayer, ...]
-    outputs: Distribution
+    outputs: TensorDistribution
     layout: Layout
     slices: tuple[Range, ...]
     stages: int = 1
@@ -225,10 +225,10 @@ class Plan:
                     seen.add((value, target))
                     yield Moving(name, value, taker, self.steps[value - 1].given, target)
 
-    def traffic(self, samples: int) -> list[Traffic]:
+    def traffic(self, samples: int) -> list[Communication]:
         """Return the movements in a training step with a minibatch: values, then parameters, in order."""
-        values = [Traffic(each.name, "values", each.elements(samples)) for each in self.moving()]
-        parameters = [Traffic(step.name, "parameters", step.gathered()) for step in self.steps]
+        values = [Communication(each.name, "values", each.elements(samples)) for each in self.moving()]
+        parameters = [Communication(step.name, "parameters", step.gathered()) for step in self.steps]
         return [each for each in (*values, *parameters) if each.elements.any()]
 
     def operations(self, samples: int) -> tuple[int, ...]:
@@ -281,7 +281,7 @@ def _cuts_columns(step: CutLayer) -> bool:
     return multiplies and len(set(parts)) > 1
 
 
-def _overlaps(distribution: Distribution) -> bool:
+def _overlaps(distribution: TensorDistribution) -> bool:
     """Return whether several ranks have the same element, for some number of samples."""
     parts = [part for part in distribution if part is not None and part.box.size]
     return any(

@@ -16,7 +16,7 @@ from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.ranges import Box, Range
 from mpidl.partition.costs import Basis, Costs, movement_seconds, work_seconds
 from mpidl.partition.cutting import balanced, cut_layer, hold
-from mpidl.partition.plan import CutLayer, Distribution, Part, Plan
+from mpidl.partition.plan import CutLayer, Part, Plan, TensorDistribution
 
 #: Number of plans that the search keeps after each layer.
 BEAM = 64
@@ -140,9 +140,9 @@ class _Search:
         outputs: list[Part | None] = [None] * partitions
         for number, rank in enumerate(range(*last)):
             outputs[rank] = Part(whole, (number, last.size))
-        self._outputs: Distribution = tuple(outputs)
+        self._outputs: TensorDistribution = tuple(outputs)
 
-    def run(self) -> tuple[list[_Choice], Distribution]:
+    def run(self) -> tuple[list[_Choice], TensorDistribution]:
         """Return the best choice for each layer, and the distribution of the outputs for the loss."""
         states = [_State(0.0, np.zeros(self._partitions), ())]
         for index in range(len(self._graph.layers)):
@@ -185,7 +185,7 @@ class _Search:
                 seconds += self._movement(index, cuts, value)
         return _State(seconds, state.memory + choice.memory, cuts)
 
-    def _taken(self, index: int, cuts: tuple[str, ...], value: int) -> Distribution:
+    def _taken(self, index: int, cuts: tuple[str, ...], value: int) -> TensorDistribution:
         """Return the distribution in which a layer takes a value."""
         operand = self._graph.operands[index].index(value)
         return self._choices[index][cuts[index]].steps[0].taken[operand]

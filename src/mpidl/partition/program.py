@@ -10,9 +10,9 @@ import numpy as np
 
 from mpidl.nn.workspaces import Call, Pass
 from mpidl.parameters.ranges import Box, Range, strides
-from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
 from mpidl.partition.local import Local, Movement, Task, interior
+from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
 from mpidl.partition.plan import CutLayer, Plan
 from mpidl.partition.schedules import BackwardPart
 from mpidl.partition.tensors import GradientSums, Tensors
@@ -118,7 +118,7 @@ class Program:
         rows = interior(call.layer, task.arrivals[0].transfer(self._samples), self._group.rank)
         return rows if rows.size else None
 
-    def _exchange(self, move: Movement, back: bool = False) -> Exchange:
+    def _exchange(self, move: Movement, back: bool = False) -> PersistentTransfer:
         """Return the rank's side of a movement of a value, or of its gradient back."""
         transfer, arrays = move.transfer(self._samples), self.work.gradients if back else self.work.values
         rank, group, xp = self._group.rank, self._group, self._xp
@@ -126,8 +126,8 @@ class Program:
         target = [arrays[move.arrives]] if move.arrives is not None and transfer.target[rank] else []
         if back:
             adjoint, adds = transfer.adjoint, not move.first
-            return Exchange(adjoint, group, xp, target, source, 2 * move.tag + 1, self._memory, adds)
-        return Exchange(transfer, group, xp, source, target, 2 * move.tag, self._memory)
+            return PersistentTransfer(adjoint, group, xp, target, source, 2 * move.tag + 1, self._memory, adds)
+        return PersistentTransfer(transfer, group, xp, source, target, 2 * move.tag, self._memory)
 
     def _prepare(self, call: Call, task: Task, step: CutLayer) -> int:
         """Set the position of a call's outputs within those of the whole layer, and the group for its statistics.

@@ -54,7 +54,7 @@ class OptimizerStep(Instruction):
 
 
 #: Yields the instructions of a stage for a minibatch, given the stage and the numbers of stages and micro-batches.
-Schedule = Callable[[int, int, int], Iterator[Instruction]]
+PipelineSchedule = Callable[[int, int, int], Iterator[Instruction]]
 
 
 def slots(instructions: Iterable[Instruction]) -> dict[int, int]:
@@ -144,7 +144,9 @@ def pipedream(stage: int, stages: int, micro_batches: int) -> Iterator[Instructi
 
 
 #: The schedules of a minibatch's gradient, by their names in configurations.
-SCHEDULES: dict[str, Schedule] = {each.__name__: each for each in (gpipe, one_forward_one_backward, zero_bubble)}
+SCHEDULES: dict[str, PipelineSchedule] = {
+    each.__name__: each for each in (gpipe, one_forward_one_backward, zero_bubble)
+}
 
 
 class MicroBatch(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from mpidl.nn.workspaces import Call
 from mpidl.parameters.layout import Slice
 from mpidl.parameters.ranges import Box
-from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Group
+from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
 from mpidl.partition.plan import Plan
 from mpidl.partition.transfer import Transfer
 
@@ -52,8 +52,8 @@ class Tensors:
         self._resting = [each.transfer.rests(rank) for each in self._tensors]
         self.parameters: list[dict[str, Any]] = [{} for _ in plan.steps]
         self.gradients: list[dict[str, Any]] = [{} for _ in plan.steps]
-        self.gathers: list[list[Exchange]] = [[] for _ in plan.steps]
-        self.scatters: list[list[Exchange]] = [[] for _ in plan.steps]
+        self.gathers: list[list[PersistentTransfer]] = [[] for _ in plan.steps]
+        self.scatters: list[list[PersistentTransfer]] = [[] for _ in plan.steps]
         self._memory = Memory(xp)
 
     @property
@@ -76,9 +76,9 @@ class Tensors:
                 if each.box is not None and each.key not in tensors:
                     tensors[each.key] = self._xp.empty(each.box.shape, self._dtype)
             taken = [[tensors[each.key]] if each.box is not None else [] for tensors in own]
-            there = Exchange(each.transfer, group, self._xp, held[0], taken[0], each.tag, self._memory)
+            there = PersistentTransfer(each.transfer, group, self._xp, held[0], taken[0], each.tag, self._memory)
             adjoint = each.transfer.adjoint
-            back = Exchange(adjoint, group, self._xp, taken[1], held[1], each.tag + 1, self._memory)
+            back = PersistentTransfer(adjoint, group, self._xp, taken[1], held[1], each.tag + 1, self._memory)
             self.gathers[each.step].append(there)
             self.scatters[each.step].append(back)
 

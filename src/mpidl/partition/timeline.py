@@ -12,7 +12,7 @@ from mpidl.partition.schedules import (
     BackwardWeights,
     Forward,
     Instruction,
-    Schedule,
+    PipelineSchedule,
     slots,
 )
 
@@ -74,7 +74,9 @@ class Timeline:
         return tuple(len(set(slots(event.instruction for event in stage).values())) for stage in self.events)
 
 
-def timeline(schedule: Schedule, micro_batches: int, durations: Sequence[Durations], transfer: float = 0.0) -> Timeline:
+def timeline(
+    schedule: PipelineSchedule, micro_batches: int, durations: Sequence[Durations], transfer: float = 0.0
+) -> Timeline:
     """Return the timeline of the stages of a pipeline.
 
     A stage carries out one instruction at a time, in order, as soon as its neighbours have sent what it needs.

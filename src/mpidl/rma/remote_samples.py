@@ -42,7 +42,7 @@ class Tag(IntEnum):
     TARGETS = 3
 
 
-class Part(NamedTuple):
+class NodeSamples(NamedTuple):
     """A node's part of a split, and the first sample of each node's part, with the end of the last one."""
 
     inputs: NDArray[Any]
@@ -58,7 +58,7 @@ class Asked:
     arrive.
     """
 
-    def __init__(self, number: int, part: Part, size: int, free: Callable[[Asked], None]) -> None:
+    def __init__(self, number: int, part: NodeSamples, size: int, free: Callable[[Asked], None]) -> None:
         self.number, self._free = number, free
         self.inputs, self.targets = (np.empty((size, *each.shape[1:]), each.dtype) for each in part[:2])
         self.rows, self.remote = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -66,7 +66,7 @@ class Asked:
         self.requests: list[MPI.Request] = []
         self.arrived = threading.Event()
 
-    def aim(self, indices: NDArray[np.int64], part: Part) -> None:
+    def aim(self, indices: NDArray[np.int64], part: NodeSamples) -> None:
         """Prepare for these samples."""
         nodes = np.searchsorted(part.starts, indices, side="right") - 1
         order = np.argsort(nodes, kind="stable")
@@ -106,7 +106,7 @@ class RemoteSamples(Owner):
         self,
         comm: MPI.Intracomm,
         nodes: Sequence[Sequence[int]],
-        parts: Sequence[Part],
+        parts: Sequence[NodeSamples],
         guard: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._comm: Any = comm.Dup()

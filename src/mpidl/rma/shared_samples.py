@@ -16,7 +16,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
 from mpidl.parameters.ranges import Range
 from mpidl.rma.ownership import Owner
-from mpidl.rma.remote_samples import Part, RemoteSamples
+from mpidl.rma.remote_samples import NodeSamples, RemoteSamples
 from mpidl.rma.sharers import Sharers, keep
 
 #: Bytes at whose multiples arrays begin.
@@ -83,7 +83,9 @@ class SharedSamples(Owner):
         self, sharers: Sharers, arrays: Sequence[Sequence[np.ndarray]], guard: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         """Give this node access to the samples of others from now on, and them to those of this one."""
-        parts = [Part(own[0], own[1], sharers.starts(split)) for split, own in zip(self._splits, arrays, strict=True)]
+        parts = [
+            NodeSamples(own[0], own[1], sharers.starts(split)) for split, own in zip(self._splits, arrays, strict=True)
+        ]
         self.remote = RemoteSamples(sharers.comm, sharers.nodes, parts, guard)
         for number, split in enumerate(self._splits):
             split.use_store(self.remote.store(number))

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.engines.mpi.waiting import waiting
@@ -111,11 +111,11 @@ class FragmentsCheckpoint(CheckpointSource):
     def order(self, told: Order, marked: int) -> Order:
         return self.latest
 
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution:
         with self.lock:
             self.copy(order)
         shards = {each.number: (each.shard.range, each.snapshot.copy.on_host()) for each in self._fragments}
-        return Part({number: position}, shards)
+        return Contribution({number: position}, shards)
 
     def copy(self, order: int) -> None:
         """Copy the shards for an order, unless that has been done."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mpidl.algorithms.requests import Reduce, Speed
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.engines.mpi.waiting import waiting
@@ -35,9 +35,9 @@ class ReductionCheckpoint(CheckpointSource):
     def order(self, told: Order, marked: int) -> Order:
         return self.latest
 
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part:
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution:
         self._snapshot.begin(())
-        return Part({number: position}, {self._number: (self._shard.range, self._snapshot.copy.on_host())})
+        return Contribution({number: position}, {self._number: (self._shard.range, self._snapshot.copy.on_host())})
 
 
 class ByReduction(OwnShard):

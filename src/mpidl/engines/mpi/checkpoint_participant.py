@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
-from mpidl.engines.mpi.checkpoint_source import Part
+from mpidl.engines.mpi.checkpoint_source import Contribution
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -152,7 +152,7 @@ class CheckpointParticipant:
         self._marked = order
         self._save(order, part)
 
-    def _save(self, order: int, part: Part) -> None:
+    def _save(self, order: int, part: Contribution) -> None:
         """Write and report this worker's part; a file that is still being written is abandoned."""
         lead = self._lead
         directory, name = scratch(self._checkpoints, order), replica_file(self._number, lead.partition)

@@ -15,7 +15,7 @@ from mpidl.transport.protocol import Order
 
 
 @dataclass(frozen=True)
-class Part:
+class Contribution:
     """The contribution of one worker to a checkpoint: positions of replicas and states of shards, by their numbers.
 
     `taken` is that of `mpidl.transport.protocol.Saved`.
@@ -56,9 +56,9 @@ class CheckpointSource:
         """Mark an order, so that later pushes of this worker are not in its checkpoint; False: call again."""
         return True
 
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution | None:
         """Return the contribution of worker `number` to a checkpoint; None if it isn't available yet."""
-        return Part({number: position})
+        return Contribution({number: position})
 
     def last_fetched(self) -> list[list[int]]:
         """Return the clock of each shard at the last fetch."""

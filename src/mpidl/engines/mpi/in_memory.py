@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.requests import Update
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Part
+from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
@@ -88,10 +88,10 @@ class Gate(CheckpointSource):
         self._link.shared.sync()
         row[Row.CHANGING] = 0
 
-    def cut(self, order: int, number: int, position: ReplicaPosition) -> Part | None:
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution | None:
         """Return, on the first worker that obeys, a copy of the parameters with the positions of all workers."""
         if not self._link.shared.take_order(order):
-            return Part({})
+            return Contribution({})
         now = time.perf_counter()
         if now - self._tried < RETRY_EVERY:
             return None
@@ -106,7 +106,7 @@ class Gate(CheckpointSource):
         finally:
             self._gate[0] = 0
 
-    def _copy(self) -> Part:
+    def _copy(self) -> Contribution:
         """Return all parameters and positions, which no worker changes."""
         taken = self._link.tickets.taken()
         for name, vector in self.whole.saved_vectors().items():
@@ -121,7 +121,7 @@ class Gate(CheckpointSource):
             replicas[number] = ReplicaPosition(
                 batches=row[Row.BATCHES], samples=row[Row.SAMPLES], working=working, tickets=row[Row.TICKETS]
             )
-        return Part(replicas, {0: (self.whole.range, {**counters, **self._copies})}, taken)
+        return Contribution(replicas, {0: (self.whole.range, {**counters, **self._copies})}, taken)
 
 
 class InMemory(OwnShard):

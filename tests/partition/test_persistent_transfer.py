@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mpidl.parameters import Box, Range, split
 from mpidl.partition import threads
-from mpidl.partition.exchange import Exchange, Memory
 from mpidl.partition.group import Message
+from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
 from mpidl.partition.transfer import Transfer
 
 
@@ -22,7 +22,7 @@ def carried_out(transfer, values, before=None, rounds=1):
             np.full(box.shape, np.nan) if before is None else before[group.rank][number]
             for number, box in enumerate(transfer.target[group.rank])
         ]
-        exchange = Exchange(transfer, group, np, own, taken, 3, Memory(np), adds=before is not None)
+        exchange = PersistentTransfer(transfer, group, np, own, taken, 3, Memory(np), adds=before is not None)
         for _ in range(rounds):
             exchange.start()
             exchange.finish()
@@ -95,7 +95,7 @@ class Recording:
 
 def recorded(transfer, rank, source, target):
     group = Recording(rank)
-    Exchange(transfer, group, np, [source], [target], 0, Memory(np))
+    PersistentTransfer(transfer, group, np, [source], [target], 0, Memory(np))
     return group.sent, group.received
 
 
@@ -123,8 +123,12 @@ def test_parts_that_follow_one_another_are_one_message():
     rest = (Box((Range(1, 2), Range(3, 5))), Box((Range(2, 4), Range(0, 5))))
     gather = Transfer([pieces, rest], [whole, whole])
     first, second = Recording(0), Recording(1)
-    Exchange(gather, first, np, [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)], [tensor], 0, Memory(np))
-    Exchange(gather, second, np, [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)], [tensor], 0, Memory(np))
+    PersistentTransfer(
+        gather, first, np, [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)], [tensor], 0, Memory(np)
+    )
+    PersistentTransfer(
+        gather, second, np, [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)], [tensor], 0, Memory(np)
+    )
     for group, size in ((first, 8), (second, 12)):
         (sent,), (received,) = group.sent, group.received
         assert np.shares_memory(sent, vector)
@@ -140,10 +144,10 @@ def test_packed_messages_have_the_memory_of_the_largest():
         gather = Transfer(columns, [Box.whole((samples, 6))] * 2)
         source, target = np.zeros((samples, 3)), np.zeros((samples, 6))
         group = Recording(0)
-        Exchange(gather, group, np, [source], [target], 4, memory)
+        PersistentTransfer(gather, group, np, [source], [target], 4, memory)
         used += group.received
         group = Recording(0)
-        Exchange(gather.adjoint, group, np, [target], [source], 5, memory)
+        PersistentTransfer(gather.adjoint, group, np, [target], [source], 5, memory)
         used += group.sent
     assert [each.size for each in used] == [18, 18, 12, 12]
     assert all(np.shares_memory(each, used[0]) for each in used)

@@ -53,7 +53,7 @@ class Memory:
         return array[:size], message[:size]
 
 
-class Exchange:
+class PersistentTransfer:
     """A rank's side of a `Transfer` between fixed arrays: planned once, carried out any number of times.
 
     Contiguous parts are sent and received in place; others are packed.
