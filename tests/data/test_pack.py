@@ -118,6 +118,39 @@ def test_every_kind_becomes_red_green_and_blue(tmp_path, name, mode, colour, fou
     assert colours(Hdf5(str(tmp_path / "packed.h5")).open().train) == [(0, *found)]
 
 
+@pytest.mark.parametrize(("name", "keywords"), [("a.jpg", {"quality": 100}), ("a.png", {}), ("a.tif", {})])
+@pytest.mark.parametrize(
+    ("orientation", "turn"),
+    [(3, Image.Transpose.ROTATE_180), (5, Image.Transpose.TRANSPOSE), (8, Image.Transpose.ROTATE_90)],
+)
+def test_photographs_are_upright(tmp_path, name, keywords, orientation, turn):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    # Grey in coarse blocks, which a JPEG keeps; wider than high, so that the central square depends on the orientation.
+    blocks = np.kron(np.random.default_rng(0).integers(0, 2, (4, 6)) * 255, np.ones((16, 16))).astype(np.uint8)
+    for split in ("train", "test"):
+        path = tmp_path / "all" / split / "one" / name
+        path.parent.mkdir(parents=True)
+        Image.fromarray(blocks).convert("RGB").save(path, exif=exif, **keywords)
+    pack(tmp_path / "all", tmp_path / "packed.h5", 64)
+    found = Hdf5(str(tmp_path / "packed.h5")).open().train.gather(np.array([0])).inputs[0, :, :, 0]
+    assert np.abs(found - np.asarray(Image.fromarray(blocks[:, 16:80]).transpose(turn)) / 255).max() < 0.1
+
+
+def test_an_orientation_that_cannot_be_read_is_none(tmp_path):
+    for split in ("train", "test"):
+        draw(tmp_path / "all" / split / "one" / "a.jpg", (8, 8, 8), exif=b"Exif\0\0neither MM nor II")
+    pack(tmp_path / "all", tmp_path / "packed.h5", SIZE)
+    assert colours(Hdf5(str(tmp_path / "packed.h5")).open().train) == [(0, 8, 8, 8)]
+
+
+def test_hidden_files_are_left_out(folder, tmp_path):
+    for name in ("ant/._0.JPG", "bee/.thumbnails/0.png", "cat/more/._5.jpeg"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"\0\x05\x16\x07\0\x02\0\0Mac OS X")
+    assert pack(folder, tmp_path / "packed.h5", SIZE, test_fraction=0.4)["train_samples"] == 9
+
+
 def fails(line, *arguments, **keywords):
     with pytest.raises(UsageError, match=line) as caught:
         pack(*arguments, **keywords)

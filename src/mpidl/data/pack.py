@@ -56,7 +56,8 @@ def pack(
 ) -> dict[str, Any]:
     """Write a folder of images, with a subfolder for each class, as train/x, train/y, test/x and test/y.
 
-    The central square of each image is scaled to `size`. The order is random because portions of a file are contiguous.
+    The central square of each image, upright as its EXIF orientation says, is scaled to `size`. The order is random
+    because portions of a file are contiguous. Hidden files, whose names begin with a dot, are left out.
 
     Parameters
     ----------
@@ -135,7 +136,8 @@ def _images(folder: Path, classes: list[str]) -> list[_Image]:
     for name in _classes(folder):
         if name not in classes:
             raise UsageError(f"{folder / name}: no training images of the class {name!r}")
-        paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
+        found = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
+        paths = [path for path in found if not any(part[0] == "." for part in path.relative_to(folder).parts)]
         if not paths:
             raise UsageError(f"{folder / name}: no images, expected {', '.join(sorted(SUFFIXES))}")
         for path in paths:
@@ -201,9 +203,8 @@ def _decode(image: _Image, size: int, kind: _Kind) -> NDArray[Any]:
             raise UsageError(f"{image.path}: an image of {found.name}, expected {kind.name} as in the others")
         if kind is BYTES:
             opened.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
-            whole = opened.convert("RGB")
-        else:
-            whole = Image.fromarray(np.asarray(opened).astype(np.float32))
+        ImageOps.exif_transpose(opened, in_place=True)
+        whole = opened.convert("RGB") if kind is BYTES else Image.fromarray(np.asarray(opened).astype(np.float32))
         fitted = ImageOps.fit(whole, (size, size), Image.Resampling.BILINEAR)
         return np.asarray(fitted).reshape(size, size, kind.channels)
 
