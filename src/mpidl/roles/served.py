@@ -57,7 +57,7 @@ class ServedShard:
         self._unwritten = False
 
     def bind(self, transport: Transport) -> None:
-        """Serve the ranks of a transport from now on; the parameters move into its memory."""
+        """Serve the ranks of a transport; the parameters move into its memory."""
         self.link, self._rank = transport.server(self.number), transport.rank
         self._inbox = self.link.inbox
         self.shard.bind({PARAMETERS: self.link.parameters})
@@ -79,7 +79,7 @@ class ServedShard:
         self._turn += 1
         worked = False
         for i in range(len(ready)):
-            # The worker that comes first in one round comes last in another.
+            # Rotate, so that no worker is always served first.
             worker = ready[(i + self._turn) % len(ready)]
             for message in self._inbox.drain(worker, GROUP):
                 self._apply(message)
@@ -91,7 +91,7 @@ class ServedShard:
         workers = sorted(self._training)
         if not workers or not all(self._inbox.pending(worker) for worker in workers):
             return False
-        # A mark is no part of a round: not every worker makes one.
+        # Marks don't belong to rounds: not every worker makes one.
         marked = [worker for worker in workers if self._inbox.head(worker).chunk == MARK]
         workers = marked or workers
         for worker in workers:
@@ -153,7 +153,7 @@ class ServedShard:
             self._snapshot.mark(worker)
 
     def _begin_snapshot(self, order: int) -> None:
-        # What is still being written of an earlier order is of no use any more.
+        # A snapshot of an earlier order that is still being written is obsolete.
         self.order, self._unwritten, self._writing = order, True, BackgroundTask()
         self._snapshot.begin(() if self._accrue is not None else self._training)
         if self._accrue is None:
@@ -161,7 +161,7 @@ class ServedShard:
 
     def save(self, order: Order) -> None:
         """Write the snapshot once it is complete, and report when it is on disk."""
-        # Workers that push no more make no marks; a coordinator's iterations end before its orders.
+        # Workers that have stopped pushing make no marks; a coordinator's iterations end before its orders.
         if order.number > self.order and (not self._training or self._accrue is not None):
             self._begin_snapshot(order.number)
         if self._unwritten and self._snapshot.complete:

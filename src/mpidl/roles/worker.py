@@ -35,14 +35,14 @@ from mpidl.roles.role import Role
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
 
-#: Seconds between two looks at the coordinator's order after training, if workers are few.
+#: Seconds between polls of the coordinator's order after training, with few workers.
 LOOK_EVERY = 1e-3
-#: Pieces of the evaluated data for each worker, where those that are free evaluate them.
+#: Pieces per worker into which evaluated data are split, where idle workers evaluate them.
 PIECES = 4
 
 
 class Worker(Role):
-    """Trains one replica until there are no more data, then does what the coordinator says.
+    """Trains one replica to the end of the data, then follows the coordinator's orders.
 
     Where replicas are cut, all ranks of one do so together, each with its slice of the vectors: they run the same
     algorithm, and the first of them decides for all.
@@ -63,7 +63,7 @@ class Worker(Role):
         self._handler.lead = self._lead
         self._engine = self._make_engine()
         self._delay = self._job.config.debug.delay(number)
-        # Reading the data, the first sight of them and compiling are no part of training.
+        # Reading and first touching the data, and compiling, don't count as training.
         for each in (self._job.dataset.train, *self._job.evaluated.values()):
             each.load()
         rehearse_replica(self._placed, ready.local)
@@ -71,7 +71,7 @@ class Worker(Role):
             group.sent = 0
 
     def _make_engine(self) -> MpiEngine:
-        """Return the engine of this worker's replica, which goes on where it was if the job's replicas do."""
+        """Return the engine of this worker's replica, which continues from the checkpoint if the job's replicas do."""
         job, placed, number = self._job, self._placed, self._number
         state, working, tickets = replica_state(placed, self._ready.local), [], 0
         position = replica_position(placed, number)
@@ -94,7 +94,7 @@ class Worker(Role):
         return engine
 
     def _make_handler(self, held: list[tuple[int, Held]]) -> RequestHandler:
-        """Return what carries out requests, given the shards that make up the worker's slice, and their numbers."""
+        """Return the handler of requests, given the shards that make up the worker's slice, and their numbers."""
         job, algorithm, own_slice = self._job, self._job.algorithm, self._slice
         shards = [each.range.shift(-own_slice.start) for _, each in held]
         if algorithm.exchange is Exchange.SERVERS:
@@ -117,7 +117,7 @@ class Worker(Role):
             chunk = CHUNK_BYTES // job.dtype.itemsize if reduces else part.size
             own_shards.append(fill(self._placed, part, np.empty(part.size, job.dtype), chunk))
         if algorithm.streamed:
-            # For each fragment, one shard of each replica.
+            # One shard of each replica per fragment.
             of_fragments = [shards[first : first + self._replicas] for first in range(0, len(held), self._replicas)]
             places = [place for place, _ in own]
             fragments = [Fragment(*each) for each in zip(places, own_shards, of_fragments, strict=True)]
@@ -139,12 +139,12 @@ class Worker(Role):
         self._link.reports.post(self._engine.status.row)
 
     def unbind(self) -> None:
-        """Let go of the transport's memory, which is about to be freed."""
+        """Release the transport's memory, which is about to be freed."""
         self._engine.loader.wait_for_ticket()
         self._handler.unbind()
 
     def run(self) -> None:
-        """Run the replica to its end, and stay until the coordinator says to exit."""
+        """Run the replica to its end, then serve orders until the coordinator orders the exit."""
         algorithm, parameters = self._job.algorithm, self._model.parameters
         self._handler.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
@@ -156,7 +156,7 @@ class Worker(Role):
     # What the engine asks.
 
     def ask_for_ticket(self) -> bool:
-        """Begin to take a ticket; see `WorkerLink.ask_for_ticket`."""
+        """Ask for a ticket ahead of time, as `WorkerLink.ask_for_ticket` does."""
         return not self._job.config.run.deterministic and self._link.tickets.ask()
 
     def take_ticket(self) -> int:
@@ -170,9 +170,9 @@ class Worker(Role):
         self._report_interruption()
 
     def diverged(self) -> None:
-        """Tell the coordinator that a loss is not finite, and wait for the end of the job that follows.
+        """Report a loss that is not finite to the coordinator, and wait for the job to end.
 
-        A coordinator's line search tries steps that are too long; it judges by itself.
+        A coordinator's line search tries steps that are too long, and decides itself.
         """
         if not self._job.config.run.terminate_on_nan or isinstance(self._job.algorithm, Coordinated):
             return
@@ -208,7 +208,7 @@ class Worker(Role):
 
     @property
     def _split(self) -> Split:
-        """What the model is evaluated on while it trains."""
+        """The splits evaluated during training."""
         return next(iter(self._job.evaluated.values()))
 
     def _evaluate(self, split: Split, part: Range) -> np.ndarray:
@@ -227,7 +227,7 @@ class Worker(Role):
         self._engine.status.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
-        """Evaluate this worker's part of the data, as all do at this moment."""
+        """Evaluate this worker's part of the data, at the same time as all others."""
         self._link.reports.post(self._engine.status.row)
         model, part = self._model, split(self._split.samples, self._replicas)[self._number]
         with self._evaluating() as at:
@@ -252,11 +252,11 @@ class Worker(Role):
         self._link.reports.post_evaluation(epoch, result)
 
     def _evaluate_pieces(self) -> int:
-        """Evaluate pieces of the data, as many as others leave; see `SandblasterWorker`."""
+        """Evaluate pieces of the data until none are left, as `SandblasterWorker` computes gradients."""
         taken, status, sums = 0, self._engine.status, self._sums()
         pieces = split(self._split.samples, PIECES * self._replicas)
         while True:
-            # The tickets may be of the next evaluation already, when this worker comes late.
+            # A late worker may find tickets of the next evaluation.
             number, piece = self._lead.share(lambda: divmod(self._link.evaluation.take_piece(), TICKETS))
             if piece >= len(pieces):
                 return number
@@ -289,7 +289,7 @@ class Worker(Role):
         return np.zeros((len(self._job.evaluated), self._ready.figures.size))
 
     def _follow_orders(self) -> None:
-        """Evaluate this worker's part of the data when the coordinator says so, and stay until it says to exit."""
+        """Evaluate this worker's part of the data whenever the coordinator orders it, until it orders the exit."""
         done = Phase.TRAIN
         while done != Phase.EXIT:
             order = self._link.orders.read()

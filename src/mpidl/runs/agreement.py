@@ -1,4 +1,4 @@
-"""What all ranks agree on: what the first finds, what went wrong on some, and that all were given the same."""
+"""Agreement among ranks: results of the first rank, errors of any, and checks that all have the same values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gather = Callable[[Any], list[Any]]
 def ranks() -> tuple[int, Gather]:
     """Return this rank, and a function that gathers the values of all ranks on each.
 
-    The first call begins MPI, if there are more ranks than one, once what a killed job has left on this node is gone.
+    With more than one rank, the first call removes what a killed job has left on this node, then initialises MPI.
     """
     if environment.world().size == 1:
         return 0, lambda value: [value]
@@ -83,7 +83,7 @@ def by_first_rank(look: Callable[[], T]) -> T:
 
 
 def _trace(error: MpidlError, size: int) -> None:
-    """Print an error's traceback, if it is wanted; for a process alone the command line does."""
+    """Print an error's traceback if MPIDL_DEBUG asks for it; in one process, the command line does."""
     if size > 1 and os.environ.get("MPIDL_DEBUG"):
         traceback.print_exception(error)
 

@@ -33,7 +33,7 @@ SPLITS = ("train", "validation", "test")
 def predict(run: Path, data: str, file: Path, step: int | str | None = None, force: bool = False) -> dict[str, Any]:
     """Write the outputs of a run's trained model for some inputs to an HDF5 file; collective over the ranks.
 
-    The ranks take batches of the same samples in turn, however many they are, so that their number changes no bit.
+    The ranks take batches of fixed size in turn, so that the number of ranks changes no bit.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def predict(run: Path, data: str, file: Path, step: int | str | None = None, for
         A file (see `mpidl.data.unlabelled.open_inputs`) or, in `SPLITS`, a split of the run's own data. Inputs are
         prepared as for the training, but not augmented.
     file : Path
-        Gets the dataset ``outputs`` (samples, ...): what the model's last layer gives. It appears when it is complete.
+        Gets the dataset ``outputs`` (samples, ...): the model's last layer. The file appears when it is complete.
     step : int or "best", optional
         The checkpoint; the newest undamaged one by default.
     force : bool
