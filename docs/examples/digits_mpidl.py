@@ -50,7 +50,7 @@ def main():
     network = Network()
     loss_function = nn.CrossEntropyLoss()
     data, rule = mpidl.Indexed(train, test), mpidl.Adam(1e-3)
-    mpidl.train(network, data, loss=loss_function, rule=rule, batch=32, epochs=10)
+    mpidl.train(network, data, loss=loss_function, rule=rule, batch=32, epochs=10)  # exits if it is stopped
     if MPI.COMM_WORLD.rank > 0:  # all ranks have the trained network, and one saves it
         return
     print(f"test accuracy {accuracy(network, test):.4f}")

@@ -26,7 +26,7 @@ def test_marks_are_heard_and_the_rest_is_left(draw):
 
 
 def test_only_ranks_of_a_launcher_that_listens_tell(bare_environment):
-    call = [sys.executable, "-c", "from mpidl.launch import marks; marks.tell(marks.saved(75))"]
+    call = [sys.executable, "-c", "from mpidl.launch import marks; marks.tell_done(75, 1)"]
     for variables, expected in (({}, b""), ({marks.VARIABLE: "1"}, b"\x02mpidl:saved 75\x03\n")):
         done = subprocess.run(call, env=bare_environment | variables, capture_output=True, check=True)
         assert done.stderr == expected

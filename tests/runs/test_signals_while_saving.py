@@ -25,7 +25,7 @@ def test_a_signal_while_a_checkpoint_is_written_orders_the_last_one(least_square
     monkeypatch.setattr(Checkpoints, "complete", interrupted)
     model, split = least_squares()
     data = Dataset("test", (1,), None, split, split)
-    options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": str(tmp_path)}
+    options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": tmp_path, "on_interrupt": "return"}
     summary = mpidl.train(model, data, algorithm=Downpour(), **options)
     assert summary["interrupted"]
     assert len(written) == 2

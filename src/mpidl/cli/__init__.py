@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if _world().rank == 0:
             say("interrupted")
-        return commands.INTERRUPTED if command in (commands.run_train, commands.run_simulate) else 1
+        return signals.STOPPED if command in (commands.run_train, commands.run_simulate) else 1
     except BrokenPipeError:
         # The reader of stdout is gone; flushing into its pipe at exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,7 +74,7 @@ def _end_job(code: int) -> None:
 def _break_off(number: int, frame: Any) -> None:
     """End the process at once, because a module that is being imported might swallow an exception."""
     say("interrupted")
-    os._exit(commands.INTERRUPTED)
+    os._exit(signals.STOPPED)
 
 
 def _world() -> environment.World:

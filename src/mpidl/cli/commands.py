@@ -6,20 +6,18 @@ Each imports its modules when it runs, so that NumPy is imported only after thre
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import UsageError, printable, quoted
 from mpidl.launch import environment, marks
 from mpidl.launch.output import STDOUT, say, tolerate_closed
+from mpidl.launch.signals import STOPPED
 from mpidl.report import text
 
 if TYPE_CHECKING:
     from mpidl.config import Config
 
-#: Exit code of a run stopped by a signal after saving (EX_TEMPFAIL, "requeue me" to schedulers).
-INTERRUPTED = 75
 #: The largest step of a checkpoint.
 LARGEST = (1 << 63) - 1
 #: Keys that `mpidl plan` proposes unless they are given.
@@ -45,21 +43,13 @@ def run_train(arguments: argparse.Namespace) -> int:
     from mpidl.runs.start import run
 
     summary = run(config, resume=arguments.resume)
-    code = INTERRUPTED if summary.get("interrupted") else 0
+    code = STOPPED if summary.get("interrupted") else 0
     if started.rank == 0:
-        _tell_done(code, started.size)
+        marks.tell_done(code, started.size)
         # A closed stdout doesn't change the exit code.
         with tolerate_closed(STDOUT, lambda: None):
             _show(summary, arguments.json, text.summary)
     return code
-
-
-def _tell_done(code: int, ranks: int) -> None:
-    """Inform the launcher, if it listens, that everything is written and the exit code will be `code`."""
-    marks.tell(marks.saved(code))
-    if ranks > 1:
-        # This, and the end of the progress bar, need time to pass through the launcher.
-        time.sleep(0.2)
 
 
 def _ranks(arguments: argparse.Namespace) -> int:
@@ -134,7 +124,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         marks.tell(marks.READY)
     predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
     if started.rank == 0:
-        _tell_done(0, started.size)
+        marks.tell_done(0, started.size)
         _show(predicted, arguments.json, text.predicted)
     return 0
 
@@ -169,7 +159,7 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
     _show(summary, arguments.json, text.summary)
-    return INTERRUPTED if summary.get("interrupted") else 0
+    return STOPPED if summary.get("interrupted") else 0
 
 
 def run_pack(arguments: argparse.Namespace) -> int:
@@ -239,7 +229,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
     code, started = doctor.main(arguments.save), environment.world()
     if started.rank == 0:
-        _tell_done(code, started.size)
+        marks.tell_done(code, started.size)
     return code
 
 

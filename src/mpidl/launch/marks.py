@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
@@ -32,15 +33,18 @@ LONGEST = 4000
 PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::" + WORD + rb"{0,4096}\x03?)?)?)?)?)?)?\Z")
 
 
-def saved(code: int) -> str:
-    """Return the message of a command that has written everything, and ends with exit code `code`."""
-    return f"{SAVED} {code}"
-
-
 def tell(word: str) -> None:
     """Send the launcher one line of text, if it listens."""
     if VARIABLE in os.environ:
         os.write(2, BEGIN + word.encode() + END)
+
+
+def tell_done(code: int, ranks: int) -> None:
+    """Inform the launcher, if it listens, that everything is written and the exit code will be `code`."""
+    tell(f"{SAVED} {code}")
+    if ranks > 1:
+        # This, and the end of the progress bar, need time to pass through the launcher.
+        time.sleep(0.2)
 
 
 def listen(chunks: Iterable[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:

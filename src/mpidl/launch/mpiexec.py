@@ -18,13 +18,12 @@ from mpidl.launch import environment, marks, shared_memory
 from mpidl.launch.command import command
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free
-from mpidl.launch.signals import STOPPING, handled
+from mpidl.launch.signals import STOPPED, STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
 from mpidl.topology.roles import Roles, assign
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
-OWN_CODES = (0, 1, 2, 75)
-STOPPED = 75
+OWN_CODES = (0, 1, 2, STOPPED)
 NOTHING_LOST = "stopped before the training began; nothing is lost"
 
 #: Bytes that mpirun may need in the temporary directory; without them it dies of SIGBUS.

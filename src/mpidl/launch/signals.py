@@ -9,6 +9,8 @@ from typing import Any
 
 #: Ctrl-C, a scheduler's notice that time is up, its configurable warning before that, and a terminal that closes.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+#: Exit code of a process that such a signal has stopped after saving (EX_TEMPFAIL, "requeue me" to schedulers).
+STOPPED = 75
 
 
 def hold() -> None:
@@ -26,12 +28,30 @@ def release(numbers: Iterable[int] = STOPPING) -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Hold the `STOPPING` signals while the context is entered."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    """Hold the `STOPPING` signals while the context is entered; afterwards they are handled as before.
+
+    If the context is left by SystemExit, they stay held until the process ends.
+    """
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    ends = False
     try:
         yield
+    except SystemExit:
+        ends = True
+        raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not ends:
+            for number, handler in handlers.items():
+                if handler is not None:  # not set by Python
+                    signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def discard() -> None:
+    """Forget signals that came while they were blocked."""
+    while pending := signal.sigpending().intersection(STOPPING):
+        signal.sigwait(pending)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from mpidl.report.progress import COLUMNS, Title, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
 from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import size
+from mpidl.report.text import resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -109,7 +109,10 @@ class Reporter:
             if kind == "interrupted":
                 show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
-                show_on_terminal(f"mpidl: saved: {saved}; continue with `mpidl train --resume {directory}`")
+                advice = f"continue with `mpidl train --resume {directory}`"
+                if self._job.shared:
+                    advice = resumption(str(directory), self._job.config.run.name)
+                show_on_terminal(f"mpidl: saved: {saved}; {advice}")
 
     def assigned(self, roles: Roles) -> None:
         """Record and show the roles of each host."""

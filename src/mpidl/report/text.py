@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from mpidl.launch.output import say
@@ -63,6 +64,12 @@ def summary(summary: Mapping[str, Any]) -> str:
     if summary.get("interrupted"):
         text[-1] += f"; continue with `mpidl train --resume {summary['run_dir']}`"
     return "\n".join(text)
+
+
+def resumption(run_dir: str, name: str) -> str:
+    """Return how a script continues its run, which was to have a name and is in a directory."""
+    own = PurePath(run_dir).name
+    return f"run the script with {'' if own == name else f'name={own!r}, '}resume=True to continue"
 
 
 def warn_unchanged(summary: Mapping[str, Any]) -> None:

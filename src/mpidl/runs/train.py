@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, source_of
@@ -18,13 +18,15 @@ from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
 from mpidl.launch import environment
 from mpidl.launch.output import tell_once
-from mpidl.launch.signals import held
+from mpidl.launch.signals import discard, held
 from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import Model, Module
+from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
 from mpidl.runs.keywords import Keywords, check, resolve, signature
 from mpidl.runs.start import start
+from mpidl.runs.training_process import end_stopped
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
 
@@ -38,6 +40,7 @@ def train(
     algorithm: Algorithm | None = None,
     rule: Rule | None = None,
     resume: bool = False,
+    on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
 ) -> dict[str, Any]:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
@@ -65,6 +68,10 @@ def train(
         Replaces the section ``[server]``. The default is the algorithm's, ``Adagrad(0.01)`` for most.
     resume : bool
         Continue from the newest checkpoint in the run's directory.
+    on_interrupt : {"exit", "return"}
+        What follows when a signal (SIGINT, SIGTERM, SIGUSR1, SIGHUP) has stopped the run, which has then saved. By
+        default the process exits with code 75, as the command does, by SystemExit (in an interactive session, by
+        KeyboardInterrupt). With "return", the summary is returned, and its item "interrupted" is True.
     **keywords
         Each replaces one key, such as ``epochs``, ``batch``, ``servers``, ``name``, ``checkpoint_every`` and
         ``device``, or one section, given as an object or a mapping. The manual has a table of keywords on the page
@@ -95,6 +102,8 @@ def train(
 
     def resolved_here() -> Config:
         check(keywords, inspect.signature(train).parameters)
+        if on_interrupt not in ("exit", "return"):
+            raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
         _check_objects(data, algorithm, rule)
         source = None if data is None else source_of(data)
         section = None if model is None else _section(loss)
@@ -121,6 +130,10 @@ def train(
         for job in jobs:
             if isinstance(job.original, Wrapper):
                 job.original.finish()
+        if summary.get("interrupted"):
+            discard()
+            if on_interrupt == "exit":
+                end_stopped(resumption(summary["run_dir"], resolved.run.name))
     return summary
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from mpidl.launch.signals import handled
+from mpidl.launch import environment, marks
+from mpidl.launch.output import say
+from mpidl.launch.signals import STOPPED, handled
 
 #: Seconds in which a second SIGINT counts as the first: a terminal and a launcher may both send one for a Ctrl-C.
 SAME = 0.5
@@ -49,3 +52,16 @@ def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
 
     with handled(handle):
         yield
+
+
+def end_stopped(advice: str) -> NoReturn:
+    """End a script after a run that a signal has stopped, with the command's exit code and advice on how to continue.
+
+    An interactive session goes on, as after Ctrl-C anywhere else.
+    """
+    rank, size, _ = environment.world()
+    if rank == 0:
+        if not environment.under_foreign_launcher():
+            say(f"stopped by a signal, and saved; {advice}")
+        marks.tell_done(STOPPED, size)
+    raise KeyboardInterrupt if hasattr(sys, "ps1") else SystemExit(STOPPED)
