@@ -215,3 +215,39 @@ def test_a_source_that_is_no_file_of_hdf5_is_an_error(virtual):
     file, (_, part) = virtual
     part.write_bytes(b"rubbish")
     fails(file, r"data\.h5: train/x is a virtual dataset, and its source .*b\.h5 is not a valid HDF5 file \(.*\)$")
+
+
+@pytest.mark.parametrize("key", ["train/x", "inner"])
+@pytest.mark.parametrize("rows", [slice(0, TRAIN // 2), slice(0, TRAIN, 2)], ids=["half", "every second"])
+def test_a_part_without_a_source_is_an_error(virtual, arrays, rows, key):
+    file, _ = virtual
+    with h5py.File(file, "r+") as opened:
+        del opened["train/x"]
+        opened["own"] = arrays["train/x"][rows]
+        part, whole = (h5py.VirtualLayout((TRAIN, 5, 3), np.uint8) for _ in range(2))
+        part[rows] = h5py.VirtualSource(opened["own"])
+        opened.create_virtual_dataset(key, part, fillvalue=7)
+        if key == "inner":
+            whole[:] = h5py.VirtualSource(opened[key])
+            opened.create_virtual_dataset("train/x", whole)
+        without = arrays["train/x"].size - opened["own"].size
+    fails(file, rf"{key} is a virtual dataset, and {without} of its {TRAIN * 15} values have no source$")
+
+
+def test_a_source_whose_scale_the_virtual_dataset_lacks_is_an_error(virtual):
+    file, (_, part) = virtual
+    with h5py.File(part, "r+") as opened:
+        opened["x"].attrs["scale_factor"] = 0.1
+    fails(file, r"train/x is a virtual dataset, and its source .*b\.h5 has a scale_factor or add_offset that it lacks$")
+
+
+def test_a_virtual_dataset_that_grows_with_its_source(virtual, arrays):
+    file, _ = virtual
+    with h5py.File(file, "r+") as opened:
+        del opened["train/x"]
+        opened.create_dataset("own", data=arrays["train/x"], maxshape=(None, 5, 3))
+        layout = h5py.VirtualLayout((TRAIN, 5, 3), np.uint8, maxshape=(None, 5, 3))
+        layout[: h5py.h5s.UNLIMITED] = h5py.VirtualSource(opened["own"])[: h5py.h5s.UNLIMITED]
+        opened.create_virtual_dataset("train/x", layout)
+    batch = Hdf5(str(file)).open().train.gather(np.arange(TRAIN))
+    assert np.array_equal(batch.inputs, arrays["train/x"] * np.float32(1 / 255))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, outside
-from mpidl.data.columns import Column, check, check_read, input_dtype, splits_of, target_dtype
+from mpidl.data.columns import Column, check, check_finite, input_dtype, splits_of, target_dtype
 from mpidl.data.dataset import ColumnSplit, Dataset
 from mpidl.data.hdf5_files import first_line, found_files, open_columns
 from mpidl.errors import MpidlError, UsageError
@@ -67,11 +69,9 @@ class _Block:
             self.inputs = np.empty((size, *self.inputs.shape[1:]), self.inputs.dtype)
             self.targets = np.empty((size, *self.targets.shape[1:]), self.targets.dtype)
         for column, memory in zip(self._columns, (self.inputs, self.targets), strict=True):
-            try:
+            with _reading(column, start, stop):
                 column.values.read_direct(memory, np.s_[start:stop], np.s_[0:size])
-            except OSError as error:
-                raise _unreadable(column, start, stop, error) from None
-            check_read(Column(column.name, memory[:size]), range(start, stop))
+                check_finite(Column(column.name, memory[:size]), range(start, stop))
 
 
 class Hdf5Split(ColumnSplit):
@@ -121,14 +121,19 @@ class Hdf5Split(ColumnSplit):
         rows, places = np.unique(indices, return_inverse=True)
         arrays = []
         for column, like in zip(self._columns, (self._other.inputs, self._other.targets), strict=True):
-            try:
+            with _reading(column, rows[0], rows[-1] + 1):
                 arrays.append(column.values[rows].astype(like.dtype))
-            except OSError as error:
-                raise _unreadable(column, rows[0], rows[-1] + 1, error) from None
-            check_read(Column(column.name, arrays[-1]), rows)
+                check_finite(Column(column.name, arrays[-1]), rows)
         inputs, targets = arrays
         return self._gatherer.take(inputs, targets, places)
 
 
-def _unreadable(column: Column, start: int, stop: int, error: OSError) -> MpidlError:
-    return MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({first_line(error)})")
+@contextmanager
+def _reading(column: Column, start: int, stop: int) -> Iterator[None]:
+    """Raise MpidlError for samples that can't be read, or aren't finite, in the course of a run."""
+    try:
+        yield
+    except OSError as error:
+        raise MpidlError(f"{column.name}: samples {start} to {stop - 1} can't be read ({first_line(error)})") from None
+    except UsageError as error:
+        raise MpidlError(str(error)) from None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.columns import KEYS, Column
+from mpidl.data.hdf5_attributes import Decoded, Encoding, encoding_of
 from mpidl.errors import UsageError
 from mpidl.paths import user_path
 
@@ -53,7 +54,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     """
     opened = lru_cache(OPEN_FILES)(_open)
     keys = (*KEYS, *(VALIDATION if any("validation" in opened(path) for path in files) else ()))
-    parts: dict[str, list[_Part]] = {key: [] for key in keys}
+    parts: dict[str, list[Part]] = {key: [] for key in keys}
     for path in files:
         file = opened(path)
         here = [key for key in keys if _has(file, key)]
@@ -61,9 +62,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
         splits = {key.partition("/")[0] for key in (here if len(files) > 1 and here else keys)}
         for key in keys:
             if key in here:
-                parts[key].append(_Part(path, file[key].shape, file[key].dtype))
-                if file[key].is_virtual:
-                    _check_sources(path, key, file[key])
+                parts[key].append(Part.of(path, key, file[key]))
             elif key.partition("/")[0] in splits:
                 raise UsageError(f"{path}: no dataset {key}, expected {', '.join(keys)}")
     for key in keys:
@@ -72,12 +71,27 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     return {key: _column(key, parts[key], opened) for key in keys}
 
 
-class _Part(NamedTuple):
-    """A dataset of one file."""
+class Part(NamedTuple):
+    """A dataset of one file: the shape and dtype of its values, and their encoding, if any."""
 
     path: Path
+    key: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    encoding: Encoding | None
+
+    @classmethod
+    def of(cls, path: Path, key: str, dataset: h5py.Dataset) -> Part:
+        """Return the description of a dataset; UsageError if it holds no samples, or lacks a source."""
+        encoding = encoding_of(f"{path}: {key}", dataset)
+        if dataset.is_virtual:
+            _check_sources(path, key, dataset, encoding)
+        return cls(path, key, dataset.shape, dataset.dtype if encoding is None else encoding.dtype, encoding)
+
+    def column(self, file: h5py.File) -> Column:
+        """Return the column of its values in the open file."""
+        name, dataset = f"{self.path}: {self.key}", file[self.key]
+        return Column(name, dataset if self.encoding is None else Decoded(name, dataset, self.encoding))
 
 
 def _has(file: h5py.File, key: str) -> bool:
@@ -86,15 +100,15 @@ def _has(file: h5py.File, key: str) -> bool:
     return isinstance(file.get(key), h5py.Dataset)
 
 
-def _column(key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> Column:
+def _column(key: str, parts: Sequence[Part], opened: Callable[[Path], h5py.File]) -> Column:
     first, *others = parts
     if not others:
-        return Column(f"{first.path}: {key}", opened(first.path)[key])
+        return first.column(opened(first.path))
     for part in others:
         for found, expected in ((part.shape[1:], first.shape[1:]), (part.dtype, first.dtype)):
             if found != expected:
                 raise UsageError(f"{part.path}: {key}: {found}, expected {expected} as in {first.path}")
-    return Column(f"{first.path}, ... ({len(parts)} files): {key}", Joined(key, parts, opened))
+    return Column(f"{first.path}, ... ({len(parts)} files): {key}", Joined(parts, opened))
 
 
 class Joined:
@@ -108,10 +122,10 @@ class Joined:
         The chunks of the first file.
     """
 
-    def __init__(self, key: str, parts: Sequence[_Part], opened: Callable[[Path], h5py.File]) -> None:
-        self._key, self._paths, self._opened = key, [part.path for part in parts], opened
+    def __init__(self, parts: Sequence[Part], opened: Callable[[Path], h5py.File]) -> None:
+        self._parts, self._opened = parts, opened
         self._starts = np.array([0, *accumulate(part.shape[0] for part in parts)])
-        self.chunks: tuple[int, ...] | None = opened(parts[0].path)[key].chunks
+        self.chunks: tuple[int, ...] | None = self._part(0).chunks
         self.shape, self.dtype = (int(self._starts[-1]), *parts[0].shape[1:]), parts[0].dtype
 
     def read_direct(self, memory: NDArray[Any], source: slice, target: slice) -> None:
@@ -137,8 +151,9 @@ class Joined:
         parts = [self._part(number)[rows[numbers == number] - self._starts[number]] for number in np.unique(numbers)]
         return np.concatenate(parts)
 
-    def _part(self, number: int) -> h5py.Dataset:
-        return self._opened(self._paths[number])[self._key]
+    def _part(self, number: int) -> Any:
+        part = self._parts[number]
+        return part.column(self._opened(part.path)).values
 
 
 def _open(path: Path) -> h5py.File:
@@ -155,22 +170,42 @@ def _open(path: Path) -> h5py.File:
         raise UsageError(f"data.path: {path}: not a valid HDF5 file ({first_line(error)})") from None
 
 
-def _check_sources(path: Path, key: str, dataset: h5py.Dataset) -> None:
-    """Raise UsageError if a part of a virtual dataset is missing, which HDF5 would read as zeros."""
+def _check_sources(path: Path, key: str, dataset: h5py.Dataset, encoding: Encoding | None) -> None:
+    """Raise UsageError if a virtual dataset lacks a source, which HDF5 reads as fill values, or the source's scale."""
     import h5py
 
+    what = f"{path}: {key} is a virtual dataset, and"
+    if without := dataset.size - _mapped(dataset):
+        raise UsageError(f"{what} {without} of its {dataset.size} values have no source")
     for name, inner in sorted({(source.file_name, source.dset_name) for source in dataset.virtual_sources()}):
         found = path if name == "." else next(filter(Path.is_file, _places(path, name)), None)
         if found is None:
-            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {name} is missing")
+            raise UsageError(f"{what} its source {name} is missing")
         try:
             with h5py.File(found, "r", locking=False) as file:
-                present = isinstance(file.get(inner), h5py.Dataset)
+                if not isinstance(file.get(inner), h5py.Dataset):
+                    raise UsageError(f"{what} its source {found} has no dataset {inner}")
+                source = Part.of(found, inner, file[inner]).encoding
         except OSError as error:
-            where = f"{path}: {key} is a virtual dataset, and its source {found}"
-            raise UsageError(f"{where} is not a valid HDF5 file ({first_line(error)})") from None
-        if not present:
-            raise UsageError(f"{path}: {key} is a virtual dataset, and its source {found} has no dataset {inner}")
+            raise UsageError(f"{what} its source {found} is not a valid HDF5 file ({first_line(error)})") from None
+        if source is not None and source.scaling != ((1, 0) if encoding is None else encoding.scaling):
+            raise UsageError(f"{what} its source {found} has a scale_factor or add_offset that it lacks")
+
+
+def _mapped(dataset: h5py.Dataset) -> int:
+    """Return the number of a virtual dataset's values that have a source; all where its size follows the sources."""
+    from h5py import h5s
+
+    mapped = None
+    for source in dataset.virtual_sources():
+        if source.vspace.get_select_type() == h5s.SEL_ALL:
+            return int(dataset.size)
+        if source.vspace.is_regular_hyperslab():
+            _, _, counts, blocks = source.vspace.get_regular_hyperslab()
+            if h5s.UNLIMITED in (*counts, *blocks):
+                return int(dataset.size)
+        mapped = source.vspace if mapped is None else mapped.combine_select(source.vspace, h5s.SELECT_OR)
+    return 0 if mapped is None else int(mapped.get_select_npoints())
 
 
 def _places(path: Path, name: str) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.columns import Column, check_finite, check_inputs, input_dtype
 from mpidl.data.dataset import ColumnSplit
+from mpidl.data.hdf5_files import Part
 from mpidl.errors import UsageError, shown
 
 
@@ -83,7 +84,7 @@ def _open_hdf5(path: Path) -> Column:
     name = next((name for name in ("x", "test/x") if isinstance(file.get(name), h5py.Dataset)), None)
     if name is None:
         raise UsageError(f"{path}: {_listed('datasets', list(file))}, expected x, or test/x")
-    return Column(f"{path}: {name}", file[name])
+    return Part.of(path, name, file[name]).column(file)
 
 
 def _listed(what: str, names: list[str]) -> str:
