@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from mpidl.data import Arrays, ArraySplit, Dataset, Split
 from mpidl.errors import UsageError
@@ -20,6 +21,17 @@ def changed(array, place, value):
     array = array.copy()
     array[place] = value
     return array
+
+
+def masked(array, place):
+    array = np.ma.array(array)
+    array[place] = np.ma.masked
+    return array
+
+
+def test_masked_arrays_without_a_masked_value_are_arrays():
+    split = ArraySplit(np.ma.array(INPUTS), np.ma.array(LABELS, mask=False))
+    assert np.array_equal(split.gather(np.arange(6)).inputs, INPUTS)
 
 
 def test_lists_become_arrays():
@@ -43,6 +55,11 @@ def test_lists_become_arrays():
         (changed(INPUTS, (5, 0), -np.inf), LABELS, "inputs: NaN or infinity in sample 5, expected finite numbers"),
         (INPUTS * 1e300, LABELS, "inputs: NaN or infinity in sample 0, expected finite numbers"),
         (INPUTS, changed(INPUTS, (1, 1), np.inf), "targets: NaN or infinity in sample 1, expected finite numbers"),
+        (masked(INPUTS, (3, 2)), LABELS, "inputs: masked value in sample 3, expected finite numbers"),
+        ([*INPUTS[:2], masked(INPUTS[2], 1)], LABELS[:3], "inputs: masked value in sample 2, expected finite numbers"),
+        (INPUTS, masked(LABELS, 4), "targets: masked value in sample 4, expected finite numbers"),
+        (csr_matrix(INPUTS), LABELS, "inputs: a csr_matrix, expected an array, as its method toarray() returns it"),
+        (object(), LABELS, "inputs: an object, expected an array"),
     ],
 )
 def test_arrays_that_are_wrong_are_one_line(inputs, targets, line):

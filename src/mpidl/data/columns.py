@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, kind_of
 
 LABELS_PER_CHECK = 1 << 20
 #: Names of inputs and targets in files.
@@ -26,11 +26,33 @@ class Column(NamedTuple):
 
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return `values` as an array; UsageError, with their name, if they can't be converted."""
+    """Return `values` as an array; UsageError, with their name, if they can't be converted, or some are masked."""
     try:
-        return np.asarray(values)
-    except ValueError as error:
+        array = np.asarray(detached(values))
+    except Exception as error:  # arrays and tensors of other libraries raise all kinds of errors
         raise UsageError(f"{name}: {error}, expected an array") from None
+    if array.dtype == object and not array.ndim:
+        remedy = ", as its method toarray() returns it" if hasattr(values, "toarray") else ""
+        raise UsageError(f"{name}: {kind_of(values)}, expected an array{remedy}")
+    if (sample := first_masked(values)) is not None:
+        raise UsageError(f"{name}: masked value in sample {sample}, expected finite numbers")
+    return array
+
+
+def first_masked(values: Any) -> int | None:
+    """Return the index of the first masked element of an array, or in a sequence of arrays; None if there is none."""
+    if isinstance(values, list | tuple):
+        return next((number for number, each in enumerate(values) if np.ma.is_masked(each)), None)
+    mask = np.ma.getmask(values)
+    return int(np.nonzero(np.atleast_1d(mask))[0][0]) if mask.any() else None
+
+
+def detached(values: Any) -> Any:
+    """Return a PyTorch tensor as one of which NumPy makes an array: detached, on the CPU, and float32 for bfloat16."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
 
 
 def splits_of(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
