@@ -50,7 +50,7 @@ class Totals:
     Attributes
     ----------
     now : float
-        Time of the totals, in seconds since the epoch.
+        Time of the totals, in seconds of the run's clock (`mpidl.engines.monotonic`).
     samples, batches : int
         Number of samples and of batches that all replicas have trained on.
     loss, weight : float
@@ -63,7 +63,7 @@ class Totals:
     dropped : int
         Number of pushes that shards have dropped.
     first_fetch, last_push : float
-        Time at which training began and ended, in seconds since the epoch; 0 if it has not.
+        Time at which training began and ended, in seconds of the same clock; 0 if it has not.
     evaluation_seconds : float
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
@@ -163,7 +163,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
     Parameters
     ----------
     now : float
-        Time of the totals, in seconds since the epoch.
+        Time of the totals, in seconds of the run's clock (`mpidl.engines.monotonic`).
     workers, servers : structured arrays
         One row for each worker and each shard, of `transport.protocol.WORKER_STATUS` and `SERVER_STATUS`.
     partitions : int

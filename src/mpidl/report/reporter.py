@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpidl.algorithms.coordination import Iteration
+from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
 from mpidl.job.description import accuracy_name
@@ -48,7 +48,7 @@ class Reporter:
     Attributes
     ----------
     due : float
-        Time of the next record, in seconds since the epoch on the clock of the totals.
+        Time of the next record, in seconds on the clock of the totals.
     """
 
     def __init__(self, placed: PlacedJob, recorder: Recorder, origin: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Reporter:
             self._progress.write(f"mpidl: {note}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
-        self._began = time.time()
+        self._began = monotonic.now()
         self._recent = RecentLoss(self._samples_per_epoch, job.config.run.report)
         # An evaluated epoch is over, even if some ranks have yet to post their work in it.
         self._reached = 0.0
@@ -143,7 +143,7 @@ class Reporter:
         self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
         due = totals.now >= self.due
         self._measure(totals, mark=due)
-        if time.time() - max(self._shown_at, self._began) >= self._every:
+        if monotonic.now() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
         if due:
             self._record(self._report(totals), totals.now)
@@ -170,7 +170,7 @@ class Reporter:
         self._reached = epoch
         report = self._report(totals) | {"epoch": epoch}
         self._record_spaced(report, totals)
-        if time.time() - self._shown_at >= SHORTEST_SPAN:
+        if monotonic.now() - self._shown_at >= SHORTEST_SPAN:
             self._show(report, evaluated=True)
 
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
@@ -190,7 +190,7 @@ class Reporter:
 
     def _show(self, report: dict[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._progress.update(report, evaluated, last)
-        self._shown_at = time.time()
+        self._shown_at = monotonic.now()
 
     def _record_spaced(self, report: dict[str, Any], totals: Totals) -> None:
         spacing = min(self._job.config.run.report, SPACING * (totals.now - totals.first_fetch))

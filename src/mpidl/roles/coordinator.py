@@ -12,6 +12,7 @@ import numpy as np
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.coordination import Iteration
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
@@ -45,7 +46,7 @@ class Coordinator(Role):
         placed, job = ready.placed, ready.job
         self._ready, self._reporter, self._partitions = ready, reporter, len(placed.slices)
         files = Checkpoints(ready)
-        self._control = RunControl(placed, reporter, self, files, time.time(), rank)
+        self._control = RunControl(placed, reporter, self, files, monotonic.now(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
         if isinstance(job.algorithm, Coordinated):
             portions, state = placed.schedule.portions, placed.position.state
@@ -124,7 +125,7 @@ class Coordinator(Role):
 
     def _totals(self) -> Totals:
         posted = self._link.posted
-        return from_status(time.time(), posted.workers, posted.servers, self._partitions, posted.intermediaries)
+        return from_status(monotonic.now(), posted.workers, posted.servers, self._partitions, posted.intermediaries)
 
     def _look_for_divergence(self) -> None:
         """Report the workers whose loss is not finite; they wait for the end of the run."""
@@ -145,7 +146,7 @@ class Coordinator(Role):
         """Go on with the checkpoint that has been ordered."""
         position = self._checkpoints.completed()
         if position is not None:
-            self._control.tell(Saved(time.time(), position.step))
+            self._control.tell(Saved(monotonic.now(), position.step))
 
     # What the run's control asks.
 

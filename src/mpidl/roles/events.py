@@ -60,7 +60,7 @@ class Evaluated:
 class Saved:
     """The checkpoint that was ordered last is on disk.
 
-    `now` is in seconds since the epoch.
+    `now` is in seconds of the run's clock.
     """
 
     now: float

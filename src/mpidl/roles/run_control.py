@@ -40,7 +40,7 @@ class Executor(Protocol):
 class RunControl:
     """The control of one run.
 
-    `now` is in seconds since the epoch, virtual if the events' times are; events name the rank `rank`. `trained` has
+    `now` is in seconds of the run's clock, virtual if the events' times are; events name the rank `rank`. `trained` has
     the totals at the end of the training. `summary` is None until the run has finished.
     """
 

@@ -44,10 +44,10 @@ class Supervisor:
     asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
     `Fail`.
 
-    `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds since the
-    epoch, virtual if the events' times are; `every` is the seconds between checkpoints. `goal` says how evaluations end
-    the run, and which checkpoint is its best, so far `best`. If `terminate_on_nan`, the run fails when a loss is NaN or
-    infinite.
+    `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
+    run's clock, virtual if the events' times are; `every` is the seconds between checkpoints. `goal` says how
+    evaluations end the run, and which checkpoint is its best, so far `best`. If `terminate_on_nan`, the run fails when
+    a loss is NaN or infinite.
 
     If the algorithm is `coordinated`, checkpoints are saved between its coordinator's iterations, the model is tested
     after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.

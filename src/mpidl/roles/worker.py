@@ -11,6 +11,7 @@ import numpy as np
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.data import Split
+from mpidl.engines import monotonic
 from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
 from mpidl.engines.mpi.by_reduction import ByReduction
@@ -221,9 +222,9 @@ class Worker(Role):
 
     @contextmanager
     def _evaluating(self) -> Iterator[float]:
-        """Count the seconds of an evaluation; yields when it begins, in seconds since the epoch."""
+        """Count the seconds of an evaluation; yields when it begins, in seconds of the run's clock."""
         started = time.perf_counter()
-        yield time.time()
+        yield monotonic.now()
         self._engine.status.figures["evaluation_seconds"] += time.perf_counter() - started
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from functools import partial
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordination import Iteration
+from mpidl.engines import monotonic
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
@@ -73,14 +73,15 @@ class OneProcess:
             placed, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
         self._reporter.placed([str(local.device)] if local.device else [])
-        clock = None if self._virtual else time.time
         self._engine = VirtualEngine(
             Training(
                 job.algorithm, local.model, job.dataset.train, placed.schedule, partial(replica_state, placed, local)
             ),
             self._shards,
             replicas,
-            time=VirtualTime(times, job.config.run.seed, clock, start=time.time()),
+            time=VirtualTime(
+                times, job.config.run.seed, None if self._virtual else monotonic.now, start=monotonic.now()
+            ),
             hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated),
             state=placed.position.state,
             resumed=self._resumed(),
@@ -163,9 +164,9 @@ class OneProcess:
             self._control.tell(Signalled())
         if self._ending:
             self._engine.stop()  # before every batch: a replica that has returned since has a new loader
-        if time.time() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
+        if monotonic.now() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
             return
-        self._looked_at = time.time()
+        self._looked_at = monotonic.now()
         totals = self._engine.current_totals()
         self._reporter.report_due(totals)
         self._control.tell(Looked(totals))
@@ -180,10 +181,10 @@ class OneProcess:
 
     def _evaluate_epoch(self, epoch: float | None = None) -> None:
         """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
-        started = time.time()
+        started = monotonic.now()
         values = self._evaluate(next(iter(self._ready.job.evaluated)))
         if not self._virtual:
-            self._engine.totals.evaluation_seconds += time.time() - started
+            self._engine.totals.evaluation_seconds += monotonic.now() - started
         self._control.evaluated(self._engine.current_totals(), values, epoch)
         self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from mpidl.config import Config
+from mpidl.engines import monotonic
 from mpidl.errors import MpidlError, RankError, UsageError
 from mpidl.launch import marks
 from mpidl.report.recorder import first_failure, record_event
@@ -40,6 +41,7 @@ class World:
         lowest = node.allreduce(comm.rank, op=MPI.MIN)
         node.Free()
         self.nodes: list[int] = comm.allgather(lowest)
+        monotonic.agree(comm, near=lowest == self.nodes[0])
         if comm.rank == 0:
             marks.tell(marks.READY)
             if len(set(self.nodes)) > 1 and (text := marks.nodes_as_text(self.nodes)) is not None:

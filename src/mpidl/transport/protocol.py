@@ -97,7 +97,7 @@ WORKER_STATUS = np.dtype(
         ("bytes_fetched", np.int64),
         ("bytes_behind", np.int64),  # of those fetched: the part that arrived behind a push that was still under way
         ("bytes_moved", np.int64),  # sent to other ranks of the same replica
-        ("first_fetch", np.float64),  # seconds since the epoch
+        ("first_fetch", np.float64),  # seconds of the run's clock
         ("last_push", np.float64),
         ("evaluation_seconds", np.float64),
         ("waiting_seconds", np.float64),
@@ -131,7 +131,7 @@ ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
 
 def evaluation(figures: int) -> np.dtype:
     """Return the dtype of a worker's evaluation after an epoch, with its number of figures."""
-    # Its start, in seconds since the epoch, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
+    # Its start, in seconds of the run's clock, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
     return np.dtype([("time", np.float64), ("values", np.float64, (figures,))])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import RLock
@@ -11,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
@@ -179,7 +179,7 @@ class ByFragments(RequestHandler):
         self._peers.Bcast(numbers)
         self._orders.latest = self._announced = Order(int(numbers[0]), int(numbers[1]), Phase.TRAIN)
         self._orders.copy(self._announced.number)
-        self.status.figures["first_fetch"] = time.time()
+        self.status.figures["first_fetch"] = monotonic.now()
 
     def fetch(self, parameters: np.ndarray) -> None:
         """Copy the results of the reductions that are finished."""
@@ -231,7 +231,7 @@ class ByFragments(RequestHandler):
             figures["bytes_pushed"] += gave * fragment.result.nbytes
             figures["fetches"] += 1
             figures["bytes_fetched"] += fragment.result.nbytes
-            figures["last_push"] = time.time()
+            figures["last_push"] = monotonic.now()
         epoch = int(says[:, Meeting.EPOCH].max())
         if epoch:
             self._evaluate(epoch, self._latest)

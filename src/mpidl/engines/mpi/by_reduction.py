@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mpidl.algorithms.requests import Reduce, Speed
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
@@ -82,7 +82,7 @@ class ByReduction(OwnShard):
         """Gather all shards into `parameters`; the initial state is saved before the first reduction."""
         self._gather(parameters)
         self._agree(False)
-        self.status.figures["first_fetch"] = time.time()
+        self.status.figures["first_fetch"] = monotonic.now()
 
     def fetch(self, parameters: np.ndarray) -> None:
         """Copy the result of the last reduction."""
@@ -106,7 +106,7 @@ class ByReduction(OwnShard):
         figures["bytes_pushed"] += request.parameters.nbytes if request.vector is not None else 0
         figures["fetches"] += 1
         figures["bytes_fetched"] += request.parameters.nbytes
-        figures["last_push"] = time.time()
+        figures["last_push"] = monotonic.now()
         epoch = int(self._all[:, Meeting.EPOCH].max())
         if epoch:
             self.epoch_over = 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.requests import Update
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.nn.model import Model
@@ -161,7 +162,7 @@ class InMemory(OwnShard):
         with self._gate:
             pass
         self._link.peers.Barrier()
-        self.status.figures["first_fetch"] = time.time()
+        self.status.figures["first_fetch"] = monotonic.now()
 
     def took(self, portion: int, batch: int) -> None:
         """Note the number of updates in the parameters that are read from now on."""
@@ -183,4 +184,4 @@ class InMemory(OwnShard):
         shard.pushes += 1
         shard.clock = total + 1
         self.status.figures["pushes"] += 1
-        self.status.figures["last_push"] = time.time()
+        self.status.figures["last_push"] = monotonic.now()

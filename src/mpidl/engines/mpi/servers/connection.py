@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.device import from_host
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.request_handler import UnpushedBatches
 from mpidl.engines.mpi.waiting import Waiting, timer
 from mpidl.parameters.ranges import Range, within
@@ -183,4 +183,4 @@ class Connection:
         self._begun = None
         figures["pushes"] += 1
         figures["bytes_pushed"] += self.link.pushes.bytes - self._pushed_before if self.link.direct else 0
-        figures["last_push"] = time.time()
+        figures["last_push"] = monotonic.now()

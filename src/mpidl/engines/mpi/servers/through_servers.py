@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.servers.connection import Connection, Encodings
@@ -125,7 +125,7 @@ class ThroughServers(RequestHandler):
     def _fetch(self, request: Fetch) -> None:
         figures = self.status.figures
         if not figures["first_fetch"]:
-            figures["first_fetch"] = time.time()
+            figures["first_fetch"] = monotonic.now()
         figures["fetches"] += 1
         self.connection.parameters = request.parameters
         self._exchange.fetch(request.parameters, request.newer)
