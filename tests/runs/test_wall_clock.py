@@ -61,4 +61,3 @@ def test_time_stamps(set_during):
     _, _, events = set_during(HOUR)
     stamps = [event["time"] for event in events]
     assert HOUR <= stamps[-1] - stamps[0] < HOUR + 60
-
