@@ -196,3 +196,5 @@ def test_a_run_goes_on_wherever_its_samples_are(arrays, write_hdf5, tmp_path, mo
     assert summary["samples"] == 2 * TRAIN
     with pytest.raises(UsageError, match=r"^data.shuffle: samples, but .* was saved with none, which decides"):
         mpidl.train(config=sections(path, shuffle="samples"), device="cpu", epochs=3, resume=True)
+    with pytest.raises(UsageError, match=r"^data.drop_last: True, but .* was saved with False, which decides"):
+        mpidl.train(config=sections(path), drop_last=True, device="cpu", epochs=3, resume=True)

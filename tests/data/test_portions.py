@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
+from mpidl.data.schedule import Schedule
 from mpidl.errors import UsageError
 
 sizes = st.integers(1, 200)
@@ -37,6 +38,31 @@ def test_batches_are_the_portion_in_order(samples, batch, batches, seed, contigu
         lengths += [len(indices) for indices in cut]
     assert lengths[:-1] == [batch] * (len(lengths) - 1)
     assert 1 <= lengths[-1] <= batch
+
+
+@given(sizes, few, few, seeds, st.booleans())
+def test_without_the_last_batch_if_it_is_smaller(samples, batch, batches, seed, contiguous):
+    keys = {"batch": batch, "portion": batch * batches, "seed": seed, "contiguous": contiguous}
+    if samples < batch:
+        with pytest.raises(UsageError, match=rf"^data\.drop_last: true, but {samples} training samples make no batch"):
+            Portions(samples, **keys, drop_last=True)
+        return
+    portions, every = Portions(samples, **keys, drop_last=True), Portions(samples, **keys)
+    assert portions.samples == samples // batch * batch
+    taken = [each for number in range(portions.per_epoch) for each in portions.batches(number)]
+    before = [each for number in range(every.per_epoch) for each in every.batches(number)]
+    assert [each.tolist() for each in taken] == [each.tolist() for each in before if len(each) == batch]
+    schedule = Schedule(portions, epochs=3)
+    assert schedule.steps == 3 * len(taken)
+    assert (
+        sum(schedule.samples(each, 0, schedule.batches(each)) for each in range(portions.per_epoch)) == portions.samples
+    )
+
+
+def test_other_samples_are_left_out_in_each_epoch():
+    portions = Portions(13, 4, 8, seed=1, drop_last=True)
+    left_out = {(set(range(13)) - set(np.concatenate(epoch_of(portions, epoch)).tolist())).pop() for epoch in range(9)}
+    assert len(left_out) > 3
 
 
 @given(sizes, few, few, few, seeds)

@@ -122,6 +122,8 @@ class DataSection(Checked):
     shuffle : {"samples", "portion"}
         The order of an epoch: a permutation of all samples; or one of portions, which are blocks of neighbours, and of
         the samples in each. By default portions with ``hdf5``, where neighbours are read together, otherwise samples.
+    drop_last : bool
+        Leave out an epoch's last batch if it has fewer samples than `batch`, as `torch.utils.data.DataLoader` does.
     keep : {"files", "memory", "distributed"}
         Storage of the samples. "files": the source. "memory": memory shared by the workers of a node, which reads the
         samples once. "distributed": each node reads a part of them into memory, and fetches the rest from the others.
@@ -135,6 +137,7 @@ class DataSection(Checked):
     validation: Annotated[float, Meta(gt=0, lt=1)] | None = None
     portion: Count = None  # type: ignore[assignment]  # resolved below
     shuffle: Literal["samples", "portion"] | None = None
+    drop_last: bool = False
     keep: Literal["files", "memory", "distributed"] = "files"
     augment: Augmentation = field(default_factory=Augmentation)
     normalise: Normalisation = field(default_factory=Normalisation)

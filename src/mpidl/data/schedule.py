@@ -33,23 +33,33 @@ class Portions:
         Not negative.
     contiguous : bool
         Whether portions are blocks of neighbours.
+    drop_last : bool
+        Whether to leave out an epoch's last batch if it has fewer samples: others in each epoch, but from the last
+        block if `contiguous`.
 
     Attributes
     ----------
+    samples : int
+        Number of samples in an epoch.
     per_epoch : int
         Number of portions per epoch.
 
     Raises
     ------
     UsageError
-        `portion` isn't a multiple of `batch`.
+        `portion` isn't a multiple of `batch`, or no batch remains.
     """
 
-    def __init__(self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False) -> None:
+    def __init__(
+        self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False, drop_last: bool = False
+    ) -> None:
         if portion < 1 or portion % batch:
             raise UsageError(f"data.portion: {portion}, expected a multiple of data.batch ({batch})")
-        self.samples, self.batch, self.portion, self.seed, self.contiguous = samples, batch, portion, seed, contiguous
-        self.per_epoch = -(-samples // portion)
+        if drop_last and samples < batch:
+            raise UsageError(f"data.drop_last: true, but {samples} training samples make no batch of {batch}")
+        self.batch, self.portion, self.seed, self.contiguous = batch, portion, seed, contiguous
+        self._all, self.samples = samples, samples - samples % batch if drop_last else samples
+        self.per_epoch = -(-self.samples // portion)
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def epoch(self, number: int) -> int:
@@ -66,11 +76,11 @@ class Portions:
         """
         epoch, within = divmod(number, self.per_epoch)
         if not self.contiguous:
-            return self._order(epoch)[within * self.portion : (within + 1) * self.portion]
+            return self._order(epoch)[within * self.portion : min((within + 1) * self.portion, self.samples)]
         block = int(self._order(epoch)[within])
         start = block * self.portion
-        size = min(self.portion, self.samples - start)
-        return _fixed(start + self._random(epoch, block).permutation(size))
+        order = self._random(epoch, block).permutation(min(self.portion, self._all - start))
+        return _fixed(start + order[: self.samples - start])
 
     def batches(self, number: int) -> list[NDArray[np.int64]]:
         """Return the batches of portion `number`: views of its indices, in order."""
@@ -93,7 +103,7 @@ class Portions:
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         if not self.contiguous:
-            return self._random(epoch).permutation(self.samples)
+            return self._random(epoch).permutation(self._all)
         whole = self.samples // self.portion
         order = np.arange(self.per_epoch)
         order[:whole] = self._random(epoch).permutation(whole)

@@ -66,10 +66,12 @@ def check_order(checkpoint: Checkpoint, config: Config) -> None:
     if checkpoint.position.at_beginning:
         return
     present = config.to_dict()
-    keys = [("data", key) for key in ("batch", "portion", "shuffle", "validation")] + [("run", "seed")]
+    keys = [("data", key) for key in ("batch", "portion", "shuffle", "validation", "drop_last")] + [("run", "seed")]
+    absent = {"shuffle": None, "validation": None, "drop_last": False}
     for section, key in keys:
-        saved, now = checkpoint.sections.get(section, {}).get(key), present[section].get(key)
-        if saved != now and (saved is not None or key in ("shuffle", "validation")):
+        now = present[section].get(key)
+        saved = checkpoint.sections.get(section, {}).get(key, absent.get(key, now))
+        if saved != now:
             found, before = ("none" if value is None else value for value in (now, saved))
             raise UsageError(
                 f"{section}.{key}: {found}, but {checkpoint.path} was saved with {before}, "

@@ -125,8 +125,8 @@ class Job:
     @cached_property
     def portions(self) -> Portions:
         """The portions of the training data."""
-        data, train = self.config.data, self.dataset.train
-        return Portions(train.samples, data.batch, data.portion, self.config.run.seed, data.by_portions(train))
+        data, train, seed = self.config.data, self.dataset.train, self.config.run.seed
+        return Portions(train.samples, data.batch, data.portion, seed, data.by_portions(train), data.drop_last)
 
     @property
     def evaluated(self) -> dict[str, Split]:

@@ -33,13 +33,25 @@ STEPS = 3
 
 
 def rehearse_own(job: Job) -> None:
-    """Let a user's own model compute the first batch; raise UsageError if it fails, before training starts."""
-    if job.original.own:
-        job.original.rehearse(_first_batch(job))
+    """Let a user's own model compute a batch of each size; raise UsageError if it fails, before training starts."""
+    if not job.original.own:
+        return
+    batch, run, samples = job.config.data.batch, job.config.run, job.portions.samples
+    reached = run.steps is None or run.steps * batch >= samples
+    for size in sorted({min(batch, samples), samples % batch if reached else 0} - {0}, reverse=True):
+        try:
+            job.original.rehearse(_first_batch(job, size))
+        except UsageError as error:
+            if size == batch:
+                raise
+            what = f"the batch is an epoch's remainder of {size}, data.batch is {batch}; data.drop_last leaves it out"
+            raise UsageError(f"{error}: {what}") from error.__cause__
 
 
-def _first_batch(job: Job) -> Batch:
-    return job.dataset.train.take(job.portions.minibatches(0)[0])
+def _first_batch(job: Job, size: int | None = None) -> Batch:
+    """Return the first batch or, if `size` is given, that many of its samples."""
+    first = job.portions.minibatches(0)[0]
+    return job.dataset.train.take(first._replace(indices=first.indices[:size]))
 
 
 def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:

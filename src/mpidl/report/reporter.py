@@ -55,7 +55,7 @@ class Reporter:
         job = placed.job
         self._job, self.recorder, self._origin = job, recorder, origin
         self._done_before, self._seconds_before = placed.position.samples, placed.position.seconds
-        self._samples_per_epoch = job.dataset.train.samples
+        self._samples_per_epoch = placed.schedule.portions.samples
         total = min(placed.schedule.steps * job.config.data.batch, placed.schedule.epochs * self._samples_per_epoch)
         model = size(placed.layout.size, placed.layout.size * job.dtype.itemsize)
         title = f"{recorder.directory}: {model}"

@@ -36,6 +36,7 @@ class Keywords(TypedDict, total=False):
     batch: Annotated[int | None, "data.batch"]
     portion: Annotated[int | None, "data.portion"]
     validation: Annotated[float | None, "data.validation"]
+    drop_last: Annotated[bool | None, "data.drop_last"]
     augment: Annotated[Augmentation | Section | None, "data.augment"]
     normalise: Annotated[Normalisation | Section | None, "data.normalise"]
     groups: Annotated[Sequence[Group | Section] | None, "model.group"]
