@@ -92,7 +92,9 @@ def test_a_collate_function_makes_batches_of_samples_of_unequal_size(workers, fu
 
 
 def test_a_weight_function():
-    assert split(Numbers(), weight=elements).gather(np.arange(4)).total == 12
+    batch = split(Numbers(), weight=elements).gather(np.arange(4))
+    assert batch.total == 12
+    assert batch.shares([(np.zeros(9), None), (np.zeros(3), None)], [2, 2]) == [0.75, 0.25]
 
 
 def test_normalised_and_augmented():

@@ -5,8 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mpidl.data import Indexed  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
+from mpidl.errors import MpidlError, UsageError  # noqa: E402
 from mpidl.nn.adaptation import ModelError  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
@@ -132,6 +133,61 @@ def test_micro_batches_sum_to_the_batch(count):
     loss, gradient = cut.loss_and_gradient(BATCH)
     np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-14)
     assert loss == pytest.approx(expected_loss, rel=1e-12)
+
+
+class Sentences:
+    """Padded sequences of 1 to 7 values."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return np.arange(index % 7 + 1, dtype=np.float64) / 7, index % 2
+
+
+def padded(samples):
+    values = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(x) for x, _ in samples], batch_first=True)
+    lengths = torch.tensor([len(x) for x, _ in samples])
+    return {"values": values, "lengths": lengths}, torch.tensor([y for _, y in samples], dtype=torch.float64)
+
+
+def elements(inputs, targets):
+    return inputs["lengths"].sum()
+
+
+class Sums(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = torch.nn.Linear(1, 1).double()
+
+    def forward(self, values, lengths):
+        inside = torch.arange(values.shape[1])[None] < lengths[:, None]
+        return (self.cell(values[..., None])[..., 0] - values) * inside, lengths
+
+
+def per_element(outputs, targets):
+    errors, lengths = outputs
+    return (errors.square().sum(1) * (1 + targets)).sum() / lengths.sum()
+
+
+@pytest.mark.parametrize(("loss", "weight"), [(per_element, elements), (lambda o, t: o[0].sum(1).mean(), None)])
+def test_micro_batches_of_collated_data(loss, weight):
+    batch = Indexed(Sentences(), Sentences(), padded, weight).open().train.gather(np.arange(7, 12))
+    expected_loss, expected = TorchModel(Sums(), loss).loss_and_gradient(batch)
+    found_loss, found = TorchModel(Sums(), loss, micro_batches=3).loss_and_gradient(batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert found_loss == pytest.approx(expected_loss, rel=1e-12)
+
+
+def test_micro_batches_that_nothing_can_weigh():
+    batch = Batch(BATCH.inputs, BATCH.targets, weight=40.0)
+    text = "model.micro_batches: a batch of 13 samples has the weight 40, but nothing weighs its pieces"
+    with pytest.raises(MpidlError, match=text):
+        TorchModel(mlp(), "cross_entropy", micro_batches=2).loss_and_gradient(batch)
+    unequal = Batch((BATCH.inputs, np.zeros(3)), BATCH.targets)
+    with pytest.raises(ModelError, match="tensors of 3 and of 13 samples, expected tensors of one length"):
+        TorchModel(mlp(), "cross_entropy", micro_batches=2).loss_and_gradient(unequal)
 
 
 def test_a_parameter_that_takes_no_part_has_no_gradient():

@@ -17,6 +17,20 @@ from mpidl.data.columns import float_dtype, input_dtype
 from mpidl.errors import MpidlError, kind_of, quoted, raised
 
 
+class Weight(float):
+    """The weight of a batch that a function of its inputs and targets returned, which can weigh parts of it, too."""
+
+    function: Callable[[Any, Any], float]
+
+    def __new__(cls, value: float, function: Callable[[Any, Any], float]) -> Weight:
+        weight = super().__new__(cls, value)
+        weight.function = function
+        return weight
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return float(self), self.function
+
+
 class Batch(NamedTuple):
     """The samples of a gradient or an evaluation.
 
@@ -43,6 +57,30 @@ class Batch(NamedTuple):
         """The batch's weight or, without one, its number of samples."""
         return float(len(self.inputs)) if self.weight is None else self.weight
 
+    def shares(self, pieces: Sequence[tuple[Any, Any]], samples: Sequence[int]) -> list[float]:
+        """Return each piece's share of the batch's weight.
+
+        Parameters
+        ----------
+        pieces : sequence of (inputs, targets)
+        samples : sequence of int
+            Number of samples in each.
+
+        Raises
+        ------
+        MpidlError
+            The batch has a weight of its own that pieces don't have.
+        """
+        weights: Sequence[float] = samples
+        if isinstance(self.weight, Weight):
+            weights = [float(self.weight.function(*piece)) for piece in pieces]
+        elif self.weight not in (None, sum(samples)):
+            raise MpidlError(
+                f"model.micro_batches: a batch of {sum(samples)} samples has the weight {self.weight:g}, but nothing "
+                "weighs its pieces, expected a function that does: mpidl.Indexed(weight=...)"
+            )
+        return [weight / sum(weights) for weight in weights]
+
 
 class Minibatch(NamedTuple):
     """The indices (n,) of the samples of one step, its ordinal in the run, and its epoch, from 0."""
@@ -61,12 +99,10 @@ def seed_of_batch(seed: int, number: int) -> int:
     return xxhash.xxh32_intdigest(struct.pack("<QQ", seed % 2**64, number))
 
 
-def parts(samples: int, count: int) -> Iterator[tuple[slice, float]]:
-    """Yield at most `count` parts of a number of samples, each with its share of them."""
+def parts(samples: int, count: int) -> list[slice]:
+    """Return at most `count` parts of a number of samples."""
     size = -(-samples // count)
-    for start in range(0, samples, size):
-        stop = min(start + size, samples)
-        yield slice(start, stop), (stop - start) / samples
+    return [slice(start, min(start + size, samples)) for start in range(0, samples, size)]
 
 
 class Prepared(Generic[T]):
@@ -196,7 +232,8 @@ class BatchMaker:
             name = "collate" if self.collate is not None else "stacking"
             raise MpidlError(f"{where}: {name} {raised(error)}") from error
         batch = self._batch(made, where)
-        return batch._replace(weight=self._weigh(batch, len(samples), where))
+        weight = self._weigh(batch, len(samples), where)
+        return batch._replace(weight=weight if self.weight is None else Weight(weight, self.weight))
 
     def _batch(self, made: Any, where: str) -> Batch:
         batch = made

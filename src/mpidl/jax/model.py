@@ -224,14 +224,13 @@ class JaxModel(CompleteModel):
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient; ModelError if the function failed."""
         with model_errors(self._name):
-            return self._summed((batch.inputs, batch.targets), seed_of_batch(self._seed, batch.number)), self._gradient
+            return self._summed(batch, seed_of_batch(self._seed, batch.number)), self._gradient
 
-    def _summed(self, values: Any, seed: int) -> float:
+    def _summed(self, batch: Batch, seed: int) -> float:
         """Sum the gradient of a batch over its pieces, and return the loss."""
-        samples = next(len(each) for each in jax.tree.leaves(values) if np.ndim(each))
+        pieces, shares = self._pieces((batch.inputs, batch.targets), batch)
         total = 0.0
-        for number, (part, share) in enumerate(parts(samples, self._micro_batches)):
-            piece = jax.tree.map(lambda each, part=part: each[part] if np.ndim(each) else each, values)
+        for number, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
             key = np.uint32((seed + number) % 2**32)
             loss, gradients = self._differentiated(self._leaves, self._tree.constants, piece, key)
             for sums, gradient in zip(self._gradients, gradients, strict=True):
@@ -241,6 +240,17 @@ class JaxModel(CompleteModel):
                     sums += np.multiply(gradient, share)
             total += float(loss) * share
         return total
+
+    def _pieces(self, values: Any, batch: Batch) -> tuple[list[Any], list[float]]:
+        """Return the pieces of a batch, each with its share of the batch's weight."""
+        if self._micro_batches == 1:
+            return [values], [1.0]
+        samples = next(len(each) for each in jax.tree.leaves(values) if np.ndim(each))
+        slices = parts(samples, self._micro_batches)
+        pieces = [
+            jax.tree.map(lambda each, part=part: each[part] if np.ndim(each) else each, values) for part in slices
+        ]
+        return pieces, batch.shares(pieces, [part.stop - part.start for part in slices])
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the evaluation of a batch; ModelError if the function failed."""

@@ -50,17 +50,26 @@ class Tensors:
         return memory[: len(tensor)].copy_(tensor)
 
 
-def pieces(values: Any, count: int) -> Iterator[tuple[Any, float]]:
-    """Yield at most `count` pieces of nested tensors, each with its share of the samples."""
-    for part, share in parts(_samples(values), count):
-        yield _mapped(values, lambda tensor, part=part: tensor[part]), share  # type: ignore[misc]
+def pieces(values: Any, count: int) -> tuple[list[Any], list[int]]:
+    """Return at most `count` pieces of nested tensors, and the number of samples in each.
+
+    Raise ValueError if the tensors differ in length, or there are none.
+    """
+    lengths = {len(each) for each in _tensors(values) if each.dim()}
+    if len(lengths) != 1:
+        found = f"tensors of {min(lengths)} and of {max(lengths)} samples" if lengths else "no tensors"
+        raise ValueError(f"model.micro_batches: the batch has {found}, expected tensors of one length")
+    slices = parts(lengths.pop(), count)
+    made = [_mapped(values, lambda tensor, part=part: tensor[part] if tensor.dim() else tensor) for part in slices]  # type: ignore[misc]
+    return made, [part.stop - part.start for part in slices]
 
 
-def _samples(values: Any) -> int:
-    """Return the length of the first tensor."""
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
-        return len(values)
-    return _samples(next(iter(values.values() if isinstance(values, Mapping) else values)))
+        yield values
+    elif isinstance(values, tuple | list | Mapping):
+        for each in values.values() if isinstance(values, Mapping) else values:
+            yield from _tensors(each)
 
 
 def _mapped(values: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -137,14 +137,10 @@ class Gradients:
             return self._watched(inputs, targets)
         if self._micro_batches == 1:
             loss = self._backward(inputs, targets)
-        elif batch.weight is not None:
-            remedy = "use smaller batches, and push the sum of several (algorithm.n_push)"
-            raise ModelError(f"{self._name}: model.micro_batches can't divide a batch with a weight: {remedy}")
         else:
-            loss = sum(
-                self._backward(some_inputs, some_targets, share)
-                for (some_inputs, some_targets), share in pieces((inputs, targets), self._micro_batches)
-            )
+            found, samples = pieces((inputs, targets), self._micro_batches)
+            shares = batch.shares(found, samples)
+            loss = sum(self._backward(*piece, share) for piece, share in zip(found, shares, strict=True))
         self.fill()
         self._vector.store_statistics()
         return loss
