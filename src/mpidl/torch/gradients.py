@@ -139,8 +139,8 @@ class Gradients:
             loss = self._backward(inputs, targets)
         else:
             found, samples = pieces((inputs, targets), self._micro_batches)
-            shares = batch.shares(found, samples)
-            loss = sum(self._backward(*piece, share) for piece, share in zip(found, shares, strict=True))
+            weighed = zip(found, batch.shares(found, samples), strict=True)
+            loss = sum(self._backward(of_inputs, of_targets, share) for (of_inputs, of_targets), share in weighed)
         self.fill()
         self._vector.store_statistics()
         return loss
