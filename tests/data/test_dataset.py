@@ -79,7 +79,10 @@ def test_what_a_function_returns_is_checked():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"test": None}, "Dataset.test: expected a Split, such as mpidl.data.ArraySplit(inputs, targets), found None"),
+        (
+            {"train": None},
+            "Dataset.train: expected a Split, such as mpidl.data.ArraySplit(inputs, targets), found None",
+        ),
         (
             {"train": ArraySplit(INPUTS, changed(LABELS, 4, 7))},
             "Dataset.train: targets: label 7 at index 4, expected 0 to 2",

@@ -42,6 +42,34 @@ def test_every_sample_is_trained_on_once_in_an_epoch(shared_path, workers):
     assert model.parameters.tolist() == [EPOCHS] * SAMPLES
 
 
+class Halves:
+    """The even samples in even epochs, and the odd ones in odd epochs, shuffled by NumPy's common generator."""
+
+    def __len__(self):
+        return SAMPLES // 2
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(np.random.permutation(np.arange(self.epoch % 2, 2 * len(self), 2)))  # noqa: NPY002
+
+
+@pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.Sync(), mpidl.Sandblaster()])
+def test_a_samplers_epochs_without_data_to_evaluate(shared_path, comm, algorithm):
+    model = Counter()
+    np.random.seed(comm.rank)  # noqa: NPY002
+    rule = {} if isinstance(algorithm, mpidl.Sandblaster) else {"rule": mpidl.Sgd(1.0)}
+    summary = mpidl.train(
+        model, mpidl.Indexed(Counted(), sampler=Halves()), algorithm=algorithm, epochs=3, batch=3, portion=6,
+        dir=shared_path, name=f"halves-{algorithm.name}", **rule,
+    )  # fmt: skip
+    assert (summary["test_loss"], "validation_loss" in summary) == (None, False)
+    if isinstance(algorithm, mpidl.Downpour):
+        assert summary["samples"] == 3 * (SAMPLES // 2)
+        assert model.parameters.tolist() == [2, 1] * (SAMPLES // 2) + [0]
+
+
 def weigh(samples):
     """Return a batch that counts the sum of its samples' numbers, and one more."""
     inputs = np.stack([inputs for inputs, _ in samples])

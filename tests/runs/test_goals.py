@@ -18,6 +18,7 @@ from mpidl.storage.checkpoints import read_best, steps
 from mpidl.storage.position import Best
 
 CPU = {"device": "cpu"}
+SAMPLE = [(np.zeros(1), np.zeros(1))]
 
 
 class Scripted:
@@ -32,6 +33,22 @@ class Scripted:
 
     def evaluate(self, batch):
         return next(self._losses) * len(batch.inputs), math.nan
+
+
+@pytest.mark.parametrize("ends", [{"target": "loss < 1"}, {"patience": 2}, {"metrics": ["f1"]}])
+def test_a_goal_needs_data_to_evaluate(tmp_path, ends):
+    with pytest.raises(UsageError, match=f"^run.{next(iter(ends))}: .*, but the data have neither validation nor test"):
+        mpidl.train(Scripted([]), mpidl.Indexed(3 * SAMPLE), dir=tmp_path, **ends)
+
+
+def test_a_run_without_data_to_evaluate(tmp_path):
+    summary = mpidl.train(Scripted([]), mpidl.Indexed(3 * SAMPLE), epochs=2, batch=1, dir=tmp_path, **CPU)
+    assert (summary["samples"], summary["test_loss"], summary["test_accuracy"]) == (6, None, None)
+    with pytest.raises(UsageError, match="neither validation nor test samples"):
+        mpidl.evaluate(tmp_path / "run", Scripted([]), mpidl.Indexed(3 * SAMPLE))
+    data = mpidl.Indexed(3 * SAMPLE, validation=4 * SAMPLE)
+    summary = mpidl.train(Scripted([5, 4]), data, epochs=2, batch=1, dir=tmp_path, name="validated", **CPU)
+    assert (summary["validation_loss"], summary["test_loss"], summary["best_epoch"]) == (4, None, 2)
 
 
 def counting(validation=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from math import prod
@@ -26,6 +26,7 @@ from mpidl.data.columns import (
     input_dtype,
     target_dtype,
 )
+from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import LARGEST, Count, convert
 
@@ -136,7 +137,7 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training split, a test split and, optionally, a validation split.
+    """A training split and, optionally, a test split and a validation split.
 
     Attributes
     ----------
@@ -146,9 +147,12 @@ class Dataset:
         Shape of one sample's inputs; None if the samples differ in shape, or it is unknown.
     classes : int or None
         Targets are class ids in [0, classes); None if they are floats, or unknown.
-    train, test : Split
+    train : Split
+    test : Split or None
     validation : Split or None
         Evaluated during training, in place of the test split.
+    order : SampledOrder or None
+        The order of each epoch's training samples, in place of a random one.
 
     Raises
     ------
@@ -166,8 +170,9 @@ class Dataset:
     input_shape: tuple[int, ...] | None
     classes: int | None
     train: Split
-    test: Split
+    test: Split | None = None
     validation: Split | None = None
+    order: SampledOrder | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         shape = convert(self.input_shape, tuple[Count, ...] | None, "Dataset.input_shape")
@@ -175,8 +180,8 @@ class Dataset:
         object.__setattr__(self, "classes", convert(self.classes, Count | None, "Dataset.classes"))
         if prod(self.input_shape or ()) > LARGEST:
             raise UsageError(f"Dataset.input_shape: {self.input_shape} has more than 2**63 - 1 elements")
-        for part in ("train", "test", *(() if self.validation is None else ("validation",))):
-            name, split = f"Dataset.{part}", getattr(self, part)
+        for part, split in self.splits.items():
+            name = f"Dataset.{part}"
             if not isinstance(split, Split):
                 expected = "a Split, such as mpidl.data.ArraySplit(inputs, targets)"
                 raise UsageError(f"{name}: expected {expected}, found {quoted(split)}")
@@ -184,10 +189,15 @@ class Dataset:
                 raise UsageError(f"{name}: no samples, expected at least one")
             split.check_classes(name, self.classes)
 
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits that there are, by their names."""
+        others = {"validation": self.validation, "test": self.test}
+        return {"train": self.train, **{name: split for name, split in others.items() if split is not None}}
+
     def changed(self, change: Callable[[Split], Split]) -> Dataset:
         """Return the dataset with each split replaced by what `change` returns for it."""
-        validation = None if self.validation is None else change(self.validation)
-        return replace(self, train=change(self.train), test=change(self.test), validation=validation)
+        return replace(self, **{name: change(split) for name, split in self.splits.items()})  # type: ignore[arg-type]
 
     def as_integers(self) -> Dataset:
         """Return the same data with integer inputs unconverted."""

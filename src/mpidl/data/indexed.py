@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, BatchMaker, Prepared, leaves, outside
 from mpidl.data.dataset import PYTHON, Dataset, Split, opened
+from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
 from mpidl.functions import call, check_name
@@ -31,8 +32,9 @@ class Indexed:
 
     Parameters
     ----------
-    train, test
-        A sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, or tuples or
+    train, test, validation
+        The samples to train with and, optionally, those of a test at the end and of an evaluation after each epoch. A
+        sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, or tuples or
         mappings of these; with `collate`, anything it accepts.
     collate : callable, optional
         Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight) or a `Batch`, in the
@@ -47,11 +49,15 @@ class Indexed:
         functions by pickle, and import the script, which therefore calls ``mpidl.train`` below
         ``if __name__ == "__main__":``. They seed the generators of Python, NumPy and PyTorch from a sample's index and
         the epoch, so that random changes are the same in each run; a thread doesn't.
+    sampler : iterable with ``__len__`` or callable, optional
+        Yields the indices of an epoch's training samples in their order, such as a sampler of ``torch.utils.data``, or
+        returns them for an epoch, from 0. It draws random numbers from the generators of Python, NumPy or PyTorch, or
+        from its ``generator``, which are seeded by ``run.seed`` and the epoch. The default is a permutation.
 
     Raises
     ------
     UsageError
-        The data have no length, or the first sample can't be read.
+        The data or the sampler have no length, or the first sample can't be read.
 
     Examples
     --------
@@ -68,11 +74,13 @@ class Indexed:
 
     name: ClassVar[str] = PYTHON
     train: Any
-    test: Any
+    test: Any = None
     collate: Callable[..., Any] | None = None
     weight: Callable[..., Any] | None = None
     classes: int | None = None
     workers: int = 0
+    validation: Any = None
+    sampler: Any = None
 
     def __post_init__(self) -> None:
         for name, annotation in (("classes", Count | None), ("workers", Natural)):
@@ -83,7 +91,8 @@ class Indexed:
 
     def open(self) -> Dataset:
         """Return the dataset; without a collate function, its input shape is that of the first sample."""
-        data = {"training": self.train, "test": self.test}
+        others = {"validation": self.validation, "test": self.test}
+        data = {"training": self.train} | {name: each for name, each in others.items() if each is not None}
         samples = {name: _length(name, each) for name, each in data.items()}
         maker = BatchMaker(data, self.collate, self.weight, self.classes)
         shape = None
@@ -94,8 +103,10 @@ class Indexed:
                 raise UsageError(str(error)) from error.__cause__
             shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
-        train, test = (IndexedSplit(name, samples[name], workers) for name in data)
-        return Dataset(self.name, shape, self.classes, train, test)
+        splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
+        order = None if self.sampler is None else SampledOrder(self.sampler, samples["training"])
+        train, test, validation = splits["training"], splits.get("test"), splits.get("validation")
+        return Dataset(self.name, shape, self.classes, train, test, validation, order=order)
 
 
 def _length(name: str, data: Any) -> int:
@@ -123,7 +134,7 @@ class InThread:
 
 
 class IndexedSplit(Split):
-    """The training or the test samples of an `Indexed`, made into batches ahead by its workers."""
+    """One of the splits of an `Indexed`, made into batches ahead by its workers."""
 
     by_parts = True
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Minibatch
+from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError
 
 CACHED_EPOCHS = 2  # a worker takes the next epoch's first portion while it works on this one's last
@@ -36,6 +37,8 @@ class Portions:
     drop_last : bool
         Whether to leave out an epoch's last batch if it has fewer samples: others in each epoch, but from the last
         block if `contiguous`.
+    order : SampledOrder, optional
+        The order of each epoch, of as many samples, in place of a permutation.
 
     Attributes
     ----------
@@ -51,7 +54,14 @@ class Portions:
     """
 
     def __init__(
-        self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False, drop_last: bool = False
+        self,
+        samples: int,
+        batch: int,
+        portion: int,
+        seed: int,
+        contiguous: bool = False,
+        drop_last: bool = False,
+        order: SampledOrder | None = None,
     ) -> None:
         if portion < 1 or portion % batch:
             raise UsageError(f"data.portion: {portion}, expected a multiple of data.batch ({batch})")
@@ -59,7 +69,7 @@ class Portions:
             raise UsageError(f"data.drop_last: true, but {samples} training samples make no batch of {batch}")
         self.batch, self.portion, self.seed, self.contiguous = batch, portion, seed, contiguous
         self._all, self.samples = samples, samples - samples % batch if drop_last else samples
-        self.per_epoch = -(-self.samples // portion)
+        self.per_epoch, self._given = -(-self.samples // portion), order
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def epoch(self, number: int) -> int:
@@ -102,6 +112,8 @@ class Portions:
         return order
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
+        if self._given is not None:
+            return self._given(self.seed, epoch)
         if not self.contiguous:
             return self._random(epoch).permutation(self._all)
         whole = self.samples // self.portion

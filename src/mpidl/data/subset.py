@@ -61,6 +61,11 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
         return dataset
     if dataset.validation is not None:
         raise UsageError(f"data.validation: {share:g}, but the data have a validation split of their own")
+    if dataset.order is not None:
+        raise UsageError(
+            f"data.validation: {share:g}, but the data have a sampler for all training samples, expected "
+            "mpidl.Indexed(validation=...)"
+        )
     train, samples = dataset.train, dataset.train.samples
     if samples < 2:
         raise UsageError(f"data.validation: {share:g} of {samples} training sample, expected at least 2 samples")

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpidl.config import Config
 from mpidl.data import Dataset
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
 from mpidl.storage.checkpoint import Checkpoint
@@ -21,6 +21,12 @@ from mpidl.storage.checkpoint import Checkpoint
 def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
     """Check that a configuration, its data and its model fit together."""
     model.check_data(dataset.input_shape, dataset.classes)
+    ends = [key for key in ("metrics", "target", "patience") if getattr(config.run, key)]
+    if ends and len(dataset.splits) == 1:
+        found = quoted(getattr(config.run, ends[0]))
+        raise UsageError(f"run.{ends[0]}: {found}, but the data have neither validation nor test samples")
+    if dataset.order is not None and config.data.shuffle is not None:
+        raise UsageError(f"data.shuffle: {quoted(config.data.shuffle)}, but the data have a sampler; leave it out")
     name, size = config.algorithm.name, model.layout.size
     if model.statistics and not config.algorithm.takes_statistics:
         statistic = next(each.name for each in model.layout if each.start == model.statistics[0].start)

@@ -36,6 +36,8 @@ def of_model(model: CompleteModel) -> dict[str, str]:
 def of_data(dataset: Dataset) -> dict[str, str]:
     """Return the sizes of a dataset."""
     samples = {f"data: {name} samples": str(split.samples) for name, split in _splits(dataset).items()}
+    if dataset.order is not None:
+        samples["data: samples of an epoch"] = str(dataset.order.length)
     return samples | {"data: shape of a sample": str(dataset.input_shape), "data: classes": str(dataset.classes)}
 
 
@@ -45,8 +47,8 @@ def of_samples(dataset: Dataset) -> dict[str, str]:
 
 
 def _splits(dataset: Dataset) -> dict[str, Split]:
-    own = {} if dataset.validation is None else {"validation": dataset.validation}
-    return {"training": dataset.train, **own, "test": dataset.test}
+    train, *others = dataset.splits.items()
+    return dict([("training", train[1]), *others])
 
 
 def accuracy_name(model: CompleteModel, dataset: Dataset) -> str:

@@ -87,7 +87,7 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
 def _worker(placed: PlacedJob, capacity: Capacity, partition: int, slice: Range) -> Footprint:
     """Return the memory of a worker of a partition without what it exchanges with servers."""
     job, plan, parameters = placed.job, placed.plan, slice.size
-    samples = max(job.config.data.batch, min(BATCH, job.dataset.test.samples))
+    samples = max(job.config.data.batch, min(BATCH, (job.dataset.test or job.dataset.train).samples))
     if plan is None:
         activations = activation_bytes(job.original, samples) or 0
     elif isinstance(plan, Plan):
@@ -142,7 +142,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
 
 def check_memory(placed: PlacedJob, found: Sequence[Footprint]) -> None:
     """Raise UsageError unless what ranks on this machine need all the time fits into its memory."""
-    job, samples = placed.job, placed.job.dataset.train.samples
+    job, samples = placed.job, placed.job.portions.samples
     vectors = sum(each.parameters + each.gradient + each.state + each.exchange for each in found)
     parts = {
         f"{placed.layout.size:,} parameters": vectors,

@@ -126,13 +126,14 @@ class Job:
     def portions(self) -> Portions:
         """The portions of the training data."""
         data, train, seed = self.config.data, self.dataset.train, self.config.run.seed
-        return Portions(train.samples, data.batch, data.portion, seed, data.by_portions(train), data.drop_last)
+        order = self.dataset.order
+        samples = train.samples if order is None else order.length
+        return Portions(samples, data.batch, data.portion, seed, data.by_portions(train), data.drop_last, order)
 
     @property
     def evaluated(self) -> dict[str, Split]:
         """The splits that the model is evaluated on by their names: the first after each epoch, all at the end."""
-        splits = {"validation": self.dataset.validation, "test": self.dataset.test}
-        return {name: split for name, split in splits.items() if split is not None}
+        return {name: split for name, split in self.dataset.splits.items() if name != "train"}
 
     @property
     def resumes(self) -> bool:

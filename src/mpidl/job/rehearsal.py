@@ -87,7 +87,7 @@ def rehearse_replica(placed: PlacedJob, local: LocalModel) -> None:
         _rehearse_algorithm(job.algorithm, local.model.parameters[:1].copy(), segments)
     if not job.original.own:
         local.model.loss_and_gradient(_first_batch(job))
-        test = job.dataset.test
+        test = job.dataset.test or job.dataset.train
         local.model.evaluate(test.gather(np.arange(min(BATCH, test.samples))))
 
 
@@ -134,7 +134,7 @@ def count_outputs(job: Job, local: LocalModel) -> int:
     """
     if not job.metrics:
         return 0
-    batch = job.dataset.test.gather(np.arange(1))
+    batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
     loss, correct, outputs = local.model.evaluate(batch)
     if local.group is not None and local.group.rank:
         return 0

@@ -65,7 +65,7 @@ class Reporter:
                 total / self._samples_per_epoch,
                 self._samples_per_epoch,
                 accuracy_name(job.original, job.dataset),
-                next(iter(job.evaluated)),
+                next(iter(job.evaluated), "test"),
             )
         )
         for note in placed.notes:
@@ -78,7 +78,9 @@ class Reporter:
         self._reached = 0.0
         self._complete = self._interrupted = False
         self._saved = None if job.checkpoint is None else placed.position.step
-        evaluated = {f"{split}_{name}": None for split in job.evaluated for name in Figures(job.metrics).names}
+        evaluated = {
+            f"{split}_{name}": None for split in [*job.evaluated, "test"] for name in Figures(job.metrics).names
+        }
         self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
         self._iteration: dict[str, Any] = {}
         # Samples accrued by a coordinator; workers compute some of them twice.

@@ -187,7 +187,7 @@ class Coordinator(Role):
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
         """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
-        sums = self._link.posted.sums[workers].sum(axis=0).reshape(len(self._ready.job.evaluated), -1)
+        sums = self._link.posted.sums[workers].sum(axis=0).reshape(-1, self._ready.figures.size)
         return named(self._ready.figures, dict(zip(splits, sums, strict=False)))
 
     def _set_phase(self, phase: Phase) -> None:
@@ -198,7 +198,8 @@ class Coordinator(Role):
 
     def iterated(self, iteration: Iteration) -> tuple[bool, bool, int]:
         done = self._control.iterated(self._look(), iteration)
-        return self._stopped, Test in done, self._checkpoints.number if Save in done else 0
+        tests = Test in done and bool(self._ready.job.evaluated)
+        return self._stopped, tests, self._checkpoints.number if Save in done else 0
 
     def tested(self, number: int) -> bool:
         workers, split = self._link.posted.workers, self._ready.job.evaluated[self._split]

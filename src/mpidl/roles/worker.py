@@ -189,6 +189,8 @@ class Worker(Role):
 
     def epoch_over(self, epoch: int) -> None:
         """Evaluate now or, where all workers meet, when they do."""
+        if not self._job.evaluated:
+            return
         if isinstance(self._handler, ByReduction | ByFragments):
             self._handler.epoch_over = epoch
             return
@@ -280,7 +282,7 @@ class Worker(Role):
         status, sums = self._engine.status, self._sums()
         for row, each in zip(sums, self._job.evaluated.values(), strict=True):
             row[:] = self._evaluate(each, split(each.samples, self._replicas)[self._number])
-        if self._lead.leads:
+        if self._lead.leads and sums.size:
             self._link.reports.post_sums(sums)
         status.figures["state"] = State.DONE
         self._link.reports.post(status.row, wake=True)

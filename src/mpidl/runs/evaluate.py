@@ -10,6 +10,7 @@ from typing import Any
 from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Source, opened
+from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.checkpoints import restore
 from mpidl.job.description import accuracy_name
@@ -87,6 +88,8 @@ def evaluate(
     config = config_of(run, model is not None, data)
     dataset = opened(config.data_source if data is None else data)
     job = Job.of(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
+    if not job.evaluated:
+        raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
     restore(job, checkpoint)
     local = local_model(place(job, 1), mirrored=False)
     figures = Figures(job.metrics, count_outputs(job, local))

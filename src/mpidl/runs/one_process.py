@@ -181,6 +181,8 @@ class OneProcess:
 
     def _evaluate_epoch(self, epoch: float | None = None) -> None:
         """Evaluate the parameters when `epoch` epochs are over; the time that it takes is not training time."""
+        if not self._ready.job.evaluated:
+            return
         started = monotonic.now()
         values = self._evaluate(next(iter(self._ready.job.evaluated)))
         if not self._virtual:

@@ -84,8 +84,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
 
 def _share_samples(world: World, job: Job) -> contextlib.AbstractContextManager[Any]:
     """Let the workers of each node, or of all nodes, read the samples that are kept in memory, once for all of them."""
-    splits = (job.given.train, job.given.test, job.given.validation)
-    cached = [split.cached for split in splits if isinstance(split, CachedSplit)]
+    cached = [split.cached for split in job.given.splits.values() if isinstance(split, CachedSplit)]
     if not cached:
         return contextlib.nullcontext()
     return SharedSamples(world.comm, world.trains, cached, world.agree, world.failing_together)
