@@ -115,10 +115,11 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
         ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),
         ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.builtin.Digits'>"),
-        ({"algorithm": "downpour"}, "algorithm: expected one such as mpidl.Downpour(), found 'downpour'"),
+        ({"algorithm": "downpuor"}, "algorithm.name: unknown name 'downpuor', did you mean 'downpour'?"),
+        ({"algorithm": 3}, "algorithm: expected one such as mpidl.Downpour(), or its name, found 3"),
         (
             {"rule": mpidl.Adagrad},
-            "rule: expected one such as mpidl.Adagrad(), found <class 'mpidl.rules.adaptive.Adagrad'>",
+            "rule: expected one such as mpidl.Adagrad(), or its name, found <class 'mpidl.rules.adaptive.Adagrad'>",
         ),
         ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
         ({"config": {"run": 3, "data": {"source": "digits"}}}, "run: expected a section, [run], found 3"),

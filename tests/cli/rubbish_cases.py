@@ -127,6 +127,8 @@ def _right(chance: random.Random) -> dict[str, Any]:
         "server": {"rule": chance.choice(list(RULES))},
         "virtual": {"compute": 0.01},
     }
+    if ALGORITHMS[config["algorithm"]["name"]].default_rule is None:
+        config["server"] = {}
     if chance.random() < 0.2:
         config["data"] = {"source": "synthetic", "samples": 200, "test_samples": 50, "shape": [8, 8], "batch": 20}
     return config

@@ -111,7 +111,7 @@ def minimal():
                 {"factory": "a:b", key: 0.1},
                 f"model.{key}: model.factory is given, whose model has its own loss",
             )
-            for key in ("label_smoothing", "l2", "clip")
+            for key in ("label_smoothing",)
         ),
         (
             "model",

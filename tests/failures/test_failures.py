@@ -207,7 +207,7 @@ def test_a_launcher_of_another_mpi_is_one_line(job, start):
 
 @pytest.mark.parametrize("name", ["sync", pytest.param("averaging", marks=pytest.mark.long), "hogwild"])
 def test_a_run_without_servers_stops_at_a_signal_and_goes_on_too(job, start, tmp_path, name):
-    algorithm = ("--set", f"algorithm.name={name}")
+    algorithm = ("--set", f"algorithm.name={name}", "--set", "server.rule=default")
     process = start("train", job, "-n", 4, "--json", *algorithm, TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     time.sleep(0.4)

@@ -59,7 +59,10 @@ def stands_still(process):
 @pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path, servers):
     (tmp_path / "slope.py").write_text(SLOPE)
-    settings = ["--set=algorithm.name=sandblaster", "--set=algorithm.unit=1", "--set=model.factory=slope:make"]
+    settings = [
+        "--set=algorithm.name=sandblaster", "--set=server.rule=default", "--set=algorithm.unit=1",
+        "--set=model.factory=slope:make",
+    ]  # fmt: skip
     alone = start("train", job, *settings, "--set=run.name=alone")
     assert alone.wait(60) == 0
     rank = 2 + servers

@@ -20,7 +20,8 @@ def data():
 
 
 def train(model, path, **options):
-    options = {"batch": 4, "rule": mpidl.Sgd(0.01), "deterministic": True, "dir": path} | options
+    rule = options.get("algorithm", mpidl.Downpour()).default_rule and mpidl.Sgd(0.01)
+    options = {"batch": 4, "rule": rule, "deterministic": True, "dir": path} | options
     mpidl.train(model, data(), **options)
     return model
 

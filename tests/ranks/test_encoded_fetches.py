@@ -159,7 +159,8 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
 def run(comm, problem, algorithm, tmp_path, **options):
     model, split = problem
     dataset = Dataset("test", (1,), None, split, split)
-    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": Sgd(1.0)} | options
+    rule = None if algorithm.default_rule is None else Sgd(1.0)
+    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": rule} | options
     return mpidl.train(model, dataset, algorithm=algorithm, **options)
 
 

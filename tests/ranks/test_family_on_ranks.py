@@ -31,7 +31,8 @@ SAMPLES = 101
 def run(comm, problem, algorithm, tmp_path, **options):
     model, split = problem
     dataset = Dataset("test", (1,), None, split, split)
-    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": Sgd(1.0)} | options
+    rule = None if algorithm.default_rule is None else Sgd(1.0)
+    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": rule} | options
     return mpidl.train(model, dataset, algorithm=algorithm, **options)
 
 
@@ -163,7 +164,7 @@ def test_every_algorithm_trains(comm, tmp_path, least_squares, name):
     before = model.loss_and_gradient(split.gather(np.arange(SAMPLES)))[0]
     small = {"diloco": Diloco(rate=0.02, window=4), "easgd": Easgd(rate=0.2)}
     algorithm = small.get(name) or ALGORITHMS[name]()
-    rule = algorithm.default_rule if name == "diloco" else Sgd(0.05)
+    rule = algorithm.default_rule if algorithm.default_rule is None or name == "diloco" else Sgd(0.05)
     summary = run(comm, (model, split), algorithm, tmp_path, rule=rule, epochs=20)
     assert summary["algorithm"] == ALGORITHMS[name].name
     assert summary["test_loss"] < 0.6 * before

@@ -12,7 +12,7 @@ GROUPS = [{"match": "0-dense.weight", "frozen": True}, {"match": "*.bias", "rate
 def trained(path, algorithm, groups=GROUPS, **options):
     network = mpidl.Network([mpidl.Dense(6, activation="relu"), mpidl.Dense(10)], (8, 8))
     before = network.parameters.copy()
-    options = {"rule": mpidl.Adagrad(0.02), "device": "cpu"} | options
+    options = {"rule": algorithm.default_rule and mpidl.Adagrad(0.02), "device": "cpu"} | options
     mpidl.train(network, mpidl.Digits(), algorithm=algorithm, groups=groups, dir=path, steps=24, **options)
     return before, network.parameters
 

@@ -20,6 +20,8 @@ def dataset(split):
 
 def run(model, split, path, **options):
     options = {"epochs": 2, "batch": BATCH, "seed": 7, "dir": str(path), "rule": Sgd(0.05)} | options
+    if options.get("algorithm", mpidl.Downpour()).default_rule is None:
+        options["rule"] = None
     return mpidl.train(model, dataset(split), **options)
 
 

@@ -24,7 +24,7 @@ from mpidl.config.sections import (
 from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Source
-from mpidl.errors import UsageError, nearest, shown
+from mpidl.errors import UsageError, nearest, quoted, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
@@ -45,6 +45,9 @@ SECTIONS: dict[str, type] = {
 
 #: Sections that name a class in `ALGORITHMS` or `RULES`, and have its keys.
 NAMING = ("algorithm", "server")
+
+#: The ``server.rule`` that stands for the algorithm's own default, with its rate and other keys.
+DEFAULT_RULE = "default"
 
 #: Keys that replace another key of their section.
 INSTEAD = {
@@ -112,7 +115,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
     """
     values = read(path)
-    for override in overrides:
+    # A rule comes before its keys: the algorithm's default replaces those of the file, not those given beside it.
+    for override in sorted(overrides, key=lambda each: not each.strip().startswith("server.rule")):
         _override(values, override)
     return from_dict(values)
 
@@ -186,12 +190,21 @@ def _source(values: Mapping[str, Any]) -> Source:
 def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:
     """Return `rule`, or that of ``[server]``, with the missing keys of the algorithm's default rule."""
     default, table = algorithm.default_rule, values.get("server", {})
+    schema.check_table("server", table)
     if default is None:
+        given = dict(table) if rule is None else {"rule": rule.name}
+        if given.get("rule") == DEFAULT_RULE:
+            del given["rule"]
+        for key, value in given.items():
+            raise UsageError(
+                f"server.{shown(key)}: {quoted(value)}, but {algorithm.name} has no choice of rule, "
+                f"expected no [server], or server.rule = {DEFAULT_RULE!r} alone"
+            )
         return None
     if rule is not None:
         return rule
-    if isinstance(table, Mapping) and table.get("rule", default.name) == default.name:
-        table = {"rule": default.name, **_table(default), **table}
+    if table.get("rule", DEFAULT_RULE) in (DEFAULT_RULE, default.name):
+        table = {**_table(default), **table, "rule": default.name}
     return _named(RULES, "server", "rule", {"server": table})
 
 
@@ -246,5 +259,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 def set_keys(table: Mapping[str, Any], section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `table` of a section with the `given` keys, without the keys that these replace."""
     schema.check_table(section, table)
+    if section == "server" and given.get("rule") == DEFAULT_RULE:
+        table = {}
     replaced = {INSTEAD.get((section, key)) for key in given}
     return {**{key: value for key, value in table.items() if key not in replaced}, **given}

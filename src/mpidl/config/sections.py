@@ -190,11 +190,13 @@ class ModelSection(Checked):
     label_smoothing : float
         Label smoothing of `mpidl.nn.SoftmaxCrossEntropy`.
     l2 : float
-        Adds ``l2 / 2`` times the sum of the squared weights to the loss.
+        Adds ``l2 / 2`` times the sum of the squared weights to the loss. Weights are a network's tensors of this name;
+        of other models, those with at least two axes, or all if none has two.
     clip : float, optional
         Largest Euclidean norm of the gradient of a batch; longer gradients are scaled down to it.
-    dtype : {"float32", "float64"}
-        Type of parameters, gradients and activations of a network.
+    dtype : {"float32", "float64"}, optional
+        Type of parameters, gradients and activations; "float32" for a network. A model of another kind must have
+        parameters of this type.
     autocast : {"bfloat16"}, optional
         For modules: compute forward passes in this precision where PyTorch deems it safe.
     compile : bool
@@ -214,7 +216,7 @@ class ModelSection(Checked):
     label_smoothing: Fraction = 0.0
     l2: NonNegative = 0.0
     clip: Positive | None = None
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] | None = None
     autocast: Literal["bfloat16"] | None = None
     compile: bool = False
     micro_batches: Count = 1
@@ -235,6 +237,7 @@ class ModelSection(Checked):
         for number, section in enumerate(self.layer or ()):
             layer_from_section(section, f"layer[{number}]")
         object.__setattr__(self, "loss", self.loss or "softmax_cross_entropy")
+        object.__setattr__(self, "dtype", self.dtype or "float32")
         schema.choose(LOSSES, "loss", self.loss)
         if self.label_smoothing and self.loss != SoftmaxCrossEntropy.name:
             raise UsageError(f"label_smoothing: {self.label_smoothing:g}, the loss {self.loss!r} takes none")
@@ -242,9 +245,8 @@ class ModelSection(Checked):
             raise UsageError(f"{key}: only for modules returned by model.factory, not for [[model.layer]]")
 
     def _check_factory(self) -> None:
-        for key in ("label_smoothing", "l2", "clip"):
-            if getattr(self, key):
-                raise UsageError(f"{key}: model.factory is given, whose model has its own loss")
+        if self.label_smoothing:
+            raise UsageError("label_smoothing: model.factory is given, whose model has its own loss")
         check_name("factory", self.factory or "")
 
     @property

@@ -56,6 +56,7 @@ def build_network(section: ModelSection, input_shape: Sequence[int], seed: int) 
     """Return the network that a section with layers describes."""
     assert section.layer is not None
     assert section.loss is not None
+    assert section.dtype is not None
     return from_config(
         section.layer, section.loss, input_shape, seed, section.dtype,
         label_smoothing=section.label_smoothing, regularisation=Regularisation(section.l2, section.clip),
@@ -81,12 +82,19 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
             sys.modules["torch"].set_num_threads(environment.threads())
         if isinstance(loss, str) and ":" in loss:
             loss = find("model.loss", loss, "(outputs, targets)")
-        return TorchModel(given, loss, seed=config.run.seed, **section.of_modules)
+        return _of_type(TorchModel(given, loss, seed=config.run.seed, **section.of_modules), section.dtype)
     tree = isinstance(given, dict | list | tuple)
     hint = "; of parameters and a loss of JAX, make a mpidl.jax.JaxModel" if tree else ""
     for key in ("loss",) * (loss is not None) + tuple(section.of_modules):
         raise UsageError(f"model.{key}: is for a torch.nn.Module, found {kind_of(given)}{hint}")
-    return adapt(given)
+    return _of_type(adapt(given), section.dtype)
+
+
+def _of_type(model: CompleteModel, dtype: str | None) -> CompleteModel:
+    """Return a model of one's own; raise UsageError if its parameters have another type than ``model.dtype``."""
+    if dtype not in (None, model.dtype.name):
+        raise UsageError(f"model.dtype: {dtype!r}, but the parameters of the model are {model.dtype}")
+    return model
 
 
 def _is_module(given: Any) -> bool:

@@ -15,14 +15,16 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.nn import Network
 from mpidl.nn.capabilities import Movable
-from mpidl.nn.groups import Penalised, frozen_names
+from mpidl.nn.groups import Penalised, frozen_names, weights_of
 from mpidl.nn.model import CompleteModel, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Range
+from mpidl.parameters.ranges import within
 from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.partition.sections import Sections
+from mpidl.rules.segments import Segment, unfrozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +68,31 @@ def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, 
     device = _device(job, number)
     if device is not None and device.xp is not np:
         model = (Mirrored if mirrored else OnDevice)(host, device.xp)
-    if isinstance(job.algorithm, Coordinated) and placed.segments:
-        model = Penalised(model, own_segments(placed, part), float if group is None else group.total)
-    return LocalModel(host, model, part, device, group)
+    return LocalModel(host, _penalised(placed, model, part, group), part, device, group)
+
+
+def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: Group | None) -> PlacedModel:
+    """Return a rank's part of a model with the penalties and the clipping that it doesn't apply itself.
+
+    A network from ``[[model.layer]]`` applies ``model.l2`` and ``model.clip``; of groups, rules do, if there are any.
+    """
+    job, section = placed.job, placed.job.config.model
+    own = section.layer is None
+    l2, clip = (section.l2, section.clip) if own else (0.0, None)
+    coordinated = isinstance(job.algorithm, Coordinated) and bool(placed.segments)
+    if not (l2 or clip or coordinated):
+        return model
+    segments = own_segments(placed, part)
+    untrained = [each for each in segments if each.frozen]
+    untrained += [Segment(each, frozen=True) for each in own_statistics(placed, part)]
+    trained = [Range(each.start, each.stop) for each in unfrozen(sorted(untrained), Range(0, part.size))]
+    names = weights_of(job.original) if l2 else []
+    weights = within([each.range for each in placed.layout if each.name in names], part)
+    applied = segments if coordinated else []
+    for each in weights:
+        found = [common for other in trained if (common := each.intersect(other)) is not None]
+        applied = [*applied, *(Segment(common, weight_decay=l2) for common in found)]
+    return Penalised(model, applied, clip, trained, float if group is None else group.total)
 
 
 def _part(placed: PlacedJob, group: Group) -> CutNetwork | Section:

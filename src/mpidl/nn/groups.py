@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
+from mpidl.nn.losses import ADDING, Regularisation
 from mpidl.nn.model import CompleteModel, Evaluation, PlacedModel
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
 from mpidl.schema import Checked, NonNegative
 
@@ -98,25 +98,44 @@ def _dotted(name: str) -> str:
     return name.replace("/", ".")
 
 
-class Penalised:
-    """A model (`mpidl.nn.model.PlacedModel`) that applies groups itself, for algorithms without rules.
+def weights_of(model: CompleteModel) -> list[str]:
+    """Return the names of the tensors that ``model.l2`` counts as weights.
 
-    The loss includes half the weight decay times the sum of the squared parameters, and the gradient of frozen
-    parameters is 0. Rates have no meaning.
+    They are those with at least two axes, biases left out, or all tensors if none has two.
+    """
+    parts = [part for part in model.layout if not any(part.range.intersect(each) for each in model.statistics)]
+    wide = [part.name for part in parts if len(part.shape) > 1 and not part.name.endswith("bias")]
+    return wide or list(model.layout.shapes)
+
+
+class Penalised:
+    """A model (`mpidl.nn.model.PlacedModel`) with penalties, frozen parameters and clipping that it doesn't apply.
+
+    The loss includes half of a segment's weight decay times the sum of its squared parameters. The gradient of frozen
+    parameters is 0; rates have no meaning. If the norm of the gradient in the ranges `trained` is larger than `clip`,
+    they are scaled down.
 
     `total` returns the sum of a number over the ranks that compute the model together.
     """
 
-    _adding = Sgd()
-
     def __init__(
-        self, model: PlacedModel, segments: Sequence[Segment], total: Callable[[float], float] = float
+        self,
+        model: PlacedModel,
+        segments: Sequence[Segment],
+        clip: float | None = None,
+        trained: Sequence[Range] = (),
+        total: Callable[[float], float] = float,
     ) -> None:
-        self._model, self._total = model, total
+        self._model, self._total, self._trained = model, total, trained
         self._frozen = [slice(*each.range) for each in segments if each.frozen]
-        self._decays = [
-            (slice(*each.range), each.weight_decay) for each in segments if each.weight_decay and not each.frozen
+        self._penalties = [
+            (Regularisation(l2=each.weight_decay), [each.range])
+            for each in segments
+            if each.weight_decay and not each.frozen
         ]
+        self._clipping = Regularisation(clip=clip)
+        if self._penalties:
+            ADDING.warm(model.parameters.dtype)
 
     @property
     def parameters(self) -> Any:
@@ -128,13 +147,12 @@ class Penalised:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         loss, gradient = self._model.loss_and_gradient(batch)
-        penalty = 0.0
-        for part, decay in self._decays:
-            own = self.parameters[part]
-            self._adding.update(gradient[part], (), own, 1, -decay)
-            penalty += decay / 2 * float(own @ own)
-        for part in self._frozen:
-            gradient[part] = 0
+        penalty = sum(each.penalise(part, self.parameters, gradient) for each, part in self._penalties)
+        for frozen in self._frozen:
+            gradient[frozen] = 0
+        if self._clipping.clip is not None:
+            squared_norm = self._total(self._clipping.squared_norm(self._trained, gradient))
+            self._clipping.clip_norm(self._trained, gradient, squared_norm)
         return loss + self._total(penalty), gradient
 
     def evaluate(self, batch: Batch) -> Evaluation:

@@ -6,7 +6,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, from_dict
@@ -15,6 +15,7 @@ from mpidl.data import Augmentation, Normalisation, Source
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.groups import Group
 from mpidl.rules import RateSchedule, Rule
+from mpidl.schema import check_table
 
 Section = Mapping[str, Any]
 
@@ -35,15 +36,29 @@ class Keywords(TypedDict, total=False):
     terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
     batch: Annotated[int | None, "data.batch"]
     portion: Annotated[int | None, "data.portion"]
+    shuffle: Annotated[Literal["samples", "portion"] | None, "data.shuffle"]
+    data_keep: Annotated[Literal["files", "memory", "distributed"] | None, "data.keep"]
     validation: Annotated[float | None, "data.validation"]
     drop_last: Annotated[bool | None, "data.drop_last"]
     augment: Annotated[Augmentation | Section | None, "data.augment"]
     normalise: Annotated[Normalisation | Section | None, "data.normalise"]
+    label_smoothing: Annotated[float | None, "model.label_smoothing"]
+    l2: Annotated[float | None, "model.l2"]
+    clip: Annotated[float | None, "model.clip"]
+    dtype: Annotated[Literal["float32", "float64"] | None, "model.dtype"]
+    autocast: Annotated[Literal["bfloat16"] | None, "model.autocast"]
+    compile: Annotated[bool | None, "model.compile"]
+    micro_batches: Annotated[int | None, "model.micro_batches"]
     groups: Annotated[Sequence[Group | Section] | None, "model.group"]
     initial: Annotated[str | Path | None, "model.initial"]
     rate: Annotated[RateSchedule | Section | None, "rate"]
     servers: Annotated[int | None, "topology.servers"]
     partitions: Annotated[int | None, "topology.partitions"]
+    stages: Annotated[int | None, "topology.stages"]
+    topology_schedule: Annotated[str | None, "topology.schedule"]
+    topology_micro_batches: Annotated[int | None, "topology.micro_batches"]
+    transport: Annotated[Literal["auto", "windows", "mixed", "messages"] | None, "topology.transport"]
+    relay: Annotated[bool | None, "topology.relay"]
     checkpoint_every: Annotated[float | None, "checkpoint.every"]
     keep: Annotated[int | None, "checkpoint.keep"]
     device: Annotated[str | DeviceSection | Section | None, "device"]
@@ -75,23 +90,32 @@ def check(keywords: Iterable[str], known: Iterable[str]) -> None:
 
 def resolve(
     config: Config | str | Path | Mapping[str, Section] | None,
-    model: Section | None,
+    model: Section,
     source: Source | None,
-    algorithm: Algorithm | None,
-    rule: Rule | None,
+    algorithm: Algorithm | str | Section | None,
+    rule: Rule | str | Section | None,
     keywords: Mapping[str, Any],
 ) -> Config:
-    """Return `config` with the given section of a model, objects and keywords; None leaves a value as it is.
+    """Return `config` with the given keys of a model, objects and keywords; None leaves a value as it is.
 
     Raise what `from_dict` raises.
     """
+    objects: dict[str, Any] = {"data_source": source}
     if isinstance(config, Config):
-        source, algorithm, rule = source or config.data_source, algorithm or config.algorithm, rule or config.rule
         values: dict[str, Any] = {**config.to_dict(), "data": vars(config.data)}
+        objects = {"data_source": source or config.data_source, "algorithm": config.algorithm, "rule": config.rule}
+        if algorithm is not None and config.rule == config.algorithm.default_rule:
+            objects["rule"] = values["server"] = None
     else:
         values = read(config) if isinstance(config, str | Path) else dict(config or {})
-    if model is not None:
-        values["model"] = model
+    for name, section, key, given in (("algorithm", "algorithm", "name", algorithm), ("rule", "server", "rule", rule)):
+        if isinstance(given, str | Mapping):
+            objects[name], values[section] = None, {key: given} if isinstance(given, str) else given
+        elif given is not None:
+            objects[name], values[section] = given, {}
+    values = {section: table for section, table in values.items() if table is not None}
+    if model:
+        values["model"] = _model(values.get("model", {}), model)
     keys: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for keyword, value in keywords.items():
         section, _, key = KEYWORDS[keyword][1].partition(".")
@@ -104,4 +128,13 @@ def resolve(
                 values[section] = value
     for section, given in keys.items():
         values[section] = set_keys(values.get(section, {}), section, given)
-    return from_dict(values, data_source=source, algorithm=algorithm, rule=rule)
+    return from_dict(values, **objects)
+
+
+def _model(table: Any, given: Section) -> dict[str, Any]:
+    """Return the section ``[model]`` with the given keys; those that describe another model are left out."""
+    check_table("model", table)
+    replaced: tuple[str, ...] = ()
+    if "factory" in given:
+        replaced = ("layer", "factory", *(("loss", "label_smoothing", "dtype") if "layer" in table else ()))
+    return {**{key: value for key, value in table.items() if key not in replaced}, **given}

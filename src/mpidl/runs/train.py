@@ -24,7 +24,7 @@ from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
-from mpidl.runs.keywords import Keywords, check, resolve, signature
+from mpidl.runs.keywords import Keywords, Section, check, resolve, signature
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
 from mpidl.storage.checkpoint import Checkpoint
@@ -37,8 +37,8 @@ def train(
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
     config: Config | str | Path | Mapping[str, Mapping[str, Any]] | None = None,
-    algorithm: Algorithm | None = None,
-    rule: Rule | None = None,
+    algorithm: Algorithm | str | Section | None = None,
+    rule: Rule | str | Section | None = None,
     resume: bool = False,
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
@@ -52,20 +52,20 @@ def train(
     ----------
     model : Model or torch.nn.Module, optional
         A `Network`, a PyTorch module, a `mpidl.jax.JaxModel`, or any object with ``parameters`` and
-        ``loss_and_gradient(batch)``. Replaces the section ``[model]`` of `config`.
+        ``loss_and_gradient(batch)``. Replaces the layers or the factory in the section ``[model]`` of `config`.
     data : Dataset or Source, optional
         For example ``mpidl.data.Idx("data/fashion-mnist")``, ``Arrays((x, y), (test_x, test_y))``, or a dataset of
         your own by ``Indexed(train, test)``. Replaces the source that ``[data]`` of `config` names.
     loss : str or callable, optional
-        Loss of a PyTorch module: a name in `torch.nn.functional`, or a function of (outputs, targets). A
-        `mpidl.torch.TorchModel` of the module has more options.
+        ``model.loss``. For a PyTorch module: a name in `torch.nn.functional`, or a function of (outputs, targets).
     config : Config, str, Path or mapping, optional
         A configuration, the path of a TOML file, or a mapping of sections, such as
         ``{"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}``.
-    algorithm : Algorithm, optional
-        Replaces the section ``[algorithm]``; ``Downpour()`` by default.
-    rule : Rule, optional
-        Replaces the section ``[server]``. The default is the algorithm's, ``Adagrad(0.01)`` for most.
+    algorithm : Algorithm, str or mapping, optional
+        Replaces the section ``[algorithm]``; ``Downpour()`` by default. A string is the algorithm's name.
+    rule : Rule, str or mapping, optional
+        Replaces the section ``[server]``. A string is the rule's name, or "default": the algorithm's own, which is
+        ``Adagrad(0.01)`` for most.
     resume : bool
         Continue from the newest checkpoint in the run's directory.
     on_interrupt : {"exit", "return"}
@@ -106,8 +106,7 @@ def train(
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
         _check_objects(data, algorithm, rule)
         source = None if data is None else source_of(data)
-        section = None if model is None else _section(loss)
-        found = resolve(config, section, source, algorithm, rule, keywords)
+        found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
         environment.prepare_mpi(found.topology.transport, found.data.keep == "distributed")
         return found
 
@@ -149,13 +148,18 @@ def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
         ("algorithm", algorithm, Algorithm, "mpidl.Downpour()"),
         ("rule", rule, Rule, "mpidl.Adagrad()"),
     ):
-        if value is not None and not isinstance(value, cls):
-            raise UsageError(f"{key}: expected one such as {example}, found {_found(value)}")
+        if value is not None and not isinstance(value, cls | str | Mapping):
+            raise UsageError(f"{key}: expected one such as {example}, or its name, found {_found(value)}")
 
 
-def _section(loss: Any) -> dict[str, Any]:
-    """Return the section ``[model]`` of a model that a script gives; a loss that isn't a name stays with the script."""
-    return {"factory": PYTHON_MODEL} | ({"loss": loss} if isinstance(loss, str) else {})
+def _section(model: Any, loss: Any) -> dict[str, Any]:
+    """Return the keys of ``[model]`` that a script gives; a loss that isn't a name stays with the script."""
+    section = {"factory": PYTHON_MODEL} if model is not None else {}
+    if isinstance(loss, str):
+        section["loss"] = loss
+    elif loss is not None and model is None:
+        raise UsageError(f"loss: found {_found(loss)}, but no model, expected a name, or a model beside the function")
+    return section
 
 
 def _found(value: Any) -> str:
