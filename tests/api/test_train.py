@@ -60,8 +60,14 @@ OTHERS = {
 @pytest.fixture
 def resolved(monkeypatch):
     """Return a function that returns the configuration with which `mpidl.train` would start a run."""
-    monkeypatch.setattr(module, "start", lambda config, make, resume: config)
-    return mpidl.train
+    found = []
+    monkeypatch.setattr(module, "start", lambda config, make, resume: found.append(config) or {})
+
+    def train(*arguments, **keywords):
+        mpidl.train(*arguments, **keywords)
+        return found.pop()
+
+    return train
 
 
 def test_a_configuration_alone(resolved, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
@@ -13,6 +13,18 @@ from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
 from mpidl.schema import Checked, Count
 from mpidl.topology.roles import Roles, assign, check_number
+
+
+class TopologyKeywords(TypedDict, total=False):
+    """The keys as keywords of `mpidl.train`; those of other sections have the section's name before them."""
+
+    servers: Annotated[int | None, "topology.servers"]
+    partitions: Annotated[int | None, "topology.partitions"]
+    stages: Annotated[int | None, "topology.stages"]
+    topology_schedule: Annotated[str | None, "topology.schedule"]
+    topology_micro_batches: Annotated[int | None, "topology.micro_batches"]
+    transport: Annotated[Literal["auto", "windows", "mixed", "messages"] | None, "topology.transport"]
+    relay: Annotated[bool | None, "topology.relay"]
 
 
 @dataclass(frozen=True)

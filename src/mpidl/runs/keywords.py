@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, from_dict
 from mpidl.config.configuration import read, set_keys
+from mpidl.config.topology import TopologyKeywords
 from mpidl.data import Augmentation, Normalisation, Source
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.groups import Group
@@ -20,7 +21,7 @@ from mpidl.schema import check_table
 Section = Mapping[str, Any]
 
 
-class Keywords(TypedDict, total=False):
+class Keywords(TopologyKeywords, TypedDict, total=False):
     """The section or the key of a configuration that each keyword stands for; None leaves it as it is."""
 
     name: Annotated[str | None, "run.name"]
@@ -52,13 +53,6 @@ class Keywords(TypedDict, total=False):
     groups: Annotated[Sequence[Group | Section] | None, "model.group"]
     initial: Annotated[str | Path | None, "model.initial"]
     rate: Annotated[RateSchedule | Section | None, "rate"]
-    servers: Annotated[int | None, "topology.servers"]
-    partitions: Annotated[int | None, "topology.partitions"]
-    stages: Annotated[int | None, "topology.stages"]
-    topology_schedule: Annotated[str | None, "topology.schedule"]
-    topology_micro_batches: Annotated[int | None, "topology.micro_batches"]
-    transport: Annotated[Literal["auto", "windows", "mixed", "messages"] | None, "topology.transport"]
-    relay: Annotated[bool | None, "topology.relay"]
     checkpoint_every: Annotated[float | None, "checkpoint.every"]
     keep: Annotated[int | None, "checkpoint.keep"]
     device: Annotated[str | DeviceSection | Section | None, "device"]
