@@ -18,7 +18,14 @@ from mpidl.data.batch import seed_of_batch
 SAMPLES, BATCH, STEPS, SEED, RATE, CLASSES = 12, 4, 4, 3, 0.05, 3
 
 #: Shapes of samples by kind; ids are below 7.
-SHAPES = {"vector": (6,), "image": (3, 8, 8), "sequence": (5, 4), "signal": (2, 16), "volume": (1, 4, 4, 4), "ids": (5,)}
+SHAPES = {
+    "vector": (6,),
+    "image": (3, 8, 8),
+    "sequence": (5, 4),
+    "signal": (2, 16),
+    "volume": (1, 4, 4, 4),
+    "ids": (5,),
+}
 IDS = 7
 
 
@@ -569,7 +576,9 @@ class Residual(nn.Module):
 
 
 def convolved(before, after, size, **options):
-    return nn.Sequential(nn.Conv2d(before, after, size, padding=size // 2, bias=False, **options), nn.BatchNorm2d(after))
+    return nn.Sequential(
+        nn.Conv2d(before, after, size, padding=size // 2, bias=False, **options), nn.BatchNorm2d(after)
+    )
 
 
 @zoo("image")
@@ -610,7 +619,13 @@ def dense_block():
 class Excited(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        squeeze = [nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, 2, 1), nn.ReLU(), nn.Conv2d(2, channels, 1), nn.Sigmoid()]
+        squeeze = [
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(2, channels, 1),
+            nn.Sigmoid(),
+        ]
         self.scale = nn.Sequential(*squeeze)
 
     def forward(self, inputs):
@@ -646,7 +661,11 @@ class UNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.down, self.bottom = convolved(3, 4, 3), convolved(4, 6, 3)
-        self.up, self.merge, self.last = nn.ConvTranspose2d(6, 4, 2, stride=2), convolved(8, 4, 3), nn.Conv2d(4, CLASSES, 1)
+        self.up, self.merge, self.last = (
+            nn.ConvTranspose2d(6, 4, 2, stride=2),
+            convolved(8, 4, 3),
+            nn.Conv2d(4, CLASSES, 1),
+        )
 
     def forward(self, inputs):
         skipped = torch.relu(self.down(inputs))
@@ -698,7 +717,9 @@ class Transposed(nn.Module):
 
 @zoo("ids")
 def gated_convolution():
-    return head(3, nn.Embedding(IDS, 4), Transposed(), nn.Conv1d(4, 6, 3), nn.GLU(1), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    return head(
+        3, nn.Embedding(IDS, 4), Transposed(), nn.Conv1d(4, 6, 3), nn.GLU(1), nn.AdaptiveAvgPool1d(1), nn.Flatten()
+    )
 
 
 @zoo("sequence")
@@ -740,7 +761,10 @@ class Attention(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.attention, self.last = nn.MultiheadAttention(4, 2, 0.1, kdim=3, vdim=2, batch_first=True), nn.Linear(4, CLASSES)
+        self.attention, self.last = (
+            nn.MultiheadAttention(4, 2, 0.1, kdim=3, vdim=2, batch_first=True),
+            nn.Linear(4, CLASSES),
+        )
         self.register_buffer("mask", torch.full((5, 5), float("-inf")).triu(1))
 
     def forward(self, inputs):

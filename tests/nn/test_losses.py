@@ -94,7 +94,7 @@ def test_of_several_labels_all_must_be_right():
     rows = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     assert loss.correct(np, outputs, rows) == 2
     assert loss.correct(np, outputs[:, :1], rows[:, :1]) == 3  # one output for two classes
-    names = [LOSSES[name]().accuracy_name(several) for name in LOSSES for several in (False, True)]
+    names = [LOSSES[name]().scoring(several).accuracy for name in LOSSES for several in (False, True)]
     assert names == ["accuracy", "accuracy", "accuracy", "exact match", "accuracy", "accuracy"]
 
 

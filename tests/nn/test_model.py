@@ -52,7 +52,7 @@ def test_what_an_object_lacks_has_defaults():
     assert (model.dtype, model.statistics, isinstance(model, Movable)) == (np.dtype("float32"), (), False)
     assert model.initial(Range(3, 6)).tolist() == [3, 4, 5]
     assert (activation_bytes(model, 7), summaries(model), model.check_data((7,), 10)) == (None, None, None)
-    loss, correct, _ = model.evaluate(BATCH)
+    loss, correct = model.evaluate(BATCH)[:2]
     assert loss == 3 * 3 * np.arange(17).sum()
     assert math.isnan(correct)
 
@@ -62,7 +62,7 @@ def test_what_an_object_has_is_its_own():
     model = adapt(given)
     assert model.layout is given.layout
     assert model.statistics is given.statistics
-    assert model.evaluate(BATCH) == (2.5, 1, None)
+    assert model.evaluate(BATCH)[:3] == (2.5, 1, None)
 
 
 def test_its_parameters_are_the_objects():
@@ -93,11 +93,11 @@ def test_an_object_that_is_no_model_is_one_line(missing, has):
 
 def test_a_split_is_evaluated_in_batches_of_any_model():
     split = ArraySplit(np.zeros((600, 2), np.float32), np.zeros(600, int))
-    assert evaluate_split(adapt(Whole()), split, 0, 600, Figures()).tolist() == [600, 7.5, 3]
-    weight, loss, correct = evaluate_split(adapt(Bare()), split, 10, 20, Figures())
+    assert evaluate_split(adapt(Whole()), split, 0, 600, Figures()).tolist() == [600, 7.5, 600, 3]
+    weight, loss, counted, correct = evaluate_split(adapt(Bare()), split, 10, 20, Figures())
     assert loss == 10 * 10 * np.arange(17).sum()
     assert math.isnan(correct)
-    assert weight == 10
+    assert weight == counted == 10
 
 
 def test_outputs_of_a_users_own_model_are_for_metrics():

@@ -275,16 +275,17 @@ class JaxModel(CompleteModel):
 def figures(loss: Any, outputs: Any, batch: Batch) -> Evaluation:
     """Return the evaluation of a batch with this mean loss and these outputs, None if unknown."""
     known = None if outputs is None else np.asarray(outputs)
-    return Evaluation(float(loss) * batch.total, _correct(outputs, batch.targets, batch.total), known)
+    correct, counted = _correct(outputs, batch.targets, batch.own_weight)
+    return Evaluation(float(loss) * batch.total, correct, known, counted=counted)
 
 
-def _correct(outputs: Any, targets: Any, total: float) -> float:
-    """Return the share of correct predictions, times the batch's weight; NaN where it has no meaning."""
+def _correct(outputs: Any, targets: Any, weight: float | None) -> tuple[float, float | None]:
+    """Return the number of correct predictions and that of all; NaN where correctness has no meaning."""
     if not isinstance(outputs, jax.Array) or not jnp.issubdtype(getattr(targets, "dtype", float), jnp.integer):
-        return float("nan")
+        return float("nan"), None
     if outputs.shape[:-1] != targets.shape or outputs.shape[-1:] == (1,):
-        return float("nan")
-    return correct_classes(np.asarray(outputs), np.asarray(targets), -1, total)
+        return float("nan"), None
+    return correct_classes(np.asarray(outputs), np.asarray(targets), -1, weight)
 
 
 def _found(value: Any) -> str:

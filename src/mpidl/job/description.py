@@ -7,6 +7,7 @@ from typing import Any
 
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
+from mpidl.metrics.scoring import Scoring
 from mpidl.nn.model import CompleteModel
 
 
@@ -51,6 +52,6 @@ def _splits(dataset: Dataset) -> dict[str, Split]:
     return dict([("training", train[1]), *others])
 
 
-def accuracy_name(model: CompleteModel, dataset: Dataset) -> str:
-    """Return the name of a model's share of correct samples."""
-    return model.accuracy_name(several_labels=dataset.classes is None)
+def scoring(model: CompleteModel, dataset: Dataset) -> Scoring:
+    """Return how a model's loss reads outputs and the targets of a dataset."""
+    return model.scoring(several_labels=dataset.classes is None)

@@ -10,6 +10,7 @@ from mpidl.functions import find
 from mpidl.metrics import METRICS, Metric
 from mpidl.metrics.figures import Target, parse
 from mpidl.metrics.metric import OwnMetric
+from mpidl.metrics.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,15 @@ class Goal:
         return value < than if self.lower else value > than
 
 
-def metrics(run: RunSection) -> list[Metric]:
-    """Return the metrics of a run beside loss and accuracy.
+def metrics(run: RunSection, scoring: Scoring) -> list[Metric]:
+    """Return the metrics of a run beside loss and accuracy; its loss reads outputs and targets as `scoring` says.
 
     Raise UsageError if a function of the user's own can't be found.
     """
     found: list[Metric] = []
     for place, name in enumerate(run.metrics):
         if name in METRICS:
-            found.append(METRICS[name]())
+            found.append(METRICS[name](scoring))
         elif ":" in name:
             own = find(f"run.metrics[{place}]", name, "(outputs, targets)")
             found.append(OwnMetric(name, name.partition(":")[2], own))

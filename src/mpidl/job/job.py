@@ -18,7 +18,7 @@ from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.checks import check_model, check_order, check_parts, check_states
-from mpidl.job.description import of_data
+from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
 from mpidl.job.notes import notes_on
@@ -95,8 +95,9 @@ class Job:
         path, first_values = config.model.initial, original.initial
         if checkpoint is None and path is not None:
             first_values = Initial(user_path(path), original).read
+        measured = metrics(run, scoring(original, prepared))
         job = cls(
-            config, given, of_data(given), prepared, original, metrics(run), goal, first_values, checkpoint,
+            config, given, of_data(given), prepared, original, measured, goal, first_values, checkpoint,
             notes_on(config, prepared.train), continues=checkpoint is not None, shared=shared,
         )  # fmt: skip
         if checkpoint is not None:

@@ -21,7 +21,7 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
-from mpidl.nn.model import BATCH
+from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
@@ -135,12 +135,12 @@ def count_outputs(job: Job, local: LocalModel) -> int:
     if not job.metrics:
         return 0
     batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
-    loss, correct, outputs = local.model.evaluate(batch)
+    found = Evaluation(*local.model.evaluate(batch))
     if local.group is not None and local.group.rank:
         return 0
-    count = Figures(job.metrics).outputs(outputs, batch.targets)
+    count = Figures(job.metrics).outputs(found.outputs, batch.targets)
     try:
-        Figures(job.metrics, count).sums(batch.total, loss, correct, outputs, batch.targets)
+        Figures(job.metrics, count).sums(found.sums(batch), found.outputs, batch.targets)
     except MpidlError as error:
         raise UsageError(str(error)) from error.__cause__
     return count

@@ -80,8 +80,9 @@ class Top5Accuracy(Mean):
 class F1(RowMetric):
     """F1 score of each class, the harmonic mean of precision and recall, averaged over the classes (macro).
 
-    Classes in neither targets nor predictions are left out. With class ids, the highest output is the prediction; with
-    rows of targets, each output above 0 predicts its own label. With one output, it is the score of that label.
+    Classes in neither targets nor predictions are left out. With class ids or a softmax, the highest output is the
+    prediction; with rows of targets, each output above 0, or a probability above 0.5, predicts its own label. With one
+    output, it is the score of that label.
     """
 
     name = "f1"
@@ -90,9 +91,10 @@ class F1(RowMetric):
         return 2 * outputs
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
-        classes = outputs.shape[1]
+        classes, targets = outputs.shape[1], self._labels(targets)
         actual = one_hot(targets, classes) > LABELLED
-        predicted = one_hot(outputs.argmax(axis=1), classes) > 0 if are_labels(targets) else outputs > 0
+        labels = are_labels(targets)
+        predicted = one_hot(outputs.argmax(axis=1), classes) > 0 if labels else outputs > self._scoring.threshold
         both = (actual & predicted).sum(axis=0)
         return np.concatenate([both, actual.sum(axis=0) + predicted.sum(axis=0)]).astype(np.float64)
 
@@ -111,12 +113,12 @@ MOST = 100
 class Auc(RowMetric):
     """Area under the receiver operating characteristic of each class against all others, averaged over the classes.
 
-    It is the probability that a sample of the class has a higher score than one of the others (Hanley and McNeil
-    1982, The meaning and use of the area under a receiver operating characteristic curve). With class ids, the outputs
-    are taken as logits, and a score is the log-odds of the class; with rows of targets or one output, it is the output
-    itself. Scores s are counted in 512 bins of equal width in s / (1 + abs(s)), and are equal within a bin: the error
-    is at most half the share of pairs, a sample of the class and another one, in the same bin. Classes that no sample
-    has, or all have, are left out.
+    It is the probability that a sample of the class has a higher score than one of the others (Hanley and McNeil 1982,
+    The meaning and use of the area under a receiver operating characteristic curve). With class ids or a softmax, the
+    outputs are taken as logits, and a score is the log-odds of the class; with rows of targets or one output, it is the
+    output itself. Scores s are counted in 512 bins of equal width in s / (1 + abs(s)), and are equal within a bin: the
+    error is at most half the share of pairs, a sample of the class and another one, in the same bin. Classes that no
+    sample has, or all have, are left out.
     """
 
     name = "auc"
@@ -127,7 +129,7 @@ class Auc(RowMetric):
         return 2 * BINS * outputs
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
-        classes = outputs.shape[1]
+        classes, targets = outputs.shape[1], self._labels(targets)
         actual = one_hot(targets, classes) > LABELLED
         places = bins(_log_odds(outputs) if are_labels(targets) else outputs)
         places += BINS * (np.arange(classes) + classes * actual)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.metrics import METRICS
-from mpidl.metrics.metric import Metric, on_host, ratio, rows
+from mpidl.metrics.metric import Metric, on_host, ratio
 
 #: The splits that are evaluated; with a validation split, the test split is evaluated only after training.
 SPLITS = ("validation", "test")
@@ -94,10 +94,15 @@ def named(figures: Figures, sums: Mapping[str, NDArray[np.float64]]) -> dict[str
     return {f"{split}_{name}": value for split, of in sums.items() for name, value in figures.values(of).items()}
 
 
+#: Sums of loss and accuracy.
+OWN = 4
+
+
 class Figures:
     """The figures of an evaluation, and the sums they are computed from.
 
-    The sums over a part of the data are a vector: weight, loss, correct predictions, and those of each metric.
+    The sums over a part of the data are a vector: the divisor of the loss and the loss, the number of predictions and
+    that of correct ones, and those of each metric.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ class Figures:
     def __init__(self, metrics: Sequence[Metric] = (), outputs: int = 0) -> None:
         self.metrics = tuple(metrics)
         self.names = ("loss", "accuracy", *(metric.name for metric in metrics))
-        self._places = np.cumsum([3, *(metric.size(outputs) for metric in metrics)]).tolist()
+        self._places = np.cumsum([OWN, *(metric.size(outputs) for metric in metrics)]).tolist()
         self.size: int = self._places[-1]
 
     def outputs(self, outputs: Any, targets: Any) -> int:
@@ -134,35 +139,36 @@ class Figures:
             raise UsageError(
                 f"run.metrics: {names}: evaluate(batch) of the model returns no outputs, expected a third value"
             )
-        table, _ = rows(on_host(outputs), on_host(targets))
-        return int(table.shape[1])
+        outputs, targets = on_host(outputs), on_host(targets)
+        return max(metric.outputs(outputs, targets) for metric in self.metrics)
 
-    def sums(self, weight: float, loss: float, correct: float, outputs: Any, targets: Any) -> NDArray[np.float64]:
+    def sums(
+        self, own: Sequence[float], outputs: Any, targets: Any, weight: float | None = None
+    ) -> NDArray[np.float64]:
         """Return the sums of a batch.
 
         Parameters
         ----------
-        weight : float
-            Weight of the batch.
-        loss, correct : float
-            Sums over the batch; `correct` is NaN where correctness has no meaning.
+        own : sequence of float
+            The sums of loss and accuracy; the number of correct predictions is NaN where it has no meaning.
         outputs, targets : array
-            In any of the forms of `mpidl.metrics.metric.rows`; ignored without metrics.
+            In any of the forms of `mpidl.metrics.scoring.Scoring.rows`; ignored without metrics.
+        weight : float, optional
+            A weight of the batch's own.
 
         Returns
         -------
         array (size,) of float64
         """
-        own = np.array([weight, loss, correct])
         if not self.metrics:
-            return own
+            return np.array(own, np.float64)
         outputs, targets = on_host(outputs), on_host(targets)
         return np.concatenate([own, *(metric.sums(outputs, targets, weight) for metric in self.metrics)])
 
     def values(self, sums: NDArray[np.float64]) -> dict[str, float]:
         """Return the figures by their names, given the sums over all samples; NaN where one has no meaning."""
-        weight, loss, correct = sums[:3]
+        weight, loss, counted, correct = sums[:OWN]
         parts = (sums[start:stop] for start, stop in pairwise(self._places))
-        found = [ratio(loss, weight), ratio(correct, weight)]
+        found = [ratio(loss, weight), ratio(correct, counted)]
         found += [metric.value(part) for metric, part in zip(self.metrics, parts, strict=True)]
         return dict(zip(self.names, found, strict=True))

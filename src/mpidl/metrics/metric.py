@@ -1,4 +1,4 @@
-"""The interface of metrics, and their inputs: rows of outputs and targets, one per prediction."""
+"""The interface of metrics, and their inputs: arrays on the host, one-hot rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.errors import MpidlError, UsageError, raised
+from mpidl.errors import MpidlError, raised
+from mpidl.metrics.scoring import PLAIN, Scoring
 
 
 def on_host(values: Any) -> NDArray[Any]:
@@ -19,64 +20,6 @@ def on_host(values: Any) -> NDArray[Any]:
         # NumPy knows no bfloat16.
         return np.asarray(tensor.float() if tensor.element_size() < 4 and tensor.is_floating_point() else tensor)
     return values.get() if hasattr(values, "get") and hasattr(values, "ndim") else np.asarray(values)
-
-
-def rows(outputs: NDArray[Any], targets: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return outputs and targets as rows.
-
-    Parameters
-    ----------
-    outputs : array
-        (n, ..., outputs), or (n, outputs, ...) as PyTorch's losses of class ids take it; (n,) for one output.
-    targets : array
-        Class ids, integers of the outputs' shape without its axis of outputs, where samples with ids below 0 are left
-        out; or numbers of the outputs' shape.
-
-    Returns
-    -------
-    outputs : array (m, outputs) of float64
-    targets : array (m,) of int64, class ids, or (m, outputs) of float64
-        With one output, class ids are treated as numbers.
-
-    Raises
-    ------
-    UsageError
-        The shapes don't fit together, or a class id is not below the number of outputs.
-    """
-    if outputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf":
-        raise UsageError(f"run.metrics: outputs are {outputs.dtype}, targets {targets.dtype}, expected numbers")
-    alone = outputs.ndim == 1 or outputs.shape[-1] == 1
-    if alone and _without_last(outputs.shape) == _without_last(targets.shape):
-        return outputs.reshape(-1, 1).astype(np.float64), targets.reshape(-1, 1).astype(np.float64)
-    if outputs.shape == targets.shape:
-        return _table(outputs), _table(targets)
-    if targets.dtype.kind in "iu":
-        if targets.shape == outputs.shape[:-1]:
-            return _known(_table(outputs), targets.reshape(-1))
-        if outputs.ndim > 1 and targets.shape == outputs.shape[:1] + outputs.shape[2:]:
-            return _known(_table(np.moveaxis(outputs, 1, -1)), targets.reshape(-1))
-    raise UsageError(
-        f"run.metrics: targets {targets.shape} of {targets.dtype}, expected class ids or floats for outputs "
-        f"{outputs.shape}"
-    )
-
-
-def _without_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without a last axis of size 1."""
-    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
-
-
-def _table(values: NDArray[Any]) -> NDArray[np.float64]:
-    return values.reshape(-1, values.shape[-1]).astype(np.float64)
-
-
-def _known(outputs: NDArray[np.float64], labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    known = labels >= 0
-    if not known.all():
-        outputs, labels = outputs[known], labels[known]
-    if labels.size and labels.max() >= outputs.shape[1]:
-        raise UsageError(f"run.metrics: class id {labels.max()}, expected less than the {outputs.shape[1]} outputs")
-    return outputs, labels.astype(np.int64)
 
 
 def are_labels(targets: NDArray[Any]) -> bool:
@@ -118,15 +61,15 @@ class Metric(ABC):
         """
 
     @abstractmethod
-    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float) -> Vector:
+    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float | None = None) -> Vector:
         """Return the sums of a batch; those of several batches are added up.
 
         Parameters
         ----------
         outputs, targets : array
-            In any of the forms of `mpidl.metrics.metric.rows`.
-        weight : float
-            Weight of the batch, by default its number of samples.
+            In any of the forms of `mpidl.metrics.scoring.Scoring.rows`.
+        weight : float, optional
+            Weight of the batch, shared by its predictions; by default each of them has weight 1.
 
         Returns
         -------
@@ -137,15 +80,31 @@ class Metric(ABC):
     def value(self, sums: Vector) -> float:
         """Return the figure; NaN if it is undefined."""
 
+    def outputs(self, outputs: NDArray[Any], targets: NDArray[Any]) -> int:
+        """Return the number of a model's outputs if the size depends on it; UsageError if they can't be read."""
+        return 0
+
 
 class RowMetric(Metric):
-    """A metric that sums over rows, one per prediction, which share the batch's weight equally."""
+    """A metric that sums over rows, one per prediction, read as the loss reads them."""
 
-    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float) -> Vector:
-        table, targets = rows(outputs, targets)
+    def __init__(self, scoring: Scoring = PLAIN) -> None:
+        self._scoring = scoring
+
+    def outputs(self, outputs: NDArray[Any], targets: NDArray[Any]) -> int:
+        return int(self._scoring.rows(outputs, targets)[0].shape[1])
+
+    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float | None = None) -> Vector:
+        table, targets = self._scoring.rows(outputs, targets)
         if not len(table):
             return np.zeros(self.size(table.shape[1]))
-        return self._sums(table, targets) * (weight / len(table))
+        sums = self._sums(table, targets)
+        return sums if weight is None else sums * (weight / len(table))
+
+    def _labels(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return rows of targets as class ids where each prediction is of one class, else as they are."""
+        rows = not are_labels(targets) and targets.shape[1] > 1
+        return targets.argmax(axis=1) if rows and self._scoring.exclusive else targets
 
     @abstractmethod
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
@@ -186,7 +145,7 @@ class OwnMetric(Metric):
     def size(self, outputs: int) -> int:
         return 2
 
-    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float) -> Vector:
+    def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float | None = None) -> Vector:
         """Return what the function returns for a batch; `weight` is ignored.
 
         Raises

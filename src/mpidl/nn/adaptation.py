@@ -146,7 +146,7 @@ class _AdaptedModel(CompleteModel):
     def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
         with model_errors(f"{self._name}.{name}"):
             result = method(batch)
-        lengths = (2,) if name == "loss_and_gradient" else (2, 3)
+        lengths = (2,) if name == "loss_and_gradient" else (2, 3, len(Evaluation._fields))
         if not isinstance(result, tuple | list) or len(result) not in lengths:
             pair = "(loss, gradient)" if name == "loss_and_gradient" else "(sum of the losses, correct predictions)"
             raise ModelError(f"{self._name}.{name} returned {_kind(result)}, expected {pair}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import Any, ClassVar
 
+from mpidl.metrics.scoring import PLAIN, Scoring
 from mpidl.nn.activations import sigmoid
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
@@ -43,9 +44,9 @@ class Loss(ABC):
 
     name: ClassVar[str]
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        """Return the name of the share of correct samples; `several_labels` if targets are rows of floats."""
-        return "accuracy"
+    def scoring(self, several_labels: bool) -> Scoring:
+        """Return how the loss reads outputs and targets; `several_labels` if targets are rows of floats."""
+        return PLAIN
 
     @abstractmethod
     def loss_and_gradient(
@@ -97,6 +98,9 @@ class SoftmaxCrossEntropy(Checked, Loss):
 
     smoothing: Fraction = 0.0
 
+    def scoring(self, several_labels: bool) -> Scoring:
+        return Scoring(exclusive=True)
+
     def loss_and_gradient(
         self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None
     ) -> float:
@@ -146,8 +150,8 @@ class OneVsAllLogistic(Loss):
         xp.multiply(gradient, 1 / samples, out=gradient)
         return total / samples
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        return "exact match" if several_labels else super().accuracy_name(several_labels)
+    def scoring(self, several_labels: bool) -> Scoring:
+        return Scoring("exact match") if several_labels else super().scoring(several_labels)
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
         """Return the number of correct samples; with rows of targets, of which several may be 1, all must be right."""

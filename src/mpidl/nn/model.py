@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.metrics.figures import Figures
+from mpidl.metrics.scoring import PLAIN, Scoring
 from mpidl.parameters.layout import Layout, moves
 from mpidl.parameters.ranges import Range
 
@@ -91,16 +92,25 @@ class Evaluation(NamedTuple):
     Attributes
     ----------
     loss : float
-        Mean loss times the weight of the batch, by default its number of samples.
+        Mean loss times `weight`.
     correct : int or float
         Number of correct predictions; NaN where it has no meaning.
     outputs : array (n, ...), or None
         The outputs for the samples, in the model's array package, valid until the next call; None if unknown.
+    weight, counted : float, optional
+        What the loss is the mean over, and the number of predictions; by default both are the batch's weight.
     """
 
     loss: float
     correct: int | float
     outputs: Any | None = None
+    weight: float | None = None
+    counted: float | None = None
+
+    def sums(self, batch: Batch) -> tuple[float, float, float, float]:
+        """Return the sums of loss and accuracy for `Figures.sums`."""
+        weight = batch.total if self.weight is None else self.weight
+        return weight, self.loss, batch.total if self.counted is None else self.counted, self.correct
 
 
 class PlacedModel(Model, Protocol):
@@ -214,9 +224,9 @@ class CompleteModel:
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
         """Raise UsageError if inputs or the number of classes don't fit; None, if unknown, fits any."""
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        """Return the name of the share of correct samples; `several_labels` if targets are rows of floats."""
-        return "accuracy"
+    def scoring(self, several_labels: bool) -> Scoring:
+        """Return how the loss reads outputs and targets; `several_labels` if targets are rows of floats."""
+        return PLAIN
 
 
 #: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.
@@ -227,21 +237,24 @@ def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int, figu
     """Evaluate a model's present parameters on the samples [start, stop) of a split: the sums of its `Figures`."""
     sums = np.zeros(figures.size)
     for batch in split.in_turn([np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]):
-        loss, correct, outputs = Evaluation(*model.evaluate(batch))
-        sums += figures.sums(batch.total, loss, correct, outputs, batch.targets)
+        found = Evaluation(*model.evaluate(batch))
+        sums += figures.sums(found.sums(batch), found.outputs, batch.targets, batch.own_weight)
     return sums
 
 
-def correct_classes(outputs: Any, targets: Any, axis: int, total: float) -> float:
-    """Return the share of the targets, class ids, at the largest output, times the batch's weight `total`.
+def correct_classes(
+    outputs: Any, targets: Any, axis: int, weight: float | None, scoring: Scoring = PLAIN
+) -> tuple[float, float]:
+    """Return how many of the targets, class ids, are at the largest output, and how many count.
 
-    Ids below 0 don't count. The outputs, arrays or tensors, have the targets' axes and `axis` for the classes.
+    The outputs, arrays or tensors, have the targets' axes and `axis` for the classes. If the batch has a weight of its
+    own, both are scaled to it.
     """
-    counted = targets >= 0
+    counted = scoring.counted(targets)
     right = (outputs.argmax(axis) == targets) & counted
-    return share_of_total(float(right.sum()), float(counted.sum()), total)
+    return scaled(float(right.sum()), float(counted.sum()), weight)
 
 
-def share_of_total(right: float, count: float, total: float) -> float:
-    """Return the share `right` of `count` times the batch's weight."""
-    return right if count == total else right / max(count, 1) * total
+def scaled(right: float, count: float, weight: float | None) -> tuple[float, float]:
+    """Return the numbers of correct predictions and of all, scaled to a weight of the batch's own."""
+    return (right, count) if weight is None or not count else (right / count * weight, weight)

@@ -11,6 +11,7 @@ import numpy as np
 from mpidl import schema
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
+from mpidl.metrics.scoring import Scoring
 from mpidl.nn import kernels
 from mpidl.nn.capabilities import GradientObserver, LayerSummary
 from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
@@ -244,8 +245,8 @@ class Network(CompleteModel):
         if classes is not None and outputs != classes:
             raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        return self.loss.accuracy_name(several_labels)
+    def scoring(self, several_labels: bool) -> Scoring:
+        return self.loss.scoring(several_labels)
 
     def summaries(self) -> list[LayerSummary]:
         inputs = [self.graph.input_shapes(index) for index in range(len(self.layers))]

@@ -201,9 +201,6 @@ class CutNetwork(CompleteModel):
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
         self._network.check_data(input_shape, classes)
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        return self._network.accuracy_name(several_labels)
-
     def activation_bytes(self, samples: int) -> int:
         """Return the bytes of a gradient on the rank besides its vectors and packed messages."""
         pipeline = self._pipeline

@@ -188,9 +188,6 @@ class Section(CompleteModel):
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
         return self._whole.initial(whole, self.layout if layout is None else layout)
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        return self._whole.accuracy_name(several_labels)
-
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters."""
         group = self._bound()
@@ -207,15 +204,15 @@ class Section(CompleteModel):
         """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
         outputs = self._through(batch)
         if self._last:
-            loss, correct, _ = self._stage.judge(batch, outputs)
+            found = self._stage.judge(batch, outputs)
             if self._first:
-                return Evaluation(loss, correct, self._stage.host(outputs))
-            self._ends["figures to"].send(np.array([[loss, correct]]))
+                return found._replace(outputs=self._stage.host(outputs))
+            self._ends["figures to"].send(np.array([found.sums(batch)]))
         answer = self._answer(batch, outputs)
         if not self._first:
             return Evaluation(0.0, 0)
-        loss, correct = self._ends["figures from"].receive(1)[0].tolist()
-        return Evaluation(loss, int(correct) if correct.is_integer() else correct, answer)
+        weight, loss, counted, correct = self._ends["figures from"].receive(1)[0].tolist()
+        return Evaluation(loss, int(correct) if correct.is_integer() else correct, answer, weight, counted)
 
     def outputs(self, batch: Batch) -> Any:
         """Return the outputs for the samples of a batch on rank 0, and None on other ranks."""

@@ -11,7 +11,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
-from mpidl.job.description import accuracy_name
+from mpidl.job.description import scoring
 from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
@@ -64,7 +64,7 @@ class Reporter:
                 title,
                 total / self._samples_per_epoch,
                 self._samples_per_epoch,
-                accuracy_name(job.original, job.dataset),
+                scoring(job.original, job.dataset).accuracy,
                 next(iter(job.evaluated), "test"),
             )
         )
@@ -279,7 +279,7 @@ class Reporter:
             "stopped": stopped,
             **_best(best),
             **self._losses,
-            "accuracy_name": accuracy_name(self._job.original, self._job.dataset),
+            "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
             "failures": 0,
             "recoveries": 0,

@@ -13,7 +13,7 @@ from mpidl.data import Dataset, Source, opened
 from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.checkpoints import restore
-from mpidl.job.description import accuracy_name
+from mpidl.job.description import scoring
 from mpidl.job.job import Job
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
@@ -103,7 +103,7 @@ def evaluate(
         "epoch": position.epoch,
         "samples": position.samples,
         **known(named(figures, sums)),
-        "accuracy_name": accuracy_name(job.original, job.dataset),
+        "accuracy_name": scoring(job.original, job.dataset).accuracy,
     }
 
 

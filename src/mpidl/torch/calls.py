@@ -125,6 +125,13 @@ class Calls:
             raise ModelError(f"{self._name}: the loss is {found}, expected a tensor with one element, the batch's mean")
         return loss
 
+    def share(self, part: Any, targets: Any, samples: float) -> float:
+        """Return the share of a part of the targets in the loss of all; `samples` is that of its samples."""
+        if losses.is_sum(self._loss):
+            return 1.0
+        whole = losses.weight(self._loss, targets, 1.0)
+        return losses.weight(self._loss, part, samples) / whole if whole else samples
+
     def set_mode(self, training: bool) -> None:
         """Put the module into training or evaluation mode."""
         if self._training is not training:

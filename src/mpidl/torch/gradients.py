@@ -139,8 +139,9 @@ class Gradients:
             loss = self._backward(inputs, targets)
         else:
             found, samples = pieces((inputs, targets), self._micro_batches)
-            weighed = zip(found, batch.shares(found, samples), strict=True)
-            loss = sum(self._backward(of_inputs, of_targets, share) for (of_inputs, of_targets), share in weighed)
+            loss = 0.0
+            for (of_inputs, of_targets), share in zip(found, batch.shares(found, samples), strict=True):
+                loss += self._backward(of_inputs, of_targets, self._calls.share(of_targets, targets, share))
         self.fill()
         self._vector.store_statistics()
         return loss
@@ -154,6 +155,8 @@ class Gradients:
         return float(loss.item())
 
     def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
+        if not share:
+            return 0.0
         loss = self._loss(inputs, targets)
         if share != 1.0:
             loss = loss * share

@@ -1,8 +1,10 @@
-"""Losses of PyTorch by name, and the number of correct predictions."""
+"""Losses of PyTorch by name, what a loss counts in a batch, and the number of correct predictions."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from mpidl.errors import UsageError, nearest, quoted
-from mpidl.nn.model import correct_classes, share_of_total
+from mpidl.metrics.scoring import Scoring, class_axis
+from mpidl.nn.model import Evaluation, correct_classes, scaled
 
 #: Losses of `torch.nn.functional`, by name.
 NAMES = [
@@ -23,17 +26,40 @@ ELEMENTWISE = (
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
 )
-#: Losses with the classes along the second axis.
+#: Losses of one class per target, with the classes along the second axis; means over targets, weighed by class.
 CLASSES = (functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
-#: Losses of several labels.
-LABELS = (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss)
+#: Losses of several labels, by logits and by probabilities.
+LOGITS = (
+    *(functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss),
+    *(functional.multilabel_soft_margin_loss, functional.soft_margin_loss, nn.SoftMarginLoss),
+)
+PROBABILITIES = (functional.binary_cross_entropy, nn.BCELoss)
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
 
 def is_one_of(losses: Sequence[Any], loss: Loss) -> bool:
-    """Return whether a loss is one of these functions and classes, or an instance of such a class."""
-    return loss in losses or type(loss) in losses
+    """Return whether a loss is one of these functions, or of one of these classes, with or without given arguments."""
+    own = _bare(loss)
+    return own in losses or isinstance(own, tuple(each for each in losses if isinstance(each, type)))
+
+
+def _bare(loss: Any) -> Any:
+    """Return a loss without the arguments that `functools.partial` gives."""
+    return _bare(loss.func) if isinstance(loss, partial) else loss
+
+
+def _argument(loss: Any, name: str) -> Any:
+    """Return an argument, such as ``ignore_index``, that a loss has been given or has by default; None without it."""
+    if isinstance(loss, partial):
+        return loss.keywords[name] if name in loss.keywords else _argument(loss.func, name)
+    if hasattr(loss, name):
+        return getattr(loss, name)
+    try:
+        parameter = inspect.signature(loss).parameters.get(name)
+    except (TypeError, ValueError):  # such as functions of C++
+        return None
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 def by_name(name: str) -> Loss:
@@ -45,31 +71,59 @@ def by_name(name: str) -> Loss:
     return loss
 
 
-def accuracy_name(loss: Loss) -> str:
-    """Return the name of the share of correct samples."""
-    return "exact match" if is_one_of(LABELS, loss) else "accuracy"
+def scoring(loss: Loss) -> Scoring:
+    """Return how a loss reads outputs and targets, also of one's own if it has an ``ignore_index``."""
+    if is_one_of(LOGITS, loss) or is_one_of(PROBABILITIES, loss):
+        return Scoring("exact match", threshold=0.5 if is_one_of(PROBABILITIES, loss) else 0.0)
+    ignored, classes = _argument(loss, "ignore_index"), is_one_of(CLASSES, loss)
+    left_out = [ignored] if isinstance(ignored, int) else []
+    if classes and (weight := _argument(loss, "weight")) is not None:
+        left_out += (weight == 0).nonzero().flatten().tolist()
+    return Scoring(exclusive=classes, axis=1 if classes else None, ignored=tuple(left_out))
 
 
-def correct(loss: Loss, outputs: Any, targets: Any, total: float) -> float:
-    """Return the share of correct predictions, times the batch's weight; NaN where it has no meaning.
+def is_sum(loss: Loss) -> bool:
+    """Return whether a loss is the sum over the batch rather than the mean."""
+    return bool(_argument(loss, "reduction") == "sum")
 
-    With class ids, the prediction is the largest output; ids below 0 don't count. With binary cross-entropy, a sample
-    is correct if all its labels are.
+
+def weight(loss: Loss, targets: Any, samples: float) -> float:
+    """Return the weight of targets in the mean over them and others: the number of samples unless the loss weighs them.
+
+    Cross-entropy leaves ids out and weighs the others by class.
     """
+    own = _bare(loss)
+    known = own in CLASSES or getattr(type(own), "forward", None) in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
+    if not known or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return samples
+    counted = targets[targets != _argument(loss, "ignore_index")]
+    of_classes = _argument(loss, "weight")
+    return float(len(counted) if of_classes is None else of_classes[counted].sum())
+
+
+def evaluation(loss: Loss, value: float, outputs: Any, targets: Any, total: float, own: float | None) -> Evaluation:
+    """Return the evaluation of a batch with this value of the loss, of weight `total`, perhaps its `own`."""
+    divisor = total if own is not None else weight(loss, targets, total)
+    # The mean over no targets is NaN, and counts nothing.
+    summed = value if is_sum(loss) else value * divisor if divisor else 0.0
+    right, counted = _correct(scoring(loss), outputs, targets, own)
+    return Evaluation(summed, right, outputs, divisor, counted)
+
+
+def _correct(scoring: Scoring, outputs: Any, targets: Any, weight: float | None) -> tuple[float, float | None]:
+    """Return the numbers of correct predictions and of all; NaN where correctness has no meaning.
+
+    The prediction of one class is that of the largest output; one of several labels is correct if all of them are.
+    """
+    unknown = float("nan"), None
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
-        return float("nan")
-    if is_one_of(LABELS, loss) and outputs.shape == targets.shape:
-        right = ((outputs > 0) == (targets > 0.5)).flatten(1).all(1)
-        return share_of_total(right.sum().item(), len(right), total)
-    axis = _class_axis(loss, outputs, targets)
-    if axis is None or targets.is_floating_point():
-        return float("nan")
-    return correct_classes(outputs, targets, axis, total)
-
-
-def _class_axis(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
-    if outputs.dim() != targets.dim() + 1:
-        return None
-    if outputs.shape[:-1] == targets.shape and not is_one_of(CLASSES, loss):
-        return -1
-    return 1 if outputs.shape[:1] + outputs.shape[2:] == targets.shape else None
+        return unknown
+    if scoring.accuracy == "exact match" and outputs.shape == targets.shape:
+        right = ((outputs > scoring.threshold) == (targets > 0.5)).reshape(len(outputs), -1).all(1)
+        return scaled(float(right.sum()), len(right), weight)
+    if scoring.exclusive and outputs.shape == targets.shape and outputs.dim() > 1:
+        targets = targets.argmax(1)
+    axis = class_axis(scoring.axis, outputs.shape, targets.shape)
+    if axis is None or targets.is_floating_point() or not outputs.dim():
+        return unknown
+    return correct_classes(outputs, targets, axis, weight, scoring)

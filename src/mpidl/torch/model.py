@@ -11,6 +11,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
+from mpidl.metrics.scoring import Scoring
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
@@ -40,7 +41,8 @@ class TorchModel(CompleteModel):
         buffers, such as running means, are statistics; each replica keeps its other buffers.
     loss : str or callable
         A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
-        the batch as a tensor with one element.
+        the batch as a tensor with one element. What losses of PyTorch leave out (``ignore_index``, a class of weight
+        0), accuracy and metrics leave out, too; a loss of one's own may have an ``ignore_index``.
     seed : int
         Seed of the module's random numbers (dropout), together with a batch's number in the run.
     autocast : {"bfloat16"}, optional
@@ -182,16 +184,16 @@ class TorchModel(CompleteModel):
 
     def _evaluate(self, batch: Batch) -> Evaluation:
         outputs = self._forward(batch.inputs)
-        return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch.total)
+        return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch)
 
     def _forward(self, inputs: Any) -> Any:
         with self._calls.precision():
             return self._calls.outputs(self._tensors.of(inputs, "inputs"))
 
-    def _figures(self, outputs: Any, targets: Any, total: float) -> Evaluation:
+    def _figures(self, outputs: Any, targets: Any, batch: Batch) -> Evaluation:
         with self._calls.precision():
             loss = self._calls.loss(outputs, targets).item()
-        return Evaluation(loss * total, losses.correct(self.loss, outputs, targets, total), outputs)
+        return losses.evaluation(self.loss, loss, outputs, targets, batch.total, batch.own_weight)
 
     def rehearse(self, batch: Batch) -> None:
         buffers = self.buffers()
@@ -200,8 +202,8 @@ class TorchModel(CompleteModel):
             self.evaluate(batch)
         self.load_buffers(buffers)
 
-    def accuracy_name(self, several_labels: bool) -> str:
-        return losses.accuracy_name(self.loss)
+    def scoring(self, several_labels: bool) -> Scoring:
+        return losses.scoring(self.loss)
 
     # State outside the vector.
 

@@ -80,6 +80,7 @@ class TorchStage(TorchModel):
         self._kept: dict[int, _Activations] = {}
 
     def begin(self, batch: Batch) -> None:
+        self._targets = self._tensors.of(batch.targets, "all targets") if self._last else None
         self._gradients.begin(batch.number)
 
     def compute(self, inputs: Any, own: MicroBatch) -> np.ndarray | None:
@@ -112,7 +113,10 @@ class TorchStage(TorchModel):
     def weighted_loss(self, targets: Any, own: MicroBatch) -> float:
         kept = self._kept[own.slot]
         with model_errors(self._name), self._calls.precision():
-            loss = self._calls.loss(kept.outputs[-1], self._tensors.of(targets, "targets")) * own.share
+            part = self._tensors.of(targets, "targets")
+            share = self._calls.share(part, self._targets, own.share)
+            # The mean over no targets is NaN.
+            loss = self._calls.loss(kept.outputs[-1], part) * share if share else kept.outputs[-1].sum() * 0
         kept.outputs[-1] = loss
         return float(loss.item())
 
@@ -170,7 +174,7 @@ class TorchStage(TorchModel):
 
     def judge(self, batch: Batch, outputs: torch.Tensor) -> Evaluation:
         with torch.no_grad():
-            return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch.total)
+            return self._figures(outputs, self._tensors.of(batch.targets, "targets"), batch)
 
 
 stage = TorchStage

@@ -126,7 +126,7 @@ class Capacity:
     within_nodes: bool = True
     evaluations: int = 1
     figures: int = 2
-    sums: int = 3
+    sums: int = 4
     units: int = 0
     shared_vectors: int = 0
     chunk_bytes: int = CHUNK_BYTES
