@@ -21,7 +21,10 @@ def test_figures_of_parts_added_up():
     figures = Figures([METRICS["f1"](), OwnMetric("jobs:squares", "squares", squares), MeanSquaredError()], 2)
     assert figures.names == ("loss", "accuracy", "f1", "squares", "mean_squared_error")
     outputs, targets = np.array([[0.5, 1.0], [2, 0], [0, 1]]), np.array([[0.0, 1.0], [1, 0], [1, 1]])
-    parts = [figures.sums((2, 3.0, 2, 1), outputs[:2], targets[:2]), figures.sums((1, 1.5, 1, 1), outputs[2:], targets[2:])]
+    parts = [
+        figures.sums((2, 3.0, 2, 1), outputs[:2], targets[:2]),
+        figures.sums((1, 1.5, 1, 1), outputs[2:], targets[2:]),
+    ]
     assert parts[0].shape == (figures.size,)
     squared = (0.25 + 1 + 1) / 6
     expected = {"loss": 1.5, "accuracy": 2 / 3, "f1": 0.75, "squares": squared, "mean_squared_error": squared}

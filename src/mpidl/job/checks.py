@@ -34,6 +34,9 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
             f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside them, "
             f"such as {statistic}"
         )
+    for tensor in (*model.layout.shapes, *model.constants(), *model.buffers(), *model.aliases):
+        if not tensor.isascii() and tensor.encode(errors="replace").decode() != tensor:
+            raise UsageError(f"model: a tensor is named {quoted(tensor)}, expected characters that UTF-8 has")
     if size > LARGEST:
         raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
     if config.servers > size:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,43 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
         return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
 
 
-def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
-    """Yield the names and the datasets in a group of an HDF5 file, while it is open; none if there is no such group.
+_ESCAPE = re.compile("%(00|25|2E|2F|__)")
 
-    Raise MpidlError if the file can't be read.
+
+def places(names: Iterable[str]) -> dict[str, str]:
+    """Return the path of a dataset of HDF5 for each of some tensors, by their names; `tensor_name` is the inverse.
+
+    It is the name, whose slashes separate groups, except where that can't be a path, or two tensors would share one.
+    Then characters are escaped as in URLs: a NUL, a part ``.``, the slash after a beginning that is a tensor's name,
+    and a ``%`` that would be taken for one of these. An empty part is ``%__``.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(names, key=lambda name: name.count("/")):
+        first, *others = (_escaped(part) for part in name.split("/"))
+        for part in others:
+            first = f"{first}{'%2F' if first in taken else '/'}{part}"
+        found[name] = first
+        taken.add(first)
+    return found
+
+
+def _escaped(part: str) -> str:
+    """Return a part of a tensor's name as a part of a path."""
+    if part in ("", "."):
+        return "%2E" if part else "%__"
+    return _ESCAPE.sub(r"%25\1", part).replace("\0", "%00")
+
+
+def tensor_name(path: str) -> str:
+    """Return the name of the tensor in a dataset."""
+    return _ESCAPE.sub(lambda found: "" if found[1] == "__" else chr(int(found[1], 16)), path)
+
+
+def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
+    """Yield the names of the tensors and their datasets in a group of an HDF5 file, while it is open.
+
+    There are none if there is no such group. Raise MpidlError if the file can't be read.
     """
     with readable(path), h5py.File(path) as file:
         names: list[str] = []
@@ -75,7 +109,7 @@ def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
             file[group].visit(names.append)
         for name in names:
             if isinstance(file[group][name], h5py.Dataset):
-                yield name, file[group][name]
+                yield tensor_name(name), file[group][name]
 
 
 def sync(path: Path) -> None:

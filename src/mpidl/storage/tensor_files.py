@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from mpidl.data.arrays import npy_header
-from mpidl.errors import MpidlError, UsageError, kind_of, shown
+from mpidl.errors import MpidlError, UsageError, kind_of, quoted, shown
 from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
@@ -24,6 +24,12 @@ Shape = tuple[int, ...]
 
 #: Suffixes by format; files are written with the first.
 SUFFIXES = {"safetensors": (".safetensors",), "npz": (".npz",), "torch": (".pt", ".pth")}
+
+
+#: Bytes of a name in an archive, without its suffix.
+LONGEST = 65_535 - len(".npy")
+#: The entry of a file of safetensors that is none of its tensors.
+METADATA = "__metadata__"
 
 
 class TensorFile(NamedTuple):
@@ -47,6 +53,13 @@ def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mappin
     Several names of one tensor have the same array. Safetensors also stores `about`, the origin of the tensors. Raise
     UsageError if the format's package isn't installed, or the file can't be written.
     """
+    for name in tensors:
+        if (kind == "npz" and ("\0" in name or len(name.encode()) > LONGEST)) or (kind, name) == (
+            "safetensors",
+            METADATA,
+        ):
+            others = " or ".join(each for each in SUFFIXES if each != kind)
+            raise UsageError(f"{path}: {kind} can't have a tensor named {quoted(name)}, expected {others}")
     write: Callable[..., object]
     if kind == "safetensors":
         write = partial(require("safetensors.numpy", "export").save_file, metadata=dict(about))
@@ -107,7 +120,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
     for file, group in ((INDEX, "parameters"), (INDEX, "constants"), (replica_file(0), "buffers")):
         path = checkpoint.path / file
         for name, dataset in datasets(path, group) if path.exists() else ():
-            members[name], shapes[name] = (path, f"{group}/{name}"), dataset.shape
+            members[name], shapes[name] = (path, dataset.name), dataset.shape
 
     def part(name: str, box: Box) -> np.ndarray:
         path, member = members[name]

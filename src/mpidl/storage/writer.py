@@ -15,7 +15,7 @@ import numpy as np
 
 from mpidl.errors import NOT_FINITE, MpidlError
 from mpidl.parameters import Box, Layout, Range, Slice
-from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, shard_file, sync
+from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, places, shard_file, sync
 from mpidl.storage.integrity import create, recorded, seal
 from mpidl.storage.position import Position
 
@@ -59,7 +59,8 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
         path.parent.mkdir(parents=True, exist_ok=True)
         with create(path) as file:
             file.attrs.update(attributes)
-            large = [_place(file, name, array) for name, array in arrays.items()]
+            paths = places(arrays)
+            large = [_place(file, paths[name], array) for name, array in arrays.items()]
         with path.open("r+b", buffering=0) as raw:
             for offset, array in filter(None, large):
                 _write(raw.fileno(), offset, array)
@@ -152,8 +153,8 @@ def save_index(
                 config=config, version=version, shards=shards, data=encoded, aliases=other_names,
                 **position.attributes(),
             )  # fmt: skip
-            for name, values in (constants or {}).items():
-                file.create_dataset(f"constants/{name}", data=values)
+            for name, place in places(constants or {}).items():
+                file.create_dataset(f"constants/{place}", data=(constants or {})[name])
             seals = file.create_group("files").attrs
             for name in (*names, *others):
                 seals[name] = str(recorded(directory / name))
@@ -186,6 +187,7 @@ def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[
     for number, (range, _) in enumerate(shards):
         for part in layout.within(range):
             parts[part.name].append((number, part))
+    paths = places(layout.shapes)
     for vector, dtype in shards[0][1].items():
         for name, shape in layout.shapes.items():
             virtual = h5py.VirtualLayout(shape, dtype)
@@ -194,4 +196,4 @@ def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[
                 source = h5py.VirtualSource(shard_file(number), vector, (range.size,), dtype)
                 first = part.start - range.start
                 virtual[part.box.slices(Box.whole(shape))] = source[first : first + part.size]
-            file.create_virtual_dataset(f"{vector}/{name}", virtual)
+            file.create_virtual_dataset(f"{vector}/{paths[name]}", virtual)
