@@ -24,6 +24,7 @@ from hand_plans import (
 from mpidl.errors import UsageError
 from mpidl.nn import BatchNormalisation, Dense, MeanSquaredError, Network
 from mpidl.nn.losses import Regularisation
+from mpidl.nn.model import Evaluation
 from mpidl.parameters import Range
 from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
@@ -63,7 +64,7 @@ def test_outputs_and_evaluations_are_those_of_the_uncut_network(planned, parts):
         np.testing.assert_allclose(outputs, expected.outputs, rtol=0, atol=1e-12)
         np.testing.assert_allclose(first.outputs, expected.outputs, rtol=0, atol=1e-12)
         assert first[:2] == (pytest.approx(expected.loss, rel=1e-12), expected.correct)
-        assert others == [(None, (0.0, 0, None))] * (parts - 1)
+        assert others == [(None, Evaluation(0.0, 0))] * (parts - 1)
 
 
 @settings(max_examples=20, deadline=None)

@@ -14,6 +14,7 @@ from jax_functions import cross_entropy, mlp, plain  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.jax import JaxModel, JaxSequence  # noqa: E402
+from mpidl.nn.model import Evaluation  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
 from mpidl.partition.section import Section  # noqa: E402
@@ -98,7 +99,7 @@ def test_evaluations_and_outputs_are_on_rank_0(stages):
     assert first[:2] == (pytest.approx(expected.loss, rel=1e-12), expected.correct)
     np.testing.assert_allclose(first.outputs, expected.outputs, rtol=0, atol=1e-12)
     np.testing.assert_allclose(answer, expected.outputs, rtol=0, atol=1e-12)
-    assert others == [((0.0, 0, None), None)] * (stages - 1)
+    assert others == [(Evaluation(0.0, 0), None)] * (stages - 1)
 
 
 def test_one_micro_batch_has_the_whole_ones_random_numbers():

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
+from mpidl.nn.model import Evaluation  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
@@ -135,7 +136,7 @@ def test_evaluations_and_outputs_are_on_rank_0(stages):
     assert first[:2] == (pytest.approx(expected.loss, rel=1e-12), expected.correct)
     np.testing.assert_allclose(first.outputs, outputs, rtol=0, atol=1e-12)
     np.testing.assert_allclose(answer, outputs, rtol=0, atol=1e-12)
-    assert others == [((0.0, 0, None), None)] * (stages - 1)
+    assert others == [(Evaluation(0.0, 0), None)] * (stages - 1)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])

@@ -60,8 +60,8 @@ class Batch(NamedTuple):
     @property
     def own_weight(self) -> float | None:
         """The weight unless it is, as the targets show, the number of samples."""
-        shape = getattr(self.targets, "shape", ())
-        return None if len(shape) and shape[0] == self.weight else self.weight
+        shape = list(getattr(self.targets, "shape", ()))
+        return None if shape[:1] == [self.weight] else self.weight
 
     def shares(self, pieces: Sequence[tuple[Any, Any]], samples: Sequence[int]) -> list[float]:
         """Return each piece's share of the batch's weight.

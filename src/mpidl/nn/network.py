@@ -229,7 +229,8 @@ class Network(CompleteModel):
     def judge(self, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
         """Evaluate the outputs for a batch; `gradient` is overwritten."""
         loss = self.mean_loss(outputs, batch.targets, gradient) * batch.total
-        return Evaluation(loss, self.loss.correct(self.xp, outputs, batch.targets), outputs)
+        correct = self.loss.correct(self.xp, outputs, batch.targets)
+        return Evaluation(loss, correct, outputs, counted=float(len(outputs)))
 
     def outputs(self, batch: Batch) -> Any:
         return self._forward(batch, training=False).calls[-1].outputs
