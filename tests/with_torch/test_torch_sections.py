@@ -97,6 +97,28 @@ def test_training_is_that_of_the_whole_module(stages, schedule):
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(torch.arange(10).double(), ignore_index=3), nn.CrossEntropyLoss(reduction="sum")]
+)
+def test_parts_count_what_the_loss_counts(loss):
+    batch = batch_of(12)
+    batch.targets[:5] = 3  # nothing counts in the first micro-batch
+
+    def make():
+        return TorchModel(images(), loss)
+
+    def work(section):
+        loss, gradient = section.loss_and_gradient(batch)
+        return loss, gradient.copy()
+
+    results = on_ranks(make, 2, work, micro_batches=3)
+    expected, gradient = make().loss_and_gradient(batch)
+    assert results[0][0] == pytest.approx(expected, rel=1e-12)
+    found = by_name(make, 2, [vector for _, vector in results])
+    for name, each in make().layout.views(gradient).items():
+        np.testing.assert_allclose(found[name], each, rtol=0, atol=1e-12, err_msg=name)
+
+
 def normalised():
     torch.manual_seed(1)
     modules = [nn.Linear(64, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)]

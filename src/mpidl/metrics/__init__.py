@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mpidl.metrics.builtin import F1, R2, Auc, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
-from mpidl.metrics.metric import Metric
+from mpidl.metrics.metric import Metric, RowMetric
 
-METRICS: dict[str, type[Metric]] = {
+METRICS: dict[str, type[RowMetric]] = {
     metric.name: metric for metric in (Top5Accuracy, MeanSquaredError, MeanAbsoluteError, R2, F1, Auc)
 }
 """The metrics by their names in ``run.metrics``."""
