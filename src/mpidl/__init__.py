@@ -2,7 +2,11 @@
 
 import lazy_loader
 
+from mpidl.runs.uncaught import end_job_together
 from mpidl.version import VERSION as __version__
+
+# The other ranks of a script must not wait for one that has raised, wherever that was.
+end_job_together()
 
 # `__init__.pyi` lists what the package exports. Each name is imported at its first use, so that `import mpidl` and
 # the command line start at once.

@@ -12,9 +12,13 @@ SHOWN = 60
 
 
 class MpidlError(Exception):
-    """A fatal error of a run, with one line of text for people (exit code 1)."""
+    """A fatal error of a run, with one line of text for people (exit code 1).
+
+    `everywhere` says whether all ranks are known to raise it.
+    """
 
     exit_code = 1
+    everywhere = False
 
     def __init__(self, text: str) -> None:
         super().__init__(printable(text))

@@ -20,6 +20,7 @@ mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), {argument}
         ("steps=-1", "mpidl: run.steps: expected int >= 1, found -1\n"),
         ("steps=1 - MPI.COMM_WORLD.rank", "mpidl: run.steps: expected int >= 1, found 0 (rank 1)\n"),
         ("rule=3", "mpidl: rule: expected one such as mpidl.Adagrad(), or its name, found 3\n"),
+        ("rule=mpidl.Adagrad(-1)", "mpidl: rank 0: Adagrad.rate: expected float > 0, found -1\n"),
     ],
 )
 def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):

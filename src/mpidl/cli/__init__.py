@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
 from mpidl.launch.output import say
+from mpidl.runs.uncaught import end_job
 
 __all__ = ["main"]
 
@@ -58,17 +58,8 @@ def _tell(error: Exception) -> int:
     if rank == 0 or not common:
         say(str(line) if common or size == 1 else f"rank {rank}: {line}")
     if size > 1 and not common:
-        _end_job(line.exit_code)
+        end_job(line.exit_code)
     return line.exit_code
-
-
-def _end_job(code: int) -> None:
-    """End all ranks if MPI has begun, because some may wait for this one; otherwise the launcher ends them."""
-    library = sys.modules.get("mpi4py.MPI")
-    if library is not None and library.Is_initialized() and not library.Is_finalized():
-        # The line needs time to pass through the launcher.
-        time.sleep(0.2)
-        library.COMM_WORLD.Abort(code)
 
 
 def _break_off(number: int, frame: Any) -> None:

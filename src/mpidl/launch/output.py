@@ -8,10 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
-from mpidl.errors import MpidlError, printable
-from mpidl.launch import environment
+from mpidl.errors import printable
 
 STDOUT, STDERR = 1, 2
 
@@ -48,21 +46,3 @@ def interject(text: str) -> None:
     """Write a line between those of ranks; on a terminal, it starts on a line of its own."""
     with tolerate_closed(STDERR, lambda: None):
         os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())
-
-
-def tell_once() -> None:
-    """Make the first of several ranks report an uncaught `MpidlError` in one line, and all exit with its code.
-
-    A single process, and any other error, still ends with a traceback.
-    """
-    if environment.world().size > 1 and sys.excepthook is not _tell:
-        sys.excepthook = _tell
-
-
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not isinstance(error, MpidlError):
-        sys.__excepthook__(kind, error, trace)
-        return
-    if environment.world().rank == 0:
-        say(str(error))
-    raise SystemExit(error.exit_code)

@@ -13,6 +13,7 @@ import xxhash
 
 from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.launch import environment, shared_memory
+from mpidl.runs.uncaught import on_all_ranks
 
 T = TypeVar("T")
 
@@ -58,10 +59,11 @@ def together(
         return cast(T, result)
     if error is not None and first == rank:
         _trace(error, len(found))
-    if None not in found:
-        raise found[first]
-    where = _rank_and_host(first, gather) if name is None else name(first)
-    raise type(found[first])(f"{found[first]} ({where})")
+    with on_all_ranks():
+        if None not in found:
+            raise found[first]
+        where = _rank_and_host(first, gather) if name is None else name(first)
+        raise type(found[first])(f"{found[first]} ({where})")
 
 
 def _rank_and_host(rank: int, gather: Gather) -> str:

@@ -17,6 +17,7 @@ from mpidl.launch import environment
 from mpidl.launch.output import say
 from mpidl.runs.agreement import by_first_rank, check_same, ranks
 from mpidl.runs.resuming import choose, finished
+from mpidl.runs.uncaught import on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.lock import Lock
 from mpidl.storage.position import Position
@@ -53,13 +54,13 @@ def start(
     `make` returns the job of a configuration and of the checkpoint to resume from, if any; `resume` is that of `run`.
     Return the run's summary, or that of the warm start if a signal ended that.
     """
-    resume = None if resume is None else _named(resume)
-    config = _in_directory(config, resume)
-    described = {**of_config(config), "--resume": "not given" if resume is None else str(resume)}
-    check_same("configuration", described, *ranks())
-    if resume is not None and (done := finished(config, resume)) is not None:
-        return done
-    with ExitStack() as locks:
+    with on_all_ranks(), ExitStack() as locks:
+        resume = None if resume is None else _named(resume)
+        config = _in_directory(config, resume)
+        described = {**of_config(config), "--resume": "not given" if resume is None else str(resume)}
+        check_same("configuration", described, *ranks())
+        if resume is not None and (done := finished(config, resume)) is not None:
+            return done
         if resume is not None:
             by_first_rank(partial(_lock, resume, locks))
         checkpoint = None if resume is None else choose(resume)

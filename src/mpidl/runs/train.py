@@ -17,7 +17,6 @@ from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
 from mpidl.launch import environment
-from mpidl.launch.output import tell_once
 from mpidl.launch.signals import discard, held
 from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import Model, Module
@@ -27,6 +26,7 @@ from mpidl.runs.agreement import together
 from mpidl.runs.keywords import Keywords, Section, check, resolve, signature
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
+from mpidl.runs.uncaught import end_job_together
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
 
@@ -98,7 +98,7 @@ def train(
     if imported_by_worker():
         # The process that trains says in one line what is wrong with the script.
         raise SystemExit(1)
-    tell_once()
+    end_job_together()
 
     def resolved_here() -> Config:
         check(keywords, inspect.signature(train).parameters)

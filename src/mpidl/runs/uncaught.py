@@ -1,0 +1,87 @@
+"""What follows an exception that a script doesn't catch on one of several ranks: the end of the job."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+from mpidl.errors import MpidlError, UsageError
+from mpidl.launch import environment
+from mpidl.launch.output import say
+
+#: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
+AFTER_FIRST = 3.0
+#: Variable of Open MPI's mpirun.
+OPEN_MPI = "OMPI_COMM_WORLD_RANK"
+#: Seconds that lines need to pass through the launcher.
+PASSING = 0.2
+
+
+def end_job_together() -> None:
+    """Let an uncaught exception on one of several ranks end them all, as under ``python -m mpi4py``.
+
+    The exception is reported as before, with a line that names the rank; a `MpidlError` is reported in one line. A
+    process alone isn't affected.
+    """
+    with suppress(UsageError):  # Training reports a launcher's invalid variables.
+        if environment.world().size > 1 and not isinstance(sys.excepthook, _Hook):
+            sys.excepthook = _Hook(sys.excepthook)
+
+
+def end_job(code: int) -> None:
+    """End all ranks when this process exits, because some may wait for this one.
+
+    Before MPI begins, only Open MPI's mpirun ends a job by itself: other ranks would wait in MPI_Init, which this one
+    has to join.
+    """
+    time.sleep(PASSING)
+    if "mpi4py.MPI" not in sys.modules and OPEN_MPI in os.environ:
+        return
+    environment.prepare_mpi()
+    with suppress(ImportError, RuntimeError):  # There is no MPI to wait in.
+        from mpi4py import MPI, run
+
+        if not MPI.Is_initialized():
+            MPI.Init()
+        run.set_abort_status(code)
+
+
+@contextmanager
+def on_all_ranks() -> Iterator[None]:
+    """Mark a `MpidlError` that leaves this context as one that all ranks raise."""
+    try:
+        yield
+    except MpidlError as error:
+        error.everywhere = True
+        raise
+
+
+class _Hook:
+    """In place of `sys.excepthook`, reports an exception by `report`, and ends the job."""
+
+    def __init__(self, report: Callable[[type[BaseException], BaseException, TracebackType | None], object]) -> None:
+        self._report = report
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        rank = environment.world().rank
+        if isinstance(error, MpidlError) and error.everywhere:
+            if rank == 0:
+                say(str(error))
+            raise SystemExit(error.exit_code)
+        if rank > 0:
+            time.sleep(AFTER_FIRST)
+        if not isinstance(error, MpidlError):
+            self._report(kind, error, trace)
+            say(f"rank {rank} raised {kind.__name__}, which ends the job")
+            end_job(130 if issubclass(kind, KeyboardInterrupt) else 1)
+            return
+        if os.environ.get("MPIDL_DEBUG"):
+            traceback.print_exception(error)
+        say(f"rank {rank}: {error}")
+        end_job(error.exit_code)
+        raise SystemExit(error.exit_code)

@@ -1,0 +1,114 @@
+"""A rank of a script that raises before, between or after its trainings ends the job; no other rank waits for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpidl.launch.command import command
+
+#: Trains twice; one rank fails at a moment.
+SCRIPT = """
+import os
+import sys
+
+import mpidl
+
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0"))
+moment = sys.argv[1]
+
+def write(name, results):
+    raise ValueError(f"{name}: no {results}")
+
+def at(present):
+    if present == moment and rank == sys.argv[2]:
+        if sys.argv[3] == "own":
+            write("results", "space")
+        elif sys.argv[3] == "mpidl":
+            mpidl.evaluate("nowhere")
+        else:
+            raise KeyboardInterrupt
+
+def fold():
+    mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), steps=1)
+
+at("before")
+fold()
+at("between")
+fold()
+at("after")
+print("done")
+"""
+
+
+@pytest.fixture
+def run(bare_environment, tmp_path):
+    """Run the script on three ranks; one raises `what` at a moment."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def start(*arguments, words=None):
+        environment = {}
+        if words is None:
+            words, environment = command(3, ["script.py"])
+        return subprocess.run(
+            [*words, *map(str, arguments)],
+            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    return start
+
+
+TRACE = """\
+    write("results", "space")
+  File "{script}", line 11, in write
+    raise ValueError(f"{{name}}: no {{results}}")
+ValueError: results: no space
+"""
+
+
+def assert_whole(ended, tmp_path, rank):
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback (most recent call last):\n") == 1
+    trace = ended.stderr[ended.stderr.index("Traceback") :]
+    line = f"mpidl: rank {rank} raised ValueError, which ends the job\n"
+    assert TRACE.format(script=tmp_path / "script.py") + line in trace
+    assert "site-packages" not in trace
+
+
+@pytest.mark.parametrize(
+    ("moment", "rank"), [("between", 0), ("before", 2), pytest.param("after", 1, marks=pytest.mark.long)]
+)
+def test_the_traceback_is_the_users_own_and_whole(run, tmp_path, moment, rank):
+    assert_whole(run(moment, rank, "own"), tmp_path, rank)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["mpich", "impi"])
+def test_other_ranks_do_not_wait_in_the_start_of_other_libraries(run, tmp_path, library):
+    programs = Path(__file__).parents[2] / f".venv-{library}" / "bin"
+    if not programs.exists():
+        pytest.skip(f"no {programs}")
+    words = [programs / "mpiexec", "-n", "3", programs / "python", "script.py"]
+    assert_whole(run("before", 1, "own", words=words), tmp_path, 1)
+
+
+def test_an_error_of_one_rank_is_one_line(run):
+    ended = run("between", 1, "mpidl")
+    assert ended.returncode == 2
+    assert "\nmpidl: rank 1: nowhere: no checkpoint" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.long
+def test_ctrl_c_on_one_rank(run):
+    ended = run("between", 1, "interrupt")
+    assert ended.returncode == 130
+    assert "\nKeyboardInterrupt\nmpidl: rank 1 raised KeyboardInterrupt, which ends the job\n" in ended.stderr
+
+
+def test_a_process_alone_ends_as_ever(run, tmp_path):
+    ended = run("before", 0, "own", words=[sys.executable, "script.py"])
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback (most recent call last):\n")
+    assert ended.stderr.endswith(TRACE.format(script=tmp_path / "script.py"))
