@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from mpidl.algorithms import Algorithm
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
+from mpidl.job.callbacks import Callbacks
 from mpidl.job.checks import check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
@@ -29,6 +30,25 @@ from mpidl.nn.model import CompleteModel, Model
 from mpidl.parameters import Layout, Range
 from mpidl.paths import user_path
 from mpidl.storage.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a Python script wants of a run.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether every rank gets the trained parameters in the end, and not only those that train.
+    callbacks : Callbacks
+        Functions that take each record.
+    """
+
+    shared: bool = False
+    callbacks: Callbacks = field(default_factory=Callbacks)
+
+
+SCRIPT = Script()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +77,8 @@ class Job:
         What a user may not have meant or may want to know, in lines.
     continues : bool
         Whether the run goes on in the directory that the configuration names; else it makes one of its own.
-    shared : bool
-        Whether every rank gets the trained parameters in the end, and not only those that train.
+    script : Script
+        What the Python script that trains has given beside these.
     """
 
     config: Config
@@ -72,11 +92,16 @@ class Job:
     checkpoint: Checkpoint | None
     notes: Sequence[str]
     continues: bool
-    shared: bool = False
+    script: Script = SCRIPT
 
     @classmethod
     def of(
-        cls, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None, shared: bool = False
+        cls,
+        config: Config,
+        dataset: Dataset,
+        model: Model,
+        checkpoint: Checkpoint | None = None,
+        script: Script = SCRIPT,
     ) -> Job:
         """Return the job of a configuration, its data and its model.
 
@@ -98,7 +123,7 @@ class Job:
         measured = metrics(run, scoring(original, prepared))
         job = cls(
             config, given, of_data(given), prepared, original, measured, goal, first_values, checkpoint,
-            notes_on(config, prepared.train), continues=checkpoint is not None, shared=shared,
+            notes_on(config, prepared.train), continues=checkpoint is not None, script=script,
         )  # fmt: skip
         if checkpoint is not None:
             check_model(checkpoint, original)

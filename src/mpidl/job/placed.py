@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mpidl.algorithms.algorithm import Coordinated
+import numpy as np
+
+from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.data.schedule import Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut
 from mpidl.nn.groups import segments_of, statistics_in
-from mpidl.parameters import Layout, Range
+from mpidl.parameters import Layout, Range, moves
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
 from mpidl.rules.segments import Segment
@@ -68,6 +70,21 @@ class PlacedJob:
     def replicas_resume(self) -> bool:
         """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
         return _resume(self.job, self.replicas)
+
+    @property
+    def sends_values(self) -> bool:
+        """Whether workers send the coordinator what they evaluate: callbacks take values that no server has."""
+        servers = self.job.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS)
+        return self.job.script.callbacks.take_values and not servers
+
+    def tensors(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the model's tensors by name, constants included, given the flat vector (size,) of the parameters."""
+        original, whole = self.job.original, Range(0, vector.size)
+        if self.layout != original.layout:
+            cut, vector = vector, np.empty_like(vector)
+            for move in moves(self.layout, whole, original.layout, whole):
+                move.copy(cut, vector)
+        return {**original.layout.views(vector), **original.constants()}
 
     @property
     def units(self) -> int:

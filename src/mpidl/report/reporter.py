@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
+import numpy as np
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
@@ -17,7 +20,7 @@ from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
 from mpidl.report.progress import COLUMNS, Title, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
-from mpidl.report.recorder import Recorder
+from mpidl.report.recorder import Recorder, encode
 from mpidl.report.screen import show_on_terminal
 from mpidl.report.text import resumption, size
 from mpidl.storage.position import Best
@@ -49,10 +52,15 @@ class Reporter:
     ----------
     due : float
         Time of the next record, in seconds on the clock of the totals.
+    present : callable
+        Returns the present parameters as the job's flat vector; set by whoever can read them.
     """
+
+    present: Callable[[], np.ndarray]
 
     def __init__(self, placed: PlacedJob, recorder: Recorder, origin: Mapping[str, Any]) -> None:
         job = placed.job
+        self._placed = placed
         self._job, self.recorder, self._origin = job, recorder, origin
         self._done_before, self._seconds_before = placed.position.samples, placed.position.seconds
         self._samples_per_epoch = placed.schedule.portions.samples
@@ -112,7 +120,7 @@ class Reporter:
                 show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
                 advice = f"continue with `mpidl train --resume {directory}`"
-                if self._job.shared:
+                if self._job.script.shared:
                     advice = resumption(str(directory), self._job.config.run.name)
                 show_on_terminal(f"mpidl: saved: {saved}; {advice}")
 
@@ -204,6 +212,8 @@ class Reporter:
         self.recorder.metric(report)
         self._recorded_at = now
         self.due = now + self._job.config.run.report
+        record = msgspec.json.decode(encode(report))
+        self._job.script.callbacks(record, lambda: self._placed.tensors(self.present()))
 
     def _report(self, totals: Totals) -> dict[str, Any]:
         return {

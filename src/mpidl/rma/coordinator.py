@@ -12,6 +12,7 @@ from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
+from mpidl.rma.fetches import ShardReader
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import ROUNDS, Control, Phase, Saved, Tag
 
@@ -29,7 +30,7 @@ class Posted:
 
     def __init__(self, shared: SharedState) -> None:
         window = shared.window
-        self._window, self._comm = window, shared.comm
+        self._window, self._comm, self._ranks = window, shared.comm, shared.workers
         self._numbers = window.local("control")
         self.workers, self.servers = window.local("workers"), window.local("servers")
         self.intermediaries = window.local("intermediaries")
@@ -50,6 +51,13 @@ class Posted:
     def signals(self) -> int:
         """Return the number of ranks that a signal asked to stop."""
         return int(self._numbers[Control.SIGNALS])
+
+    def values(self, slices: Sequence[np.ndarray]) -> None:
+        """Receive the values that workers send after an evaluation, one of each partition, into its slice."""
+        status = MPI.Status()
+        for _ in slices:
+            self._comm.Probe(MPI.ANY_SOURCE, Tag.VALUES, status)
+            self._comm.Recv(slices[self._ranks.index(status.source) % len(slices)], status.source, Tag.VALUES)
 
     def saved(self) -> list[Saved]:
         """Return the reports of parts of checkpoints on disk since the last call."""
@@ -142,6 +150,14 @@ class CoordinatorLink:
         self.posted, self.tickets, self.orders = Posted(shared), IssuedTickets(shared), GivenOrders(shared)
         self.calls = Caller(shared.comm, shared.roles.servers, shared.doorbells)
         self.evaluation = ShownEvaluation(shared)
+        partitions = range(shared.partitions)
+        servers = [each for partition in partitions for each in shared.routes.servers(partition)]
+        self._reader = ShardReader(shared.window, servers, [slice(*shared.shards[each.shard]) for each in servers])
+
+    def read_present(self, parameters: np.ndarray) -> None:
+        """Read all shards from their servers, as they are now, into the flat vector."""
+        self._reader.start(parameters)
+        self._reader.finish()
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""

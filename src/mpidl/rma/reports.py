@@ -132,6 +132,10 @@ class WorkerReports(Reports):
         """
         self._put(self._rank, "sums", self._row * sums.size, sums.reshape(-1))
 
+    def values(self, values: np.ndarray) -> None:
+        """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""
+        self._comm.Send(np.ascontiguousarray(values), self._coordinator, Tag.VALUES)
+
     def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
         """Post an evaluation after `epoch` (from 1), shape (1,) of `protocol.evaluation`."""
         self._put(self._coordinator, "evaluations", epoch - 1, result)

@@ -17,8 +17,10 @@ from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import RankError
 from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
 from mpidl.metrics.figures import named
+from mpidl.parameters import Range
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
@@ -55,6 +57,8 @@ class Coordinator(Role):
         files_of_shards = 1 if shared else shards
         self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
         self._tickets, self._phase = 0, Phase.TRAIN
+        reporter.present = self._present
+        self._evaluated = self._first_values() if placed.sends_values else None
         self._started = self._stopped = False
 
     def bind(self, transport: Transport) -> None:
@@ -116,6 +120,7 @@ class Coordinator(Role):
             self._link.tickets.show_taken(self._tickets_taken())
         totals = self._totals()
         for epoch, result in self._link.posted.evaluations():
+            self._receive_values()
             then = replace(totals, now=float(result["time"]))
             values = zip(self._ready.figures.names, result["values"].tolist(), strict=True)
             self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
@@ -126,6 +131,24 @@ class Coordinator(Role):
     def _totals(self) -> Totals:
         posted = self._link.posted
         return from_status(monotonic.now(), posted.workers, posted.servers, self._partitions, posted.intermediaries)
+
+    def _present(self) -> np.ndarray:
+        """Return the present parameters or, in a job without servers, those of the last evaluation."""
+        if self._evaluated is not None:
+            return self._evaluated.copy()
+        vector = np.empty(self._ready.placed.layout.size, self._ready.job.dtype)
+        self._link.read_present(vector)
+        return vector
+
+    def _first_values(self) -> np.ndarray:
+        placed = self._ready.placed
+        vector = np.empty(placed.layout.size, placed.job.dtype)
+        fill_parameters(placed, Range(0, vector.size), vector)
+        return vector
+
+    def _receive_values(self) -> None:
+        if self._evaluated is not None:
+            self._link.posted.values([self._evaluated[slice(*own)] for own in self._ready.placed.slices])
 
     def _look_for_divergence(self) -> None:
         """Report the workers whose loss is not finite; they wait for the end of the run."""
@@ -171,6 +194,7 @@ class Coordinator(Role):
         while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.posted.look()
+        self._receive_values()
         values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._ready.job.evaluated))
         self._control.evaluated(self._control.trained, values, final=True)
 

@@ -203,6 +203,7 @@ class Worker(Role):
             if own is not None:
                 model.parameters[:] = own
             self._post_evaluation(epoch, at, sums)
+            self._send_values(model.parameters)
 
     def _report_interruption(self) -> None:
         self.report_interruption(self._link.reports)
@@ -244,6 +245,7 @@ class Worker(Role):
                 model.parameters[:] = own
             if self._number == 0:
                 self._post_evaluation(epoch, at, sums)
+                self._send_values(parameters)
 
     def _post_evaluation(self, epoch: int, at: float, sums: np.ndarray) -> None:
         """Post the figures after an epoch, given the sums over all samples; the evaluation began at the time `at`."""
@@ -286,6 +288,13 @@ class Worker(Role):
             self._link.reports.post_sums(sums)
         status.figures["state"] = State.DONE
         self._link.reports.post(status.row, wake=True)
+        if self._number == 0:
+            self._send_values(self._model.parameters)
+
+    def _send_values(self, parameters: np.ndarray) -> None:
+        """Send the coordinator what has been evaluated, if it takes that."""
+        if self._placed.sends_values:
+            self._link.reports.values(parameters)
 
     def _sums(self) -> np.ndarray:
         """Return memory for the sums over this worker's part of each split."""

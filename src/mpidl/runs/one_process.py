@@ -89,6 +89,7 @@ class OneProcess:
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
+        self._reporter.present = self._engine.parameters
         self._checkpoints = Checkpoints(self._ready)
         self._control = RunControl(placed, self._reporter, self, self._checkpoints, self._engine.now)
         self._interrupted = self._ending = False

@@ -192,6 +192,6 @@ def _train(
 def _share_trained(world: World, ready: ReadyJob) -> None:
     """Give the model of every rank the trained parameters, if every rank is to have them."""
     placed = ready.placed
-    if ready.job.shared:
+    if ready.job.script.shared:
         trained = list(zip(world.roles.replicas[0], placed.slices, strict=True))
         share_trained(world.comm, ready.job.original, placed.layout, trained, ready.local.host.parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -14,8 +14,9 @@ from mpidl.data import Dataset, Source, opened
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, kind_of, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.callbacks import Callbacks
 from mpidl.job.checkpoints import restore
-from mpidl.job.job import Job
+from mpidl.job.job import Job, Script
 from mpidl.launch import environment
 from mpidl.launch.signals import discard, held
 from mpidl.nn.capabilities import Wrapper
@@ -40,6 +41,7 @@ def train(
     algorithm: Algorithm | str | Section | None = None,
     rule: Rule | str | Section | None = None,
     resume: bool = False,
+    callbacks: Sequence[Callable[..., object]] = (),
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
 ) -> dict[str, Any]:
@@ -68,6 +70,10 @@ def train(
         ``Adagrad(0.01)`` for most.
     resume : bool
         Continue from the newest checkpoint in the run's directory.
+    callbacks : sequence of callable
+        Each is called on the coordinator's process after each report and evaluation, with the record that
+        ``metrics.jsonl`` gets, or with the record and the model's present values: a dict of arrays by their names.
+        Other ranks may wait for it. The run ends with one line if it raises an error.
     on_interrupt : {"exit", "return"}
         What follows when a signal (SIGINT, SIGTERM, SIGUSR1, SIGHUP) has stopped the run, which has then saved. By
         default the process exits with code 75, as the command does, by SystemExit (in an interactive session, by
@@ -105,6 +111,7 @@ def train(
         if on_interrupt not in ("exit", "return"):
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
         _check_objects(data, algorithm, rule)
+        Callbacks(callbacks)
         source = None if data is None else source_of(data)
         found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
         environment.prepare_mpi(found.topology.transport, found.data.keep == "distributed")
@@ -115,7 +122,7 @@ def train(
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = opened(config.data_source if data is None else data)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
-        job = Job.of(config, dataset, built, checkpoint, shared=model is not None)
+        job = Job.of(config, dataset, built, checkpoint, Script(model is not None, Callbacks(callbacks)))
         jobs.append(job)
         return job
 

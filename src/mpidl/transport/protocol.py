@@ -266,6 +266,7 @@ class Tag(IntEnum):
     ANSWER = 2
     NOTICE = 3
     SAVED = 4
+    VALUES = 5
 
 
 #: Number of numbers in a notice.
