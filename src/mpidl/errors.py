@@ -87,7 +87,9 @@ def quoted(value: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the name of a value's type with its article: ``"a str"``, ``"an int"``."""
+    """Return the name of a value's type with its article: ``"a str"``, ``"an int"``; or ``"None"``."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 

@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +13,9 @@ from mpidl.data import Batch, Indexed
 
 
 class Numbers:
-    """Samples that are their own number; `broken` is what happens at sample 7."""
+    """Samples that are their own number; `broken` is what happens at sample 7, or that sample."""
 
-    def __init__(self, samples=20, broken=None, seconds=0.0):
+    def __init__(self, samples=20, broken="", seconds=0.0):
         self.samples, self.broken, self.seconds = samples, broken, seconds
 
     def __len__(self):
@@ -25,6 +27,8 @@ class Numbers:
             raise KeyError("no such event")
         if index == 7 and self.broken == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if index == 7 and not isinstance(self.broken, str):
+            return self.broken
         return np.full(3, index, np.float32), index % 2
 
 
@@ -69,6 +73,40 @@ def as_batch(samples):
 def not_a_batch(samples):
     """Return something else."""
     return {"x": samples}
+
+
+def as_pair(samples):
+    """Return two stacked arrays, of samples (input, target)."""
+    return np.stack([each[0] for each in samples]), np.array([0 + each[1] for each in samples])
+
+
+def objects(samples):
+    """Return a batch with an object that has no bits."""
+    return (*as_pair(samples)[:1], [object()])
+
+
+class Point(NamedTuple):
+    """A part of a sample or batch."""
+
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Another one."""
+
+    name: Any
+    more: Any
+
+
+class Line:
+    """A model with a single parameter."""
+
+    parameters = np.zeros(1, np.float32)
+
+    def loss_and_gradient(self, batch):
+        return 0.0, np.zeros(1, np.float32)
 
 
 def elements(inputs, targets):

@@ -75,7 +75,7 @@ def test_workers_of_the_configuration(module):
 @pytest.mark.parametrize(
     ("function", "workers", "line"),
     [
-        ("nothing", None, " returned a NoneType, expected a Dataset or a source, such as mpidl.Indexed(train, test)"),
+        ("nothing", None, " returned None, expected a Dataset or a source, such as mpidl.Indexed(train, test)"),
         ("raises", None, " raised OSError: no tape (MPIDL_DEBUG=1 shows its traceback)"),
         ("absent", None, ": found nothing of that name, expected a function of no arguments"),
     ],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from math import isfinite, nan
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,7 +13,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from mpidl.data.collation import pair
 from mpidl.data.columns import float_dtype, input_dtype
+from mpidl.data.nested import parts_of
 from mpidl.errors import MpidlError, kind_of, quoted, raised
 
 
@@ -227,15 +229,21 @@ class BatchMaker:
         for index in indices.tolist():
             begin(index)
             try:
-                samples.append(dataset[index])
+                sample = dataset[index]
             except Exception as error:
                 raise MpidlError(f"data: {split} sample {index} {raised(error)}") from error
+            if isinstance(sample, tuple) and any(map(np.ma.is_masked, sample)):
+                raise MpidlError(f"data: {split} sample {index} has a masked value, expected finite numbers")
+            samples.append(sample)
         begin(-1)
         where = f"data: {split} samples {indices[0]}, ... ({len(indices)})"
         try:
-            made = self.collate(samples) if self.collate is not None else _pair(samples)
+            made = self.collate(samples) if self.collate is not None else pair(samples)
         except Exception as error:
             name = "collate" if self.collate is not None else "stacking"
+            for index, sample in zip(indices.tolist(), samples, strict=True):
+                if sample is None or (isinstance(sample, tuple) and any(each is None for each in sample)):
+                    where = f"data: {split} sample {index} {'is' if sample is None else 'has'} None"
             raise MpidlError(f"{where}: {name} {raised(error)}") from error
         batch = self._batch(made, where)
         weight = self._weigh(batch, len(samples), where)
@@ -244,6 +252,7 @@ class BatchMaker:
     def _batch(self, made: Any, where: str) -> Batch:
         batch = made
         if not isinstance(batch, Batch):
+            made = tuple(parts_of(made).values()) if is_dataclass(made) else made  # type: ignore[union-attr]
             if not isinstance(made, tuple | list) or len(made) not in (2, 3):
                 expected = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
                 raise MpidlError(f"{where}: collate returned {kind_of(made)}, expected {expected}")
@@ -269,54 +278,3 @@ class BatchMaker:
         if not (isfinite(weight) and weight > 0):
             raise MpidlError(f"{where}: weight {quoted(found)}, expected a number above 0")
         return weight
-
-
-def _pair(samples: list[Any]) -> Any:
-    first = samples[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise ValueError(f"a sample is {kind_of(first)}, expected (input, target), or a collate function")
-    return collate([tuple(sample) for sample in samples])
-
-
-def collate(samples: Sequence[Any]) -> Any:
-    """Stack samples along a new first axis.
-
-    Parameters
-    ----------
-    samples : sequence
-        Arrays, PyTorch tensors, numbers or lists of them, all of one shape; or tuples or mappings of these, whose parts
-        are stacked separately.
-
-    Returns
-    -------
-    array (n, ...), or tuple or dict of arrays
-        NumPy arrays with the samples' dtype.
-
-    Raises
-    ------
-    ValueError
-        The samples differ in shape, or one isn't an array.
-    """
-    first = samples[0]
-    if isinstance(first, tuple):
-        return tuple(collate(parts) for parts in zip(*samples, strict=True))
-    if isinstance(first, Mapping):
-        return {key: collate([sample[key] for sample in samples]) for key in first}
-    arrays = [np.asarray(sample) for sample in samples]
-    if arrays[0].dtype.kind not in "biufc":
-        raise ValueError(f"{kind_of(first)} is neither an array nor a number, expected a collate function for it")
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected a collate function for them")
-    return np.stack(arrays)
-
-
-def leaves(values: Any) -> Iterator[NDArray[Any]]:
-    """Yield the arrays in tuples, lists and mappings, including tensors in host memory; skip everything else."""
-    if isinstance(values, Mapping):
-        values = list(values.values())
-    if isinstance(values, tuple | list):
-        for each in values:
-            yield from leaves(each)
-    elif isinstance(values, np.ndarray | int | float) or hasattr(values, "__array__"):
-        yield np.ascontiguousarray(values)

@@ -26,6 +26,7 @@ from mpidl.data.columns import (
     input_dtype,
     target_dtype,
 )
+from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import LARGEST, Count, convert
@@ -127,12 +128,11 @@ class Split(ABC):
 
     def checksum(self) -> str:
         """Return a checksum of the number of samples and of a fixed few of them."""
-        checksum = xxhash.xxh3_64(str(self.samples).encode())
+        digest = Digest(self.samples)
         for index in np.linspace(0, self.samples - 1, min(SAMPLES_PER_CHECKSUM, self.samples), dtype=np.int64):
             batch = self.gather(np.array([index]))
-            for values in (batch.inputs, batch.targets):
-                checksum.update(np.ascontiguousarray(values).data.cast("B"))
-        return checksum.hexdigest()
+            digest.update((batch.inputs, batch.targets))
+        return digest.text()
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, BatchMaker, Prepared, leaves, outside
+from mpidl.data.batch import Batch, BatchMaker, Prepared, outside
 from mpidl.data.dataset import PYTHON, Dataset, Split, opened
+from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
@@ -101,7 +101,7 @@ class Indexed:
                 inputs = maker.make("training", np.zeros(1, np.int64)).inputs
             except MpidlError as error:
                 raise UsageError(str(error)) from error.__cause__
-            shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) else None
+            shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf" else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
         splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
         order = None if self.sampler is None else SampledOrder(self.sampler, samples["training"])
@@ -163,14 +163,13 @@ class IndexedSplit(Split):
     def checksum(self) -> str:
         """Return a checksum of some samples, or of their number alone if they differ from one reading to the next."""
         first, second = self._checksum(), self._checksum()
-        return first if first == second else xxhash.xxh3_64_hexdigest(str(self.samples).encode())
+        return first if first == second else Digest(self.samples).text()
 
     def _checksum(self) -> str:
-        checksum = xxhash.xxh3_64(str(self.samples).encode())
+        digest = Digest(self.samples)
         some = np.linspace(0, self.samples - 1, min(SAMPLES_PER_CHECKSUM, self.samples), dtype=np.int64)
-        for values in leaves(self.gather(some)):
-            checksum.update(values.data.cast("B"))
-        return checksum.hexdigest()
+        digest.update(self.gather(some))
+        return digest.text()
 
 
 @dataclass(frozen=True)

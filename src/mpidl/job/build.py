@@ -37,7 +37,8 @@ def build_model(config: Config, dataset: Dataset) -> Model:
     section = config.model
     if section.factory is None:
         if dataset.input_shape is None:
-            raise UsageError("model.layer: the data's samples have no one shape, expected arrays, or model.factory")
+            expected = "expected arrays of floats, bytes or other integers, or model.factory"
+            raise UsageError(f"model.layer: the data's samples aren't arrays of one shape, {expected}")
         return build_network(section, dataset.input_shape, config.run.seed)
     if section.factory == PYTHON_MODEL:
         raise UsageError(

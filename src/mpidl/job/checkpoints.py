@@ -9,6 +9,7 @@ import numpy as np
 
 from mpidl.job.checks import check_data, check_model
 from mpidl.job.job import Job
+from mpidl.job.notes import notes_on_digests
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
 from mpidl.parameters import Range
@@ -66,7 +67,7 @@ def identify(job: Job, data: Mapping[str, str]) -> Job:
     """
     if job.checkpoint is not None:
         check_data(job.checkpoint, data)
-    return replace(job, described=dict(data))
+    return replace(job, described=dict(data), notes=[*job.notes, *notes_on_digests(data)])
 
 
 def restore(job: Job, checkpoint: Checkpoint) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpidl.config import Config
 from mpidl.data import Split
+from mpidl.data.nested import WITHOUT
 from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.sections import Sections
 
@@ -36,6 +37,14 @@ def _on_data(config: Config, train: Split) -> list[str]:
         f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
         f"for two portions: use a multiple of {train.chunk}"
     ]
+
+
+def notes_on_digests(data: Mapping[str, str]) -> list[str]:
+    """Return a line on what the checksums of a description of data leave out."""
+    left_out = {kind for text in data.values() for kind in text.partition(WITHOUT)[2].split(", ")} - {""}
+    if not left_out:
+        return []
+    return [f"data: checksums leave out {_listed(sorted(left_out))}: ranks and resumed runs may differ in these"]
 
 
 def notes_on_cut(config: Config, plan: Plan | Sections) -> list[str]:

@@ -75,10 +75,12 @@ class Network(CompleteModel):
     ) -> None:
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
+        if not isinstance(layers, list | tuple) or not all(isinstance(each, Layer) for each in layers):
+            raise UsageError(f"model.layer: expected layers, such as [mpidl.nn.Dense(10)], found {quoted(layers)}")
         if dtype not in ("float32", "float64"):
             raise UsageError(f"dtype: expected 'float32' or 'float64', found {quoted(dtype)}")
         self.layers = tuple(layers)
-        self.input_shape = tuple(input_shape)
+        self.input_shape = schema.convert(input_shape, tuple[int, ...], "Network.input_shape")
         self.loss = SoftmaxCrossEntropy() if loss is None else loss
         self.dtype = np.dtype(dtype)
         self.seed = seed

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from mpidl.data.batch import parts, seed_of_batch
+from mpidl.data.nested import leaves, parts_of, rebuilt
 from mpidl.errors import kind_of
 from mpidl.nn.adaptation import ModelError
 from mpidl.torch import losses
@@ -17,9 +19,10 @@ from mpidl.torch.vector import as_tensor
 
 
 class Tensors:
-    """Converts the arrays of a batch, nested in any tuples, lists and mappings, to tensors of a device.
+    """Converts the arrays of a batch, nested in tuples, lists, mappings and dataclasses, to tensors of a device.
 
-    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs.
+    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. Whatever has a method ``to``, such
+    as a packed sequence or a graph, moves itself. Texts, times and other objects stay as they are.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -27,20 +30,28 @@ class Tensors:
         self._converted: dict[str, torch.Tensor] = {}
 
     def of(self, values: Any, place: str) -> Any:
-        """Return `values` as tensors; `place` distinguishes them from others of the batch."""
-        if isinstance(values, torch.Tensor):
+        """Return `values` as tensors; `place` distinguishes them from others of the batch.
+
+        Raises
+        ------
+        ModelError
+            One is a matrix of SciPy.
+        """
+        if isinstance(values, np.ndarray | np.generic):
+            return self._of_array(_suitable(values), place) if values.dtype.kind in "biufc" else values
+        if callable(getattr(values, "to", None)):
             return values.to(self._device)
-        if isinstance(values, tuple | list):
-            return type(values)(self.of(each, f"{place}/{number}") for number, each in enumerate(values))
-        if isinstance(values, Mapping):
-            return {key: self.of(each, f"{place}/{key}") for key, each in values.items()}
-        if not hasattr(values, "dtype") or not hasattr(values, "shape"):
-            return values
-        if isinstance(values, np.ndarray) and not values.flags.writeable:
-            values = values.copy()
-        tensor = as_tensor(values)
+        if (parts := parts_of(values)) is not None:
+            return rebuilt(values, {key: self.of(each, f"{place}/{key}") for key, each in parts.items()})
+        if hasattr(values, "toarray"):
+            expected = "a tensor, such as of torch.sparse_csr_tensor, or an array, as its method toarray() returns it"
+            raise ModelError(f"{place} of a batch: {kind_of(values)}, expected {expected}")
+        return self._of_array(values, place) if hasattr(values, "dtype") and hasattr(values, "shape") else values
+
+    def _of_array(self, array: Any, place: str) -> torch.Tensor:
+        tensor = as_tensor(array)
         if tensor.is_floating_point() and tensor.dtype is not self._dtype:
-            tensor = self._convert(tensor, place)
+            tensor = self._convert(tensor, place) if tensor.dim() else tensor.to(self._dtype)
         return tensor.to(self._device)
 
     def _convert(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
@@ -50,35 +61,36 @@ class Tensors:
         return memory[: len(tensor)].copy_(tensor)
 
 
+def _suitable(array: np.ndarray | np.generic) -> np.ndarray:
+    """Return an array itself, or as a copy that PyTorch takes: writable, in native byte order, without steps back."""
+    if not isinstance(array, np.ndarray):
+        return np.asarray(array)
+    if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
+        return array
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
 def pieces(values: Any, count: int) -> tuple[list[Any], list[int]]:
     """Return at most `count` pieces of nested tensors, and the number of samples in each.
 
     Raise ValueError if the tensors differ in length, or there are none.
     """
-    lengths = {len(each) for each in _tensors(values) if each.dim()}
+    lengths = {len(each) for each in leaves(values) if isinstance(each, torch.Tensor) and each.dim()}
     if len(lengths) != 1:
         found = f"tensors of {min(lengths)} and of {max(lengths)} samples" if lengths else "no tensors"
         raise ValueError(f"model.micro_batches: the batch has {found}, expected tensors of one length")
     slices = parts(lengths.pop(), count)
-    made = [_mapped(values, lambda tensor, part=part: tensor[part] if tensor.dim() else tensor) for part in slices]  # type: ignore[misc]
+    made = [_mapped(values, lambda tensor, part=part: tensor[part]) for part in slices]  # type: ignore[misc]
     return made, [part.stop - part.start for part in slices]
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, tuple | list | Mapping):
-        for each in values.values() if isinstance(values, Mapping) else values:
-            yield from _tensors(each)
 
 
 def _mapped(values: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(values, torch.Tensor):
-        return function(values)
-    if isinstance(values, tuple | list):
-        return type(values)(_mapped(each, function) for each in values)
-    if isinstance(values, Mapping):
-        return {key: _mapped(each, function) for key, each in values.items()}
+        return function(values) if values.dim() else values
+    if isinstance(values, PackedSequence) or (parts_of(values) is None and hasattr(values, "to")):
+        raise ModelError(f"model.micro_batches can't divide a batch with {kind_of(values)}, expected 1")
+    if (parts := parts_of(values)) is not None:
+        return rebuilt(values, {key: _mapped(each, function) for key, each in parts.items()})
     return values
 
 
@@ -107,9 +119,9 @@ class Calls:
 
     def outputs(self, inputs: Any) -> Any:
         """Call the module with a batch's inputs."""
-        if isinstance(inputs, tuple | list):
+        if isinstance(inputs, tuple | list) and not isinstance(inputs, PackedSequence):
             return self.call(*inputs)
-        return self.call(**inputs) if isinstance(inputs, dict) else self.call(inputs)
+        return self.call(**inputs) if isinstance(inputs, Mapping) else self.call(inputs)
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss, a tensor with one element; ModelError if it is something else, or the shapes don't match."""
