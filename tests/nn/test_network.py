@@ -244,6 +244,12 @@ def test_batches_that_do_not_fit(inputs, targets, message):
     ("options", "message"),
     [
         ({"layers": []}, "model.layer: no layer, expected at least one"),
+        ({"layers": ["dense"]}, "model.layer: expected layers, such as [mpidl.nn.Dense(10)], found ['dense']"),
+        ({"layers": [Dense]}, f"model.layer: expected layers, such as [mpidl.nn.Dense(10)], found {[Dense]}"),
+        ({"input_shape": None}, "Network.input_shape: expected list of int, found None"),
+        ({"input_shape": 3}, "Network.input_shape: expected list of int, found 3"),
+        ({"input_shape": "ab"}, "Network.input_shape: expected list of int, found 'ab'"),
+        ({"input_shape": ((3,),)}, "Network.input_shape: expected list of int, found ((3,),)"),
         (
             {"layers": [Dense(3, name="a"), Dense(4, name="a")]},
             "model.layer[1].name: 'a' is the name of layer 0, expected a unique one",
