@@ -21,6 +21,8 @@ def __getattr__(name: str) -> object:
     except AttributeError:
         if name[:1].isupper():
             for room in map(_exported, ("algorithms", "config", "data", "nn", "rules")):
-                if name in room.__all__:
-                    raise AttributeError(f"mpidl.{name} is {room.__name__}.{name}") from None
+                for found in room.__all__:
+                    if found.casefold() == name.casefold():
+                        where = "mpidl" if found in __all__ else room.__name__
+                        raise AttributeError(f"mpidl.{name} is {where}.{found}") from None
         raise

@@ -63,12 +63,17 @@ def outcome(action: Callable[[], T]) -> T | MpidlError:
 NOT_FINITE = "try a lower rate, or model.clip; with run.terminate_on_nan = false the run continues"
 
 
+#: What other packages call keys of this one.
+ELSEWHERE = {"lr": "rate", "learning_rate": "rate", "eps": "epsilon", "betas": "beta1", "batch_size": "batch"}
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the known word closest to `word`, or a list of the known words."""
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=1)
-    return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+    folded = {each.casefold(): each for each in known}
+    close = difflib.get_close_matches(ELSEWHERE.get(word, word).casefold(), list(folded), n=1)
+    return f", did you mean {folded[close[0]]!r}?" if close else f"; known: {', '.join(sorted(known))}"
 
 
 def printable(text: str) -> str:

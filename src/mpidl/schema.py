@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fspath
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, inspect
@@ -35,8 +35,15 @@ class Checked:
     Raises
     ------
     UsageError
-        A value has the wrong type or is out of bounds.
+        An argument is unknown, or a value has the wrong type or is out of bounds.
     """
+
+    def __new__(cls, *_: Any, **keywords: Any) -> Self:
+        if "__dataclass_fields__" in vars(cls):
+            known = keys(cls)
+            if not keywords.keys() <= {*known}:
+                check_keys(cls.__name__, keywords, known, _relatives(cls))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         cls: Any = type(self)
@@ -98,11 +105,32 @@ def check_table(section: str, values: Any) -> None:
         raise UsageError(f"{section}: expected a section, [{section}], found {_found(values)}")
 
 
-def check_keys(section: str, values: Mapping[str, Any], known: list[str]) -> None:
-    """Raise UsageError for a key of `values` that is not in `known`; the error names the nearest known key."""
+def check_keys(
+    section: str, values: Mapping[str, Any], known: list[str], others: Mapping[str, type] | None = None
+) -> None:
+    """Raise UsageError for a key of `values` that is not in `known`.
+
+    The error names the `others`, classes that could be meant, with this key, or else the nearest known key.
+    """
     for key in values:
         if key not in known:
-            raise UsageError(f"{section}.{shown(key)}: unknown key{nearest(key, known)}")
+            owners = [name for name, cls in (others or {}).items() if key in keys(cls)]
+            hint = f"; it belongs to {', '.join(owners)}" if owners else nearest(key, known)
+            raise UsageError(f"{section}.{shown(key)}: unknown key{hint}")
+
+
+def _relatives(cls: type[Checked]) -> dict[str, type]:
+    """Return the classes with a name in a configuration that share a base class, such as `Rule`, with one of them."""
+    found, waiting = (
+        {},
+        [next(base for base in reversed(cls.__mro__) if issubclass(base, Checked) and base is not Checked)],
+    )
+    while waiting:
+        each = waiting.pop(0)
+        waiting += each.__subclasses__()
+        if {"name", "type"} & vars(each).keys():
+            found[each.__name__] = each
+    return found
 
 
 def choose(registry: Mapping[str, T], key: str, name: Any) -> T:

@@ -30,7 +30,10 @@ SECTIONS = {
     "device": {"kind": "cpu", "transfer": "staged"},
     "debug": {"slow_worker": 1},
 }
-DATA = "data: expected a Dataset or a source, such as mpidl.Digits() or mpidl.Arrays((x, y), (test_x, test_y))"
+DATA = (
+    "data: expected a Dataset or a source, such as mpidl.Digits(), mpidl.Arrays((x, y), (test_x, test_y)) or "
+    "mpidl.Indexed(train, test)"
+)
 OTHERS = {
     "algorithm": mpidl.Downpour(n_push=4),
     "rule": mpidl.Adam(0.1),

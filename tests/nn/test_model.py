@@ -202,3 +202,60 @@ def test_what_a_model_raises_or_returns_wrongly_is_one_line(name, method, line):
     assert str(error.value) == expected or (line.endswith(".*") and str(error.value).startswith(expected[:-2]))
     with pytest.raises(UsageError, match=re.escape(str(error.value))):
         model.rehearse(BATCH)
+
+
+class Scaled:
+    """Least squares; its losses are means or sums, those of its evaluation too."""
+
+    def __init__(self, loss=np.mean, evaluated=np.sum, correct=np.sum, noise=0.0):
+        self.parameters = np.array([0.5, -1.0])
+        self.loss, self.evaluated, self.correct, self.noise = loss, evaluated, correct, noise
+
+    def loss_and_gradient(self, batch):
+        return self.loss((batch.inputs @ self.parameters) ** 2) + self.noise, np.zeros(2)
+
+    def evaluate(self, batch):
+        outputs = batch.inputs @ self.parameters
+        return self.evaluated(outputs**2), self.correct(outputs > 0)
+
+
+SEVEN = Batch(np.random.default_rng(0).normal(size=(7, 2)), np.zeros(7, int))
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (
+            Scaled(evaluated=np.mean),
+            "evaluate returned as loss 0.3453, a mean over the batch, expected the sum over its 7",
+        ),
+        (
+            Scaled(correct=np.mean),
+            "evaluate returned as correct predictions 0.4286, a mean over the batch, expected the",
+        ),
+        (Scaled(evaluated=np.mean, noise=9.0), "evaluate returned as loss "),
+        (
+            Scaled(loss=np.sum),
+            "loss_and_gradient returned as loss 2.417, the sum over the batch's 7 samples, expected the",
+        ),
+    ],
+)
+def test_means_where_sums_are_wanted_are_found_on_the_first_batch(model, line):
+    with pytest.raises(UsageError) as error:
+        adapt(model).rehearse(SEVEN)
+    assert str(error.value).startswith(f"model: Scaled.{line}")
+
+
+@pytest.mark.parametrize("model", [Scaled(), Scaled(noise=9.0), Scaled(correct=lambda right: math.nan)])
+def test_sums_are_not_taken_for_means(model):
+    batches = [
+        SEVEN, SEVEN._replace(weight=7.0), SEVEN._replace(inputs=SEVEN.inputs[:1], targets=SEVEN.targets[:1]),
+        SEVEN._replace(inputs=np.zeros((7, 2))), SEVEN._replace(weight=70.0),
+    ]  # fmt: skip
+    for batch in batches:
+        adapt(model).rehearse(batch)
+
+
+def test_a_loss_that_depends_on_the_whole_batch_is_left_alone():
+    adapt(Scaled(loss=np.std, evaluated=np.std)).rehearse(SEVEN)
+    adapt(Scaled(loss=np.std, evaluated=lambda losses: losses.sum() ** 2)).rehearse(SEVEN)

@@ -95,7 +95,7 @@ class Rounds(LocalSteps):
     def inner_steps(self, parameters: Any, state: ReplicaState) -> Step:
         """Return a function of a gradient that makes a step of the replica's parameters by the inner rule."""
         state.keep("parameters", parameters)
-        return state.step_by(RULES[self.inner](rate=self.rate), parameters)  # type: ignore[call-arg]
+        return state.step_by(RULES[self.inner](rate=self.rate), parameters)
 
     def local_steps(
         self, steps: int, parameters: Any, step: Callable[[Any], None], state: ReplicaState

@@ -223,7 +223,7 @@ def _named(
         raise UsageError(f"{section}.{key}: missing; known: {', '.join(sorted(registry))}")
     cls = schema.choose(registry, f"{section}.{key}", table.get(key, default))
     own = schema.keys(cls)
-    schema.check_keys(section, table, [key, *beside, *own])
+    schema.check_keys(section, table, [key, *beside, *own], registry)
     return schema.build(cls, section, {name: value for name, value in table.items() if name in own})
 
 

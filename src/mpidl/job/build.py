@@ -73,6 +73,9 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     """
     section = config.model
     loss = section.loss if loss is None else loss
+    for key, value in (("model", given), ("model.loss", loss)):
+        if isinstance(value, type):
+            raise UsageError(f"{key}: found the class {value.__name__}, expected one of its objects")
     if _is_module(given):
         from mpidl.torch import TorchModel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from mpidl.data.batch import Batch
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
+
+#: Relative difference of numbers that are the same but for rounding.
+CLOSE = 1e-3
 
 __all__ = ["ModelError", "adapt", "as_usage_errors", "model_errors"]
 
@@ -139,9 +143,32 @@ class _AdaptedModel(CompleteModel):
 
     def rehearse(self, batch: Batch) -> None:
         with as_usage_errors():
-            self.loss_and_gradient(batch)
+            mean, _ = self.loss_and_gradient(batch)
             if self._evaluate is not None:
-                self.evaluate(batch)
+                self._check_sums(batch, mean)
+
+    def _check_sums(self, batch: Batch, mean: float) -> None:
+        """Raise UsageError if the object evaluates a batch by means; `mean` is the loss that it gives with a gradient.
+
+        The sums of two parts of a batch add up to that of the whole, whatever a model does otherwise in training.
+        """
+        whole, samples = self.evaluate(batch)[:2], batch.total
+        parts = _parts(batch)
+        found = [self.evaluate(part)[:2] for part in parts]
+        shares = [part.total / samples for part in parts]
+        for what, value, *of_parts in zip(("loss", "correct predictions"), whole, *found, strict=True):
+            average = sum(share * part for share, part in zip(shares, of_parts, strict=True))
+            if value and isclose(average, value, rel_tol=CLOSE) and not isclose(sum(of_parts), value, rel_tol=0.1):
+                raise UsageError(
+                    f"{self._name}.evaluate returned as {what} {value:.4g}, a mean over the batch, expected the sum "
+                    f"over its {samples:g} samples"
+                )
+        total = sum(loss for loss, _ in found)
+        if total and isclose(total, whole[0], rel_tol=CLOSE) and isclose(mean, total, rel_tol=CLOSE):
+            raise UsageError(
+                f"{self._name}.loss_and_gradient returned as loss {mean:.4g}, the sum over the batch's {samples:g} "
+                "samples, expected the mean, and its gradient"
+            )
 
     def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
         with model_errors(f"{self._name}.{name}"):
@@ -157,6 +184,17 @@ class _AdaptedModel(CompleteModel):
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise ModelError(f"{self._name}.{name} returned as {what} {_kind(value)}, expected a number") from None
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    """Return two parts of a batch; none if it has a single sample, samples of its own kind, or weights."""
+    inputs, targets = batch.inputs, batch.targets
+    arrays = isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray) and len(inputs) == len(targets)
+    if not arrays or len(inputs) < 2 or batch.total != len(inputs):
+        return []
+    first = slice(len(inputs) // 2)
+    rest = slice(first.stop, None)
+    return [Batch(inputs[part], targets[part], batch.number) for part in (first, rest)]
 
 
 def _kind(value: Any) -> str:

@@ -33,7 +33,8 @@ class Model(Protocol):
         (regression). Models with dropout and the like need it. By default, the test loss is that of
         `loss_and_gradient`, and there is no accuracy.
 
-    Before training, each worker calls both methods once, on the first batch, to check their results.
+    Before training, each worker calls both methods on the first batch, and `evaluate` on two parts of it, to check
+    their results.
 
     Attributes
     ----------

@@ -301,5 +301,5 @@ def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
     if "type" not in section:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")
     layer = schema.choose(LAYERS, f"{where}.type", section["type"])
-    schema.check_keys(where, section, ["type", *schema.keys(layer)])
+    schema.check_keys(where, section, ["type", *schema.keys(layer)], LAYERS)
     return schema.build(layer, where, {key: value for key, value in section.items() if key != "type"})

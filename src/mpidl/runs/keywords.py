@@ -12,10 +12,10 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, from_dict
 from mpidl.config.configuration import read, set_keys
 from mpidl.config.topology import TopologyKeywords
-from mpidl.data import Augmentation, Normalisation, Source
-from mpidl.errors import UsageError, nearest, quoted
+from mpidl.data import Augmentation, Dataset, Normalisation, Source
+from mpidl.errors import UsageError, kind_of, nearest, quoted
 from mpidl.nn.groups import Group
-from mpidl.rules import RateSchedule, Rule
+from mpidl.rules import RULES, RateSchedule, Rule
 from mpidl.schema import check_table
 
 Section = Mapping[str, Any]
@@ -75,11 +75,65 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
     return written.replace(parameters=[*own, *ours])
 
 
-def check(keywords: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UsageError for a keyword that is not in `KEYWORDS`; the error names the nearest `known` one."""
+#: What to give in place of arguments that other packages take.
+INSTEAD = {
+    **dict.fromkeys(("lr", "learning_rate"), "that of a rule, such as rule=mpidl.Adagrad(0.01)"),
+    **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
+    "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",
+    "weight_decay": "l2, or a group, such as groups=[{'match': '*', 'weight_decay': 0.01}]",
+}
+
+
+def check(keywords: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise UsageError for a keyword that is not in `KEYWORDS`; the error names what to give instead."""
     for keyword in keywords:
         if keyword not in KEYWORDS:
-            raise UsageError(f"mpidl.train: unknown keyword {quoted(keyword)}{nearest(keyword, list(known))}")
+            instead = f", expected {INSTEAD[keyword]}" if keyword in INSTEAD else nearest(keyword, list(known))
+            raise UsageError(f"mpidl.train: unknown keyword {quoted(keyword)}{instead}")
+    if isinstance(rate := keywords.get("rate"), int | float):
+        raise UsageError(
+            f"rate: found {rate}, expected a schedule, such as {{'schedule': 'cosine'}}; rates themselves are those of "
+            f"rules, such as rule=mpidl.Adagrad({rate})"
+        )
+
+
+def check_parts(data: Any, algorithm: Any, rule: Any) -> None:
+    """Raise UsageError for data, an algorithm or a rule of the wrong type; the error has the right form."""
+    if data is not None and not isinstance(data, Dataset) and (isinstance(data, type) or not hasattr(data, "open")):
+        raise UsageError(
+            "data: expected a Dataset or a source, such as mpidl.Digits(), mpidl.Arrays((x, y), (test_x, test_y)) or "
+            f"mpidl.Indexed(train, test), found {_found(data)}"
+        )
+    for key, value, cls, example in (
+        ("algorithm", algorithm, Algorithm, "mpidl.Downpour()"),
+        ("rule", rule, Rule, "mpidl.Adagrad()"),
+    ):
+        if value is not None and not isinstance(value, cls | str | Mapping):
+            expected = _like_torch(value) or f"one such as {example}, or its name"
+            raise UsageError(f"{key}: expected {expected}, found {_found(value)}")
+
+
+def _like_torch(optimiser: Any) -> str | None:
+    """Return what stands for an optimiser of PyTorch, or for its class; None for anything else."""
+    cls = optimiser if isinstance(optimiser, type) else type(optimiser)
+    if not cls.__module__.startswith("torch.optim"):
+        return None
+    if cls.__name__ == "LBFGS":
+        return "algorithm=mpidl.Sandblaster()"
+    options = getattr(optimiser, "param_groups", [{}])[0]
+    name = cls.__name__.lower()
+    if name == "sgd" and options.get("momentum"):
+        name = "nesterov" if options.get("nesterov") else "momentum"
+    if name not in RULES:
+        return f"a rule of mpidl.rules: {', '.join(each.__name__ for each in RULES.values())}"
+    keys = ("lr", "momentum") if name in ("momentum", "nesterov") else ("lr",)
+    given = ", ".join(f"{options[key]:g}" for key in keys if key in options)
+    return f"mpidl.rules.{RULES[name].__name__}({given})"
+
+
+def _found(value: Any) -> str:
+    return kind_of(value) if hasattr(value, "__len__") and not isinstance(value, str) else quoted(value)
 
 
 def resolve(

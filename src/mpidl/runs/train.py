@@ -12,7 +12,7 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config, source_of
 from mpidl.data import Dataset, Source, opened
 from mpidl.data.workers import imported_by_worker
-from mpidl.errors import UsageError, kind_of, quoted
+from mpidl.errors import UsageError, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.callbacks import Callbacks
 from mpidl.job.checkpoints import restore
@@ -24,7 +24,7 @@ from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
-from mpidl.runs.keywords import Keywords, Section, check, resolve, signature
+from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, signature
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
 from mpidl.runs.uncaught import end_job_together
@@ -110,7 +110,7 @@ def train(
         check(keywords, inspect.signature(train).parameters)
         if on_interrupt not in ("exit", "return"):
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
-        _check_objects(data, algorithm, rule)
+        check_parts(data, algorithm, rule)
         Callbacks(callbacks)
         source = None if data is None else source_of(data)
         found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
@@ -146,28 +146,11 @@ def train(
 train.__dict__["__signature__"] = signature(train)
 
 
-def _check_objects(data: Any, algorithm: Any, rule: Any) -> None:
-    """Raise UsageError for data, an algorithm or a rule of the wrong type."""
-    if data is not None and not isinstance(data, Dataset) and (isinstance(data, type) or not hasattr(data, "open")):
-        expected = "a Dataset or a source, such as mpidl.Digits() or mpidl.Arrays((x, y), (test_x, test_y))"
-        raise UsageError(f"data: expected {expected}, found {_found(data)}")
-    for key, value, cls, example in (
-        ("algorithm", algorithm, Algorithm, "mpidl.Downpour()"),
-        ("rule", rule, Rule, "mpidl.Adagrad()"),
-    ):
-        if value is not None and not isinstance(value, cls | str | Mapping):
-            raise UsageError(f"{key}: expected one such as {example}, or its name, found {_found(value)}")
-
-
 def _section(model: Any, loss: Any) -> dict[str, Any]:
     """Return the keys of ``[model]`` that a script gives; a loss that isn't a name stays with the script."""
     section = {"factory": PYTHON_MODEL} if model is not None else {}
     if isinstance(loss, str):
         section["loss"] = loss
     elif loss is not None and model is None:
-        raise UsageError(f"loss: found {_found(loss)}, but no model, expected a name, or a model beside the function")
+        raise UsageError(f"loss: found {quoted(loss)}, but no model, expected a name, or a model beside the function")
     return section
-
-
-def _found(value: Any) -> str:
-    return kind_of(value) if hasattr(value, "__len__") and not isinstance(value, str) else quoted(value)

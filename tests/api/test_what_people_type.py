@@ -1,0 +1,132 @@
+"""Names and shapes of other packages, and keys in the wrong place: one line has the right form."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.config import from_dict
+
+NETWORK = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+
+
+def line(action):
+    with pytest.raises(mpidl.UsageError) as error:
+        action()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("SGD", "mpidl.Sgd"),
+        ("AdamW", "mpidl.rules.Adamw"),
+        ("RMSprop", "mpidl.rules.Rmsprop"),
+        ("AdaGrad", "mpidl.Adagrad"),
+        ("EASGD", "mpidl.algorithms.Easgd"),
+        ("CIFAR10", "mpidl.data.Cifar10"),
+        ("NetWork", "mpidl.Network"),
+    ],
+)
+def test_a_name_as_others_spell_it(name, right):
+    with pytest.raises(AttributeError, match=rf"^mpidl\.{name} is {right}$"):
+        getattr(mpidl, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "right"),
+    [
+        (lambda: mpidl.Adam(lr=1e-3), "Adam.lr: unknown key, did you mean 'rate'?"),
+        (lambda: mpidl.Adam(0.1, eps=1e-3), "Adam.eps: unknown key, did you mean 'epsilon'?"),
+        (lambda: mpidl.rules.Rmsprop(learning_rate=1), "Rmsprop.learning_rate: unknown key, did you mean 'rate'?"),
+        (lambda: mpidl.Sgd(0.1, momentum=0.9), "Sgd.momentum: unknown key; it belongs to Momentum, Nesterov"),
+        (lambda: mpidl.Sgd(weight_decay=0.9), "Sgd.weight_decay: unknown key; it belongs to Adamw"),
+        (lambda: mpidl.Downpour(n_psh=2), "Downpour.n_psh: unknown key, did you mean 'n_push'?"),
+        (lambda: mpidl.algorithms.Easgd(n_push=2), "Easgd.n_push: unknown key; it belongs to Downpour"),
+        (lambda: mpidl.Dense(10, activaton="relu"), "Dense.activaton: unknown key, did you mean 'activation'?"),
+        (lambda: mpidl.data.Augmentation(flip=True), "Augmentation.flip: unknown key; known: "),
+    ],
+)
+def test_a_key_that_a_class_lacks(make, right):
+    assert line(make).startswith(right)
+
+
+@pytest.mark.parametrize(
+    ("sections", "right"),
+    [
+        ({"server": {"rule": "SGD"}}, "server.rule: unknown name 'SGD', did you mean 'sgd'?"),
+        ({"server": {"lr": 0.1}}, "server.lr: unknown key, did you mean 'rate'?"),
+        (
+            {"server": {"rule": "sgd", "momentum": 0.9}},
+            "server.momentum: unknown key; it belongs to momentum, nesterov",
+        ),
+        ({"algorithm": {"name": "easgd", "n_push": 2}}, "algorithm.n_push: unknown key; it belongs to downpour"),
+        ({"data": {"source": "digits", "batch_size": 2}}, "data.batch_size: unknown key, did you mean 'batch'?"),
+        (
+            {"model": {"layer": [{"type": "dense", "units": 10, "vocabulary": 3}]}},
+            "model.layer[0].vocabulary: unknown key; it belongs to embedding",
+        ),
+    ],
+)
+def test_a_key_that_a_section_lacks(sections, right):
+    assert line(lambda: from_dict(NETWORK | sections)) == right
+
+
+class Loader:
+    """As a torch.utils.data.DataLoader, it has batches."""
+
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({"lr": 0.1}, "mpidl.train: unknown keyword 'lr', expected that of a rule, such as rule=mpidl.Adagrad(0.01)"),
+        ({"optimizer": 3}, "mpidl.train: unknown keyword 'optimizer', expected a rule, such as rule=mpidl.Adam(0.001)"),
+        (
+            {"weight_decay": 0.1},
+            "mpidl.train: unknown keyword 'weight_decay', expected l2, or a group, such as groups=",
+        ),
+        ({"scheduler": 3}, "mpidl.train: unknown keyword 'scheduler', expected a schedule, such as rate={'schedule': "),
+        ({"batch_size": 3}, "mpidl.train: unknown keyword 'batch_size', did you mean 'batch'?"),
+        ({"num_epochs": 3}, "mpidl.train: unknown keyword 'num_epochs', did you mean 'epochs'?"),
+        ({"rate": 0.1}, "rate: found 0.1, expected a schedule, such as {'schedule': 'cosine'}; rates themselves are"),
+        ({"rule": "Adam "}, "server.rule: unknown name 'Adam ', did you mean 'adam'?"),
+        ({"algorithm": "Downpour"}, "algorithm.name: unknown name 'Downpour', did you mean 'downpour'?"),
+        ({"data": Loader()}, "data: expected a Dataset or a source, such as mpidl.Digits(), mpidl.Arrays((x, y), "),
+        ({"model": mpidl.Network}, "model: found the class Network, expected one of its objects"),
+    ],
+)
+def test_arguments_of_a_script(arguments, right, tmp_path):
+    given = {"model": SimpleNamespace(), "data": mpidl.Digits(), "dir": tmp_path} | arguments
+    assert line(lambda: mpidl.train(**given)).startswith(right)
+
+
+def test_optimisers_of_pytorch(tmp_path):
+    torch = pytest.importorskip("torch")
+    module, optim = torch.nn.Linear(64, 10), torch.optim
+    parameters = list(module.parameters())
+    for found, right in [
+        (optim.SGD(parameters, 0.1), "mpidl.rules.Sgd(0.1)"),
+        (optim.SGD(parameters, 0.1, momentum=0.5), "mpidl.rules.Momentum(0.1, 0.5)"),
+        (optim.SGD(parameters, 0.1, momentum=0.5, nesterov=True), "mpidl.rules.Nesterov(0.1, 0.5)"),
+        (optim.AdamW(parameters, 0.003), "mpidl.rules.Adamw(0.003)"),
+        (optim.RMSprop(parameters, 0.003, momentum=0.5), "mpidl.rules.Rmsprop(0.003)"),
+        (optim.Adam, "mpidl.rules.Adam()"),
+        (optim.LBFGS(parameters), "algorithm=mpidl.Sandblaster()"),
+        (optim.Rprop(parameters), "a rule of mpidl.rules: Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw"),
+    ]:
+        text = line(lambda found=found: mpidl.train(module, mpidl.Digits(), rule=found, dir=tmp_path))
+        assert text.startswith(f"rule: expected {right}, found ")
+    text = line(lambda: mpidl.train(module, mpidl.Digits(), loss=torch.nn.CrossEntropyLoss, dir=tmp_path))
+    assert text == "model.loss: found the class CrossEntropyLoss, expected one of its objects"
+
+
+def test_a_subclass_with_a_constructor_of_its_own_takes_its_arguments():
+    class Own(mpidl.Sgd):
+        def __init__(self, mine):
+            super().__init__(mine)
+
+    assert Own(mine=0.5).rate == np.float64(0.5)
