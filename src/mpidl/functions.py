@@ -1,13 +1,17 @@
-"""A user's functions, named in a configuration as ``module:function``."""
+"""A user's functions, named in a configuration as ``module:function``, and the random numbers that they draw."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import random
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.extras import FRAMEWORKS, missing
@@ -65,6 +69,22 @@ def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise _failure(f"{key}: {name}", error) from error
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Restore the states of the generators of Python, NumPy and PyTorch at the end of this context."""
+    states: list[tuple[Callable[[Any], None], Any]] = [
+        (random.setstate, random.getstate()),
+        (np.random.set_state, np.random.get_state()),  # noqa: NPY002 (the one that users' code draws from)
+    ]
+    if (torch := sys.modules.get("torch")) is not None:
+        states.append((torch.set_rng_state, torch.get_rng_state()))
+    try:
+        yield
+    finally:
+        for restore, state in states:
+            restore(state)
 
 
 def _failure(where: str, error: BaseException) -> UsageError:

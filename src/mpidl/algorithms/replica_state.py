@@ -29,8 +29,8 @@ class ReplicaState:
         Parameters that rules don't change, such as running means: `sparing` of `mpidl.rules.Rule.update`.
     segments : sequence of Segment
         Parameters with their own settings of rules.
-    buffers : callable
-        Returns the counters of the replica's model, `mpidl.nn.model.CompleteModel.buffers`.
+    kept : callable
+        Returns what the replica keeps of its model for itself, by its names in checkpoints.
     fragments : sequence of Range
         The parts of the vector that replicas reduce one after another, if any.
 
@@ -49,11 +49,11 @@ class ReplicaState:
         rate_at: Callable[[int], float] = lambda portion: 1.0,
         statistics: Sequence[Range] = (),
         segments: Sequence[Segment] = (),
-        buffers: Callable[[], Mapping[str, np.ndarray]] = dict,
+        kept: Callable[[], Mapping[str, np.ndarray]] = dict,
         fragments: Sequence[Range] = (),
     ) -> None:
         self.fragments = fragments
-        self._rate_at, self._statistics, self._segments, self._buffers = rate_at, statistics, segments, buffers
+        self._rate_at, self._statistics, self._segments, self._kept = rate_at, statistics, segments, kept
         self.portion = 0
         self.weight = 1.0
         self.counts: Counter[str] = Counter()
@@ -95,9 +95,9 @@ class ReplicaState:
         return bool(self._vectors)
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """Return a copy of the vectors in the host's memory, and of the model's buffers as "buffers/NAME"."""
-        kept = {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
-        return kept | {f"buffers/{name}": np.array(values) for name, values in self._buffers().items()}
+        """Return a copy of the vectors in the host's memory, and of what the replica keeps of its model."""
+        vectors = {name: to_host(vector.copy()) for name, vector in self._vectors.items()}
+        return vectors | {name: np.array(values) for name, values in self._kept().items()}
 
     def load(self, vectors: Mapping[str, np.ndarray], counts: Mapping[str, int], portion: int) -> None:
         """Restore the state of another replica before this one begins."""

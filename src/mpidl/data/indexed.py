@@ -16,7 +16,7 @@ from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
-from mpidl.functions import call, check_name
+from mpidl.functions import call, check_name, same_random_numbers
 from mpidl.schema import Checked, Count, Natural, convert
 
 SAMPLES_PER_CHECKSUM = 16
@@ -98,7 +98,8 @@ class Indexed:
         shape = None
         if self.collate is None and samples["training"]:
             try:
-                inputs = maker.make("training", np.zeros(1, np.int64)).inputs
+                with same_random_numbers():
+                    inputs = maker.make("training", np.zeros(1, np.int64)).inputs
             except MpidlError as error:
                 raise UsageError(str(error)) from error.__cause__
             shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf" else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from mpidl.job.checks import check_data, check_model
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_digests
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
+from mpidl.nn.capabilities import Stateful
+from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import prune, read_best, write_best
@@ -71,7 +71,7 @@ def identify(job: Job, data: Mapping[str, str]) -> Job:
 
 
 def restore(job: Job, checkpoint: Checkpoint) -> None:
-    """Give a job's model the parameters of a checkpoint, its constants, and the buffers of its first replica.
+    """Give a job's model the parameters of a checkpoint, its constants, and what its first replica has kept.
 
     Raise UsageError if it is of another model, and MpidlError if a file can't be read.
     """
@@ -79,22 +79,24 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     layout = job.original.layout
     job.original.parameters[:] = checkpoint.read("parameters", Range(0, layout.size), layout)
     job.original.load_constants(checkpoint.constants())
-    _load_buffers(job, checkpoint.buffers())
+    _load_kept(job.original, checkpoint, 0)
 
 
-def load_buffers(placed: PlacedJob, number: int) -> None:
-    """Give a job's model the buffers of replica `number` in the checkpoint, if there is one.
+def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
+    """Give a rank's part of a job's model what replica `number` has kept in the checkpoint, if there is one.
 
-    Where the replicas begin anew, they are those of the first replica. Raise MpidlError if a file of the checkpoint
+    Where the replicas begin anew, it is what the first replica has kept. Raise MpidlError if a file of the checkpoint
     can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
-        _load_buffers(placed.job, checkpoint.buffers(number if placed.replicas_resume else 0))
+        _load_kept(model, checkpoint, number if placed.replicas_resume else 0)
 
 
-def _load_buffers(job: Job, buffers: Mapping[str, np.ndarray]) -> None:
-    if buffers:
-        job.original.load_buffers(buffers)
+def _load_kept(model: CompleteModel, checkpoint: Checkpoint, number: int) -> None:
+    if buffers := checkpoint.buffers(number):
+        model.load_buffers(buffers)
+    if (state := checkpoint.state(number)) and isinstance(model, Stateful):
+        model.load_state(state)
 
 
 def replica_position(placed: PlacedJob, number: int) -> ReplicaPosition | None:

@@ -55,7 +55,10 @@ def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:
     _check_names(checkpoint, "parameters", saved, {each.name: f"one of shape {each.shape}" for each in model.layout})
     _check_names(checkpoint, "constants", _described(checkpoint.constants()), _described(model.constants()))
     if buffers := checkpoint.buffers():  # Not every algorithm's workers are in checkpoints.
-        _check_names(checkpoint, "buffers", _described(buffers), _described(model.buffers()))
+        # A constant that a replica's model has changed is one of its buffers.
+        counters, constants = _described(model.buffers()), _described(model.constants())
+        changed = {name: constants[name] for name in buffers if name in constants}
+        _check_names(checkpoint, "buffers", _described(buffers), changed | counters)
     _check_names(checkpoint, "other name", checkpoint.aliases, model.aliases)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
+from mpidl.functions import same_random_numbers
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn.model import CompleteModel
 
@@ -44,7 +45,8 @@ def of_data(dataset: Dataset) -> dict[str, str]:
 
 def of_samples(dataset: Dataset) -> dict[str, str]:
     """Return checksums of the samples of a dataset; see `mpidl.data.Split.checksum`."""
-    return {f"data: checksum of the {name} samples": split.checksum() for name, split in _splits(dataset).items()}
+    with same_random_numbers():
+        return {f"data: checksum of the {name} samples": split.checksum() for name, split in _splits(dataset).items()}
 
 
 def _splits(dataset: Dataset) -> dict[str, Split]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from mpidl.job.fill import own_fragments, own_segments, own_statistics
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.nn import Network
-from mpidl.nn.capabilities import Movable
+from mpidl.nn.capabilities import Movable, kept_by_replica
 from mpidl.nn.groups import Penalised, frozen_names, weights_of
 from mpidl.nn.model import CompleteModel, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
@@ -125,6 +126,6 @@ def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     """Return the initial state of a replica, or of this rank's part of one."""
     part = local.slice
     return ReplicaState(
-        placed.rate_at, own_statistics(placed, part), own_segments(placed, part), placed.job.original.buffers,
+        placed.rate_at, own_statistics(placed, part), own_segments(placed, part), partial(kept_by_replica, local.host),
         own_fragments(placed, part),
     )  # fmt: skip

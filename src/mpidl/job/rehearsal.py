@@ -6,7 +6,8 @@ Nothing of the run changes: neither parameters nor a replica's state, nor the or
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
 from mpidl.data import Batch
 from mpidl.errors import MpidlError, UsageError
+from mpidl.functions import same_random_numbers
 from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
+from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
@@ -40,12 +43,21 @@ def rehearse_own(job: Job) -> None:
     reached = run.steps is None or run.steps * batch >= samples
     for size in sorted({min(batch, samples), samples % batch if reached else 0} - {0}, reverse=True):
         try:
-            job.original.rehearse(_first_batch(job, size))
+            with _without_trace(job):
+                job.original.rehearse(_first_batch(job, size))
         except UsageError as error:
             if size == batch:
                 raise
             what = f"the batch is an epoch's remainder of {size}, data.batch is {batch}; data.drop_last leaves it out"
             raise UsageError(f"{error}: {what}") from error.__cause__
+
+
+@contextmanager
+def _without_trace(job: Job) -> Iterator[None]:
+    """Restore what a user's code may change: a model itself, and the states of generators of random numbers."""
+    model = job.original
+    with same_random_numbers(), model.unchanged() if isinstance(model, Wrapper) else nullcontext():
+        yield
 
 
 def _first_batch(job: Job, size: int | None = None) -> Batch:
@@ -134,8 +146,9 @@ def count_outputs(job: Job, local: LocalModel) -> int:
     """
     if not job.metrics:
         return 0
-    batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
-    found = Evaluation(*local.model.evaluate(batch))
+    with _without_trace(job):
+        batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
+        found = Evaluation(*local.model.evaluate(batch))
     if local.group is not None and local.group.rank:
         return 0
     count = Figures(job.metrics).outputs(found.outputs, batch.targets)

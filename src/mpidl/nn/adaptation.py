@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isclose
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.errors import MpidlError, UsageError, quoted, raised
+from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
 
@@ -142,10 +143,12 @@ class _AdaptedModel(CompleteModel):
         )
 
     def rehearse(self, batch: Batch) -> None:
+        state = {name: np.array(values) for name, values in self.state().items()}
         with as_usage_errors():
             mean, _ = self.loss_and_gradient(batch)
             if self._evaluate is not None:
                 self._check_sums(batch, mean)
+        self.load_state(state)
 
     def _check_sums(self, batch: Batch, mean: float) -> None:
         """Raise UsageError if the object evaluates a batch by means; `mean` is the loss that it gives with a gradient.
@@ -169,6 +172,17 @@ class _AdaptedModel(CompleteModel):
                 f"{self._name}.loss_and_gradient returned as loss {mean:.4g}, the sum over the batch's {samples:g} "
                 "samples, expected the mean, and its gradient"
             )
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the object's ``state()``, if it has one."""
+        with model_errors(f"{self._name}.state"):
+            return self._model.state() if isinstance(self._model, Stateful) else {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore the object's state; ModelError if that fails."""
+        if state and isinstance(self._model, Stateful):
+            with model_errors(f"{self._name}.load_state"):
+                self._model.load_state(state)
 
     def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
         with model_errors(f"{self._name}.{name}"):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from mpidl.nn.model import CompleteModel, Model
 
@@ -31,11 +35,49 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """A model around a user's object, such as a PyTorch module."""
+    """A model around a user's object, such as a PyTorch module, which it changes while it computes."""
 
     def finish(self) -> None:
-        """Give the object its final state after training, with the trained values of the vector."""
+        """Give the object back: with the values of the vector, and with nothing of the model attached to it."""
         ...
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Return a context at whose end the object has what it has now, whatever passes through it change."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A model with state that each replica keeps for itself: checkpoints hold it, exports don't."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state, by name: arrays or numbers."""
+        ...
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what `state` has returned, as arrays."""
+        ...
+
+
+def kept_by_replica(model: CompleteModel) -> dict[str, np.ndarray]:
+    """Return what a replica keeps of a model for itself, by its names in a checkpoint."""
+    kept = {f"buffers/{name}": values for name, values in model.buffers().items()}
+    return kept | {f"state/{name}": np.asarray(values) for name, values in state_of(model).items()}
+
+
+def state_of(model: Any) -> Mapping[str, Any]:
+    """Return the state of a model that has some, else nothing."""
+    return model.state() if isinstance(model, Stateful) else {}
+
+
+@contextmanager
+def on_loan(model: Any) -> Iterator[Any]:
+    """Give the object that a model is around, if any, back to its owner at the end of this context."""
+    try:
+        yield model
+    finally:
+        if isinstance(model, Wrapper):
+            model.finish()
 
 
 class LayerSummary(NamedTuple):

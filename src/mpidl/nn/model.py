@@ -177,16 +177,17 @@ class CompleteModel:
         """Do nothing: the parameters lie on the host."""
 
     def constants(self) -> Mapping[str, np.ndarray]:
-        """Return tensors of the model that training leaves alone, by name; checkpoints hold them."""
+        """Return tensors of the model that training leaves alone, by name; checkpoints hold their first values."""
         return {}
 
     def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
         """Copy the values of all `constants` into the model."""
 
     def buffers(self) -> Mapping[str, np.ndarray]:
-        """Return the state that each replica keeps for itself, by name, such as counters; checkpoints hold it.
+        """Return the tensors that each replica keeps for itself, by name, such as counters; checkpoints hold them.
 
-        Gradients change it, evaluation does not.
+        Gradients change them, evaluation does not. A constant may become one of them, with the values that the model
+        has given it. State that exports shouldn't have is described by `mpidl.nn.capabilities.Stateful`.
         """
         return {}
 

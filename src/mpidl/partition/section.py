@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import Staged
+from mpidl.nn.capabilities import Staged, Stateful, state_of
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -160,6 +160,15 @@ class Section(CompleteModel):
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         self._stage.load_buffers(buffers)
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Return the state of the stage."""
+        return state_of(self._stage)
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore the state of the stage."""
+        if isinstance(self._stage, Stateful):
+            self._stage.load_state(state)
 
     def bind(self, group: Group) -> None:
         own = self._rank, self.plan.partitions

@@ -23,7 +23,7 @@ from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.servers.connection import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
-from mpidl.job.checkpoints import load_buffers, replica_position
+from mpidl.job.checkpoints import load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
@@ -76,7 +76,7 @@ class Worker(Role):
         job, placed, number = self._job, self._placed, self._number
         state, working, tickets = replica_state(placed, self._ready.local), [], 0
         position = replica_position(placed, number)
-        load_buffers(placed, number)
+        load_kept(placed, self._ready.local.host, number)
         if position is not None:
             assert job.checkpoint is not None
             vectors = job.checkpoint.replica_vectors(number, self._slice, placed.layout)

@@ -9,6 +9,7 @@ import xxhash
 from mpi4py import MPI
 
 from mpidl.launch.output import say
+from mpidl.nn.capabilities import Stateful, state_of
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Layout, Range, moves
 
@@ -33,6 +34,7 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
     for what, arrays, load in (
         ("constants", model.constants(), model.load_constants),
         ("buffers", model.buffers(), model.load_buffers),
+        *([("state", _as_arrays(model), model.load_state)] if isinstance(model, Stateful) else []),
     ):
         if _differ(comm, arrays.values()):
             differs.append(what)
@@ -45,7 +47,7 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
 def share_trained(
     comm: MPI.Intracomm, model: CompleteModel, layout: Layout, held: Sequence[tuple[int, Range]], own: np.ndarray
 ) -> None:
-    """Give the model of every rank the trained parameters, and the buffers of the first that holds some; collective.
+    """Give the model of every rank the trained parameters; collective.
 
     `layout` is that of the flat vector of trained parameters. `held` are the ranks of a replica, each with the range of
     that vector that it holds: `own`, which is ignored on others.
@@ -61,18 +63,36 @@ def share_trained(
             _broadcast(comm, values, root)
             for move in moves(layout, part, model.layout, whole):
                 move.copy(values, model.parameters)
-    if buffers := model.buffers():
-        _share(comm, buffers, model.load_buffers, held[0][0])
+
+
+def share_kept(comm: MPI.Intracomm, model: CompleteModel, ranks: Sequence[int], own: CompleteModel) -> None:
+    """Give the model of every rank what a replica keeps for itself; collective.
+
+    `ranks` are those of the replica, and `own` is this rank's part of the model.
+    """
+    for root in ranks:
+        _share(comm, own.buffers(), model.load_buffers, root)
+        if isinstance(model, Stateful):
+            _share(comm, _as_arrays(own), model.load_state, root)
+
+
+def _as_arrays(model: CompleteModel) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in state_of(model).items()}
 
 
 def _share(
     comm: MPI.Intracomm, arrays: Mapping[str, np.ndarray], load: Callable[[Mapping[str, np.ndarray]], None], root: int
 ) -> None:
-    """Let every rank load the arrays of the rank `root`."""
-    copies = {name: np.array(values, order="C") for name, values in arrays.items()}
+    """Let every rank load the arrays of the rank `root`, which other ranks may lack."""
+    forms = comm.bcast({name: (values.shape, values.dtype) for name, values in arrays.items()}, root)
+    copies = {
+        name: np.array(arrays[name], order="C") if comm.rank == root else np.empty(*form)
+        for name, form in forms.items()
+    }
     for values in copies.values():
         _broadcast(comm, values, root)
-    load(copies)
+    if copies:
+        load(copies)
 
 
 def _broadcast(comm: MPI.Intracomm, array: np.ndarray, root: int) -> None:

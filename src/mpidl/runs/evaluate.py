@@ -20,6 +20,7 @@ from mpidl.job.placed import place
 from mpidl.job.rehearsal import count_outputs
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, known, named
+from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module, evaluate_split
 from mpidl.schema import keys
 from mpidl.storage.checkpoints import checkpoint_of, steps
@@ -87,15 +88,17 @@ def evaluate(
     checkpoint = checkpoint_of(run, step)
     config = config_of(run, model is not None, data)
     dataset = opened(config.data_source if data is None else data)
-    job = Job.of(config, dataset, build_model(config, dataset) if model is None else own_model(model, config, loss))
-    if not job.evaluated:
-        raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
-    restore(job, checkpoint)
-    local = local_model(place(job, 1), mirrored=False)
-    figures = Figures(job.metrics, count_outputs(job, local))
-    sums = {
-        name: evaluate_split(local.model, split, 0, split.samples, figures) for name, split in job.evaluated.items()
-    }
+    given = build_model(config, dataset) if model is None else own_model(model, config, loss)
+    with on_loan(given):
+        job = Job.of(config, dataset, given)
+        if not job.evaluated:
+            raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
+        restore(job, checkpoint)
+        local = local_model(place(job, 1), mirrored=False)
+        figures = Figures(job.metrics, count_outputs(job, local))
+        sums = {
+            name: evaluate_split(local.model, split, 0, split.samples, figures) for name, split in job.evaluated.items()
+        }
     position = checkpoint.position
     return {
         "run_dir": str(run),

@@ -14,7 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import Checkpoints, identify, load_buffers, replica_position
+from mpidl.job.checkpoints import Checkpoints, identify, load_kept, replica_position
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
 from mpidl.job.footprint import check_memory, in_one_process
@@ -59,7 +59,7 @@ class OneProcess:
         self._check_memory(times)
         local = local_model(placed)
         rehearse_own(job)
-        load_buffers(placed, 0)
+        load_kept(placed, local.host, 0)
         self._shards = self._fill(local)
         for split in (job.dataset.train, *job.evaluated.values()):
             split.load()

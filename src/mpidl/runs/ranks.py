@@ -32,7 +32,7 @@ from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
-from mpidl.runs.common_values import agree_on_initial_values, share_trained
+from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
 from mpidl.runs.features import intermediaries
 from mpidl.runs.rank_role import make_role, open_run, own_model, staging_of
 from mpidl.runs.training_process import stopping, undisturbed
@@ -195,3 +195,4 @@ def _share_trained(world: World, ready: ReadyJob) -> None:
     if ready.job.script.shared:
         trained = list(zip(world.roles.replicas[0], placed.slices, strict=True))
         share_trained(world.comm, ready.job.original, placed.layout, trained, ready.local.host.parameters)
+        share_kept(world.comm, ready.job.original, world.roles.replicas[0], ready.local.host)

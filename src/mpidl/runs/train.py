@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -19,7 +20,7 @@ from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job, Script
 from mpidl.launch import environment
 from mpidl.launch.signals import discard, held
-from mpidl.nn.capabilities import Wrapper
+from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
@@ -122,20 +123,16 @@ def train(
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = opened(config.data_source if data is None else data)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
-        job = Job.of(config, dataset, built, checkpoint, Script(model is not None, Callbacks(callbacks)))
-        jobs.append(job)
-        return job
+        models.append(lent.enter_context(on_loan(built)))
+        return Job.of(config, dataset, built, checkpoint, Script(model is not None, Callbacks(callbacks)))
 
-    jobs: list[Job] = []
-    with held():
+    models: list[Any] = []
+    with held(), ExitStack() as lent:
         run = resolved.run.directory
         summary = start(resolved, make, run if resume else None)
-        if resume and model is not None and not jobs:
+        if resume and model is not None and not models:
             # Nothing was left to train.
             restore(make(replace(resolved, model=replace(resolved.model, initial=None)), None), latest(run))
-        for job in jobs:
-            if isinstance(job.original, Wrapper):
-                job.original.finish()
         if summary.get("interrupted"):
             discard()
             if on_interrupt == "exit":

@@ -99,9 +99,9 @@ def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
     dataset.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
 
 
-#: Groups of the index and of a replica's file, which `mpidl.nn.model.CompleteModel` describes.
-CONSTANTS, BUFFERS = "constants", "buffers"
-_REPLICA = re.compile(r"replica-(\d+)\.h5")
+#: Groups of the index and of a replica's files, which `mpidl.nn.model.CompleteModel` and `Stateful` describe.
+CONSTANTS, BUFFERS, STATE = "constants", "buffers", "state"
+_REPLICA = re.compile(r"replica-(\d+)(-\d+)?\.h5")
 
 
 class Checkpoint:
@@ -203,11 +203,20 @@ class Checkpoint:
         return arrays(self.path / INDEX, CONSTANTS)
 
     def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
-        """Return the counters of a replica's model, by name; those of the first replica saved if it has none."""
+        """Return the tensors that a replica's model keeps for itself, by name, as `kept_by`."""
+        return self.kept_by(number, BUFFERS)
+
+    def state(self, number: int = 0) -> dict[str, np.ndarray]:
+        """Return what else a replica's model keeps for itself, by name, as `kept_by`."""
+        return self.kept_by(number, STATE)
+
+    def kept_by(self, number: int, group: str) -> dict[str, np.ndarray]:
+        """Return the arrays in a group of the files of a replica, of the first one saved if it has none."""
         with readable(self.path):
-            saved = sorted(int(found[1]) for path in self.path.iterdir() if (found := _REPLICA.fullmatch(path.name)))
-        first = number if number in saved else next(iter(saved), None)
-        return {} if first is None else arrays(self.path / replica_file(first), BUFFERS)
+            found = {path: int(match[1]) for path in self.path.iterdir() if (match := _REPLICA.fullmatch(path.name))}
+        first = number if number in found.values() else min(found.values(), default=None)
+        files = [path for path, replica in found.items() if replica == first]
+        return {name: values for path in files for name, values in arrays(path, group).items()}
 
     def clock(self, range: Range, layout: Layout | None = None) -> int:
         """Return the largest clock of the shards that had a part of a range."""
@@ -225,11 +234,11 @@ def _range(path: Path, size: int) -> Range:
 
 
 def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Return the names of a file's vectors, of which it has the range `held`, and its other arrays except buffers."""
+    """Return the names of a file's vectors, of which it has the range `held`, and other arrays, but not a model's."""
     names: list[str] = []
     others: dict[str, np.ndarray] = {}
     for name, item in datasets(path):
-        if name.startswith(f"{BUFFERS}/"):
+        if name.startswith((f"{BUFFERS}/", f"{STATE}/")):
             continue
         if item.shape == (held.size,) and item.dtype.kind == "f":
             names.append(name)

@@ -178,7 +178,8 @@ class Trained:
     constants : dict of str to array
         Tensors that training doesn't change, such as frozen parameters.
     buffers : dict of str to array
-        Integers that a replica counts, such as batches seen; those of replica 0.
+        Tensors that a replica keeps for itself, such as the number of batches seen, and constants that the model has
+        changed; those of replica 0.
     """
 
     parameters: dict[str, np.ndarray]

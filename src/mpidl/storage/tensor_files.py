@@ -18,7 +18,7 @@ from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of
-from mpidl.storage.files import INDEX, datasets, replica_file
+from mpidl.storage.files import INDEX, datasets
 
 Shape = tuple[int, ...]
 
@@ -115,19 +115,20 @@ def open_file(path: Path) -> TensorFile:
 
 
 def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
-    members: dict[str, tuple[Path, str]] = {}
+    members: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
-    for file, group in ((INDEX, "parameters"), (INDEX, "constants"), (replica_file(0), "buffers")):
-        path = checkpoint.path / file
-        for name, dataset in datasets(path, group) if path.exists() else ():
-            members[name], shapes[name] = (path, dataset.name), dataset.shape
+    for group in ("parameters", "constants"):
+        for name, dataset in datasets(checkpoint.path / INDEX, group):
+            members[name], shapes[name] = dataset.name, dataset.shape
+    buffers = checkpoint.buffers()
 
     def part(name: str, box: Box) -> np.ndarray:
-        path, member = members[name]
-        with h5py.File(path) as file:
-            return np.asarray(file[member][_slices(box)])
+        if name in buffers:
+            return buffers[name][_slices(box)]
+        with h5py.File(checkpoint.path / INDEX) as file:
+            return np.asarray(file[members[name]][_slices(box)])
 
-    return TensorFile(checkpoint.path, shapes, part)
+    return TensorFile(checkpoint.path, shapes | {name: values.shape for name, values in buffers.items()}, part)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -110,8 +110,7 @@ class Calls:
     ) -> None:
         self._module, self._loss, self._name, self._seed, self._autocast = module, loss, name, seed, autocast
         self.call: Any = torch.compile(module) if compile else module
-        self.device = torch.device("cpu")
-        self._training: bool | None = None
+        self.begin(torch.device("cpu"))
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return a context in which forward passes compute in the precision of `autocast`."""
@@ -144,9 +143,14 @@ class Calls:
         whole = losses.weight(self._loss, targets, 1.0)
         return losses.weight(self._loss, part, samples) / whole if whole else samples
 
+    def begin(self, device: torch.device) -> None:
+        """Compute on this device from now on."""
+        self.device = device
+        self._training: bool | None = None
+
     def set_mode(self, training: bool) -> None:
-        """Put the module into training or evaluation mode."""
-        if self._training is not training:
+        """Put the module into training or evaluation mode, unless it is in it since the last call."""
+        if self._training is not training or self._module.training is not training:
             self._training = training
             self._module.train(training)
 

@@ -11,6 +11,7 @@ from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.torch.calls import Calls, pieces
+from mpidl.torch.loan import Loan
 from mpidl.torch.vector import Vector
 
 
@@ -93,9 +94,25 @@ class Gradients:
         self._vector, self._calls, self._name, self._micro_batches = vector, calls, name, micro_batches
         self.progress = BackwardProgress(vector, name)
         self._stored = [False] * len(vector.parameters)
-        for number, parameter in enumerate(vector.parameters):
-            parameter.grad = None
-            parameter.register_post_accumulate_grad_hook(lambda each, number=number: self.store(number, each))
+        self._computing = False
+
+    def attach(self, loan: Loan) -> None:
+        """Let PyTorch call `store` while the loan lasts."""
+        self._computing, self._loan = False, loan  # kept alive by the hooks
+        loan.lend(
+            self._vector.tensors,
+            [
+                parameter.register_post_accumulate_grad_hook(
+                    lambda each, number=number: self._accumulated(number, each)
+                )
+                for number, parameter in enumerate(self._vector.parameters)
+            ],
+        )
+
+    def _accumulated(self, number: int, parameter: torch.Tensor) -> None:
+        """Store a parameter's gradient, unless it is one of the module's owner."""
+        if self._computing:
+            self.store(number, parameter)
 
     # The steps of a gradient.
 
@@ -107,6 +124,9 @@ class Gradients:
         self._calls.seed_by(number)
         self._vector.load_statistics()
         self._stored = [False] * len(self._stored)
+        for parameter in self._vector.parameters:
+            parameter.grad = None
+        self._computing = True
 
     def store(self, number: int, parameter: torch.Tensor) -> None:
         """Move a parameter's complete gradient into the flat gradient."""
@@ -121,8 +141,9 @@ class Gradients:
             self._stored[number] = True
         self.progress.accumulated(number)
 
-    def fill(self) -> None:
-        """Set the gradient to 0 where nothing has been stored."""
+    def end(self) -> None:
+        """Complete the gradient: it is 0 where nothing has been stored."""
+        self._computing = False
         if not all(self._stored):
             for stored, gradient in zip(self._stored, self._vector.gradients, strict=True):
                 if not stored:
@@ -133,6 +154,12 @@ class Gradients:
     def compute(self, batch: Batch, inputs: Any, targets: Any) -> float:
         """Return the loss of a batch with these tensors, and compute its gradient."""
         self.begin(batch.number)
+        try:
+            return self._compute(batch, inputs, targets)
+        finally:
+            self._computing = False
+
+    def _compute(self, batch: Batch, inputs: Any, targets: Any) -> float:
         if self._micro_batches == 1 and self.progress.take is not None and self._calls.device.type == "cpu":
             return self._watched(inputs, targets)
         if self._micro_batches == 1:
@@ -142,7 +169,7 @@ class Gradients:
             loss = 0.0
             for (of_inputs, of_targets), share in zip(found, batch.shares(found, samples), strict=True):
                 loss += self._backward(of_inputs, of_targets, self._calls.share(of_targets, targets, share))
-        self.fill()
+        self.end()
         self._vector.store_statistics()
         return loss
 
@@ -151,7 +178,7 @@ class Gradients:
         self.progress.begin(loss)
         loss.backward()
         self.progress.end()
-        self.fill()
+        self.end()
         return float(loss.item())
 
     def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:

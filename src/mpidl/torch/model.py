@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +17,11 @@ from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.torch import losses
+from mpidl.torch.beside import Beside, as_array
 from mpidl.torch.calls import Calls, Tensors
 from mpidl.torch.gradients import Gradients
+from mpidl.torch.loan import Loan
+from mpidl.torch.snapshot import Snapshot
 from mpidl.torch.vector import Vector
 
 __all__ = ["TorchModel"]
@@ -96,38 +100,66 @@ class TorchModel(CompleteModel):
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers,
         }  # fmt: skip
-        self._vector = Vector(module.to("cpu"), self._name)
+        self._parts = {"": module}
+        self._vector = Vector(self._parts, self._name)
+        self._beside = Beside(self._parts, {*self._vector.layout.shapes, *self._vector.aliases})
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         found = any(isinstance(each, embeddings) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers
         self._calls = Calls(module, self.loss, self._name, seed, autocast, compile)
+        self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches)
         self._placed = self
         self._frozen: Sequence[str] = ()
-        self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches)
-        self._place()
+        self._loan: Loan | None = None
+
+    def _attach(self) -> None:
+        """Take over the module, unless it is this model's already."""
+        if self._loan is None or not self._loan.active:
+            self._loan, self._placed = Loan(self._parts, self._settle), self
+            self._gradients.attach(self._loan)
+            self._vector.attach()
+            self._place()
+            self._freeze()
+
+    def _begin(self) -> None:
+        """Begin to compute a gradient."""
+        self._attach()
+        self._beside.begin()
 
     def _place(self) -> None:
         """Set the device to that of the parameters."""
         first = self._vector.parameters[0]
-        self._calls.device, self._tensors = first.device, Tensors(first.dtype, first.device)
+        self._calls.begin(first.device)
+        self._tensors = Tensors(first.dtype, first.device)
+
+    def _settle(self) -> None:
+        """Give the module the statistics of the vector, and what it has changed itself on another device."""
+        self._vector.load_statistics()
+        if self._placed is not self:
+            self._beside.load(self._placed._beside.buffers() | self._placed._beside.private())
+            self._placed = self
 
     @property
     def parameters(self) -> Any:
-        """The flat vector, of which the module's parameters are views."""
+        """The flat vector, of which the module's parameters are views, from the first use until `finish`."""
+        self._attach()
         return self._vector.array
 
     @parameters.setter
     def parameters(self, vector: Any) -> None:
+        self._attach()
         self._vector.replace(vector)
 
     def on(self, xp: Any) -> TorchModel:
-        frozen, module = self._frozen, copy.deepcopy(self.module)
-        for name in frozen:
+        self._attach()
+        module = copy.deepcopy(self.module)
+        for name in self._frozen:
             module.get_parameter(name).requires_grad_(True)
         same = TorchModel(module, self.loss, **self.settings)
-        same.freeze(frozen)
+        same.freeze(self._frozen)
+        same._attach()
         same._vector.move(xp)
         same._place()
         self._placed = same
@@ -136,8 +168,12 @@ class TorchModel(CompleteModel):
     def freeze(self, names: Sequence[str]) -> None:
         """Let PyTorch compute no gradients of these parameters until training is over."""
         self._frozen = names
+        if self._loan is not None and self._loan.active:
+            self._freeze()
+
+    def _freeze(self) -> None:
         for tensor, parameter in zip(self.layout, self._vector.parameters, strict=False):
-            parameter.requires_grad_(tensor.name not in names)
+            parameter.requires_grad_(tensor.name not in self._frozen)
 
     # Gradients.
 
@@ -149,6 +185,7 @@ class TorchModel(CompleteModel):
         ModelError
             The module or the loss raised an error, the loss has several elements, or a parameter has been replaced.
         """
+        self._begin()
         with model_errors(self._name):
             loss = self._gradients.compute(
                 batch, self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
@@ -171,6 +208,7 @@ class TorchModel(CompleteModel):
 
     def _tested(self, compute: Callable[[Batch], T], batch: Batch) -> T:
         """Return the result of a function of a batch, with the module in evaluation mode."""
+        self._attach()
         self._calls.set_mode(training=False)
         self._vector.load_statistics()
         with model_errors(self._name), torch.no_grad():
@@ -180,7 +218,7 @@ class TorchModel(CompleteModel):
         outputs = self._forward(batch.inputs)
         if not isinstance(outputs, torch.Tensor):
             raise ModelError(f"{self._name} returned {kind_of(outputs)}, expected a tensor of outputs")
-        return _array(outputs)
+        return as_array(outputs)
 
     def _evaluate(self, batch: Batch) -> Evaluation:
         outputs = self._forward(batch.inputs)
@@ -196,11 +234,20 @@ class TorchModel(CompleteModel):
         return losses.evaluation(self.loss, loss, outputs, targets, batch.total, batch.own_weight)
 
     def rehearse(self, batch: Batch) -> None:
-        buffers = self.buffers()
-        with as_usage_errors():
+        with as_usage_errors(), self.unchanged():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
-        self.load_buffers(buffers)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        model = self._placed
+        model._attach()
+        before = Snapshot(model._parts)
+        try:
+            yield
+        finally:
+            before.restore()
+            model._calls.begin(model._calls.device)
 
     def scoring(self, several_labels: bool) -> Scoring:
         return losses.scoring(self.loss)
@@ -208,32 +255,25 @@ class TorchModel(CompleteModel):
     # State outside the vector.
 
     def constants(self) -> dict[str, np.ndarray]:
-        return {name: _array(each) for name, each in self._vector.constants.items()}
+        return self._beside.constants()
 
     def load_constants(self, constants: Any) -> None:
-        _load(self._vector.constants, constants)
+        self._beside.load(constants, changed=False)
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return {name: _array(each) for name, each in self._placed._vector.counters.items()}
+        return self._placed._beside.buffers()
 
     def load_buffers(self, buffers: Any) -> None:
-        _load(self._placed._vector.counters, buffers)
+        self._placed._beside.load(buffers)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the tensors that the module's ``state_dict`` lacks, while training only those that have changed."""
+        return self._placed._beside.private()
+
+    def load_state(self, state: Any) -> None:
+        self._placed._beside.load(state)
 
     def finish(self) -> None:
-        """Give the module the statistics of the vector."""
-        self._vector.load_statistics()
-        _load(self._vector.counters, self.buffers())
-        self.freeze(())
-        self._calls.set_mode(training=True)
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    values = tensor.detach().cpu()
-    array: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
-    return array.copy()
-
-
-def _load(tensors: Any, values: Any) -> None:
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(torch.as_tensor(values[name]))
+        """Give the module back to its owner; the next use takes it over again."""
+        if self._loan is not None:
+            self._loan.end()

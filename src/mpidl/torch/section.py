@@ -80,6 +80,7 @@ class TorchStage(TorchModel):
         self._kept: dict[int, _Activations] = {}
 
     def begin(self, batch: Batch) -> None:
+        self._begin()
         self._targets = self._tensors.of(batch.targets, "all targets") if self._last else None
         self._gradients.begin(batch.number)
 
@@ -160,7 +161,7 @@ class TorchStage(TorchModel):
                     self._gradients.store(numbers[id(parameter)], parameter)
 
     def end(self) -> Any:
-        self._gradients.fill()
+        self._gradients.end()
         self._vector.store_statistics()
         return self._vector.gradient
 

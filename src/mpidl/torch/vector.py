@@ -4,29 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, kind_of
+from mpidl.nn.adaptation import ModelError
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 
 #: Dtypes of vectors.
 DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
+#: Modules by the prefix of their tensors' names.
+Parts = Mapping[str, torch.nn.Module]
+
+
+class Place(NamedTuple):
+    """Where a module has the tensor of a name: in `tensors`, by its `key`; `saved` if its ``state_dict`` has it."""
+
+    tensors: dict[str, Any]
+    key: str
+    name: str
+    saved: bool = True
+
+    @property
+    def tensor(self) -> Any:
+        """The present tensor, which the module may have assigned anew."""
+        return self.tensors.get(self.key)
+
+
+def parameters_in(parts: Parts) -> Iterator[Place]:
+    """Yield the places of all parameters; tied ones have several."""
+    for name, owner in _owners(parts):
+        for key, parameter in owner._parameters.items():
+            if parameter is not None:
+                yield Place(owner._parameters, key, name + key)
+
+
+def buffers_in(parts: Parts) -> Iterator[Place]:
+    """Yield the places of all buffers."""
+    for name, owner in _owners(parts):
+        for key, buffer in owner._buffers.items():
+            if buffer is not None:
+                yield Place(owner._buffers, key, name + key, key not in owner._non_persistent_buffers_set)
+
+
+def _owners(parts: Parts) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield all modules, each with the beginning of its tensors' names."""
+    for prefix, part in parts.items():
+        for path, owner in part.named_modules(prefix=prefix):
+            yield f"{path}." if path else "", owner
+
 
 class Vector:
     """A module's parameters as views of a flat vector, and the vector's gradient.
 
     The vector also has the module's statistics, its float buffers, after the parameters. The module changes copies of
-    these, which `load_statistics` and `store_statistics` synchronise.
+    these, which `load_statistics` and `store_statistics` synchronise, or assigns them anew.
 
     Parameters
     ----------
-    module : torch.nn.Module
-        Its parameters become views of the vector.
+    parts : mapping of str to torch.nn.Module
+        The module, and what else is trained with it.
     name : str
         Its name in messages.
 
@@ -42,13 +83,9 @@ class Vector:
         The range of the statistics, if there are any.
     aliases : dict of str
         Other names of tensors in the layout, those of tied weights.
-    constants : dict of torch.Tensor
-        Frozen parameters, and float buffers that can't be averaged: of another dtype, or infinite, such as masks.
-    counters : dict of torch.Tensor
-        Buffers that aren't floats.
     dtype : numpy.dtype
     array : array (layout.size,)
-        The vector.
+        The vector, after `attach`.
     gradient : array (layout.size,)
 
     Raises
@@ -57,54 +94,66 @@ class Vector:
         No parameter can be trained, or one has a dtype that vectors can't have.
     """
 
-    def __init__(self, module: torch.nn.Module, name: str) -> None:
-        self._module = module
-        named = dict(module.named_parameters())
+    def __init__(self, parts: Parts, name: str) -> None:
+        self._parts, self._name = parts, name
+        places = list(parameters_in(parts))
+        named = {place.name: place.tensor for place in _once(places)}
         trained = {key: each for key, each in named.items() if each.requires_grad}
-        self.parameters = list(trained.values())
+        self.parameters: list[torch.nn.Parameter] = list(trained.values())
         self._dtype = _dtype(name, named, trained)
         self.dtype: np.dtype[Any] = DTYPES[self._dtype]
-        buffers = dict(_saved_buffers(module))
-        statistics = {key: each for key, each in buffers.items() if self._is_statistic(each)}
-        self._statistics = statistics
-        self.constants = {key: each for key, each in named.items() if not each.requires_grad} | {
-            key: each for key, each in buffers.items() if each.is_floating_point() and key not in statistics
-        }
-        self.counters = {key: each for key, each in buffers.items() if not each.is_floating_point()}
+        buffers = list(buffers_in(parts))
+        statistics = {place.name: place.tensor for place in _once(buffers) if self._is_statistic(place)}
+        self._statistics = list(statistics)
         self.layout = Layout([(key, tuple(each.shape)) for key, each in (trained | statistics).items()])
-        self.aliases = _aliases(module, trained | statistics)
+        names = {id(each): key for key, each in (trained | statistics).items()}
+        others = ((place.name, names.get(id(place.tensor))) for place in (*places, *buffers))
+        self.aliases = {other: key for other, key in others if key not in (None, other)}
         start = sum(each.numel() for each in self.parameters)
         self._averaged = slice(start, self.layout.size)
         self.statistics = [Range(start, self.layout.size)] if statistics else []
         ordinals = {id(each): number for number, each in enumerate(self.parameters)}
-        self._places = [
-            (owner._parameters, key, f"{prefix}.{key}" if prefix else key, each, ordinals[id(each)])
-            for prefix, owner in module.named_modules()
-            for key, each in owner._parameters.items()
-            if id(each) in ordinals
+        self._trained = [
+            (place, place.tensor, ordinals[id(place.tensor)]) for place in places if id(place.tensor) in ordinals
         ]
-        self._take_over()
 
-    def _is_statistic(self, buffer: torch.Tensor) -> bool:
-        return buffer.dtype is self._dtype and bool(torch.isfinite(buffer).all())
+    def _is_statistic(self, place: Place) -> bool:
+        buffer = place.tensor
+        return place.saved and buffer.dtype is self._dtype and bool(torch.isfinite(buffer).all())
 
-    def _take_over(self) -> None:
-        """Create the vector, the gradient and the module's own statistics, with the module's values."""
-        values = np.empty(self.layout.size, self.dtype)
-        tensors = [each.detach() for each in (*self.parameters, *self._statistics.values())]
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The module's tensors in the order of the layout."""
+        present = {place.name: place for place in buffers_in(self._parts)}
+        self._averages = [present[name] for name in self._statistics]
+        return [*self.parameters, *(place.tensor for place in self._averages)]
+
+    def attach(self) -> None:
+        """Create the vector and the gradient with the module's values, and make its tensors views of memory here."""
+        values, tensors = np.empty(self.layout.size, self.dtype), self.tensors
         for view, each in zip(_views(values, tensors), tensors, strict=True):
-            view.copy_(each)
-        self._use_own(torch.from_numpy(values[self._averaged].copy()))
-        self.gradient: Any = np.zeros_like(values)
-        self.gradients = list(_views(self.gradient, self.parameters))
-        self._changes = as_tensor(self.gradient)[self._averaged]
-        self.replace(values)
+            view.copy_(each.detach())
+        self._use(values, np.zeros_like(values), torch.from_numpy(values[self._averaged].copy()))
 
-    def _use_own(self, values: torch.Tensor) -> None:
-        """Make the module's own statistics views of a vector with their values."""
-        self._own, self._loaded, statistics = values, values.clone(), list(self._statistics.values())
-        for view, each in zip(_views(values, statistics), statistics, strict=True):
+    def move(self, xp: Any) -> None:
+        """Move the module to the device of CuPy's arrays."""
+        values = xp.asarray(self.array)
+        device = as_tensor(values).device
+        for part in self._parts.values():
+            part.to(device)
+        self._use(values, xp.zeros_like(values), self._own.to(device))
+
+    def _use(self, values: Any, gradient: Any, own: torch.Tensor) -> None:
+        """Use this vector, this gradient, and `own` for the module's own statistics."""
+        self.gradient, self._own, self._loaded = gradient, own, own.clone()
+        self.gradients = list(_views(gradient, self.parameters))
+        self._changes = as_tensor(gradient)[self._averaged]
+        self._kept = self.tensors[len(self.parameters) :]
+        views = (list(_views(each, self._kept)) for each in (own, self._loaded, self._changes))
+        self._own_views, self._loaded_views, self._change_views = views
+        for view, each in zip(self._own_views, self._kept, strict=True):
             each.data = view
+        self.replace(values)
 
     def replace(self, array: Any) -> None:
         """Make the parameters views of another vector, with its values."""
@@ -113,39 +162,44 @@ class Vector:
             each.data = view
         self._addresses = [each.data_ptr() for each in self.parameters]
 
-    def move(self, xp: Any) -> None:
-        """Move the module to the device of CuPy's arrays."""
-        values = xp.asarray(self.array)
-        device = as_tensor(values).device
-        self._module.to(device)
-        # Parameters remain the same objects, but buffers don't.
-        buffers = dict(_saved_buffers(self._module))
-        for known in (self._statistics, self.counters, self.constants):
-            known.update((key, buffers[key]) for key in known.keys() & buffers.keys())
-        self._use_own(self._own.to(device))
-        self.gradient = xp.zeros_like(values)
-        self.gradients = list(_views(self.gradient, self.parameters))
-        self._changes = as_tensor(self.gradient)[self._averaged]
-        self.replace(values)
-
     def stray(self) -> str | None:
         """Return the name of a parameter that the module has replaced, or moved out of the vector, if any."""
         addresses = self._addresses
-        for owner, key, name, parameter, ordinal in self._places:
-            if owner.get(key) is not parameter or parameter.data_ptr() != addresses[ordinal]:
-                return name
+        for place, parameter, ordinal in self._trained:
+            if place.tensor is not parameter or parameter.data_ptr() != addresses[ordinal]:
+                return place.name
         return None
 
     def load_statistics(self) -> None:
         """Copy the statistics of the vector, which others may change at any time, into the module."""
         if self.statistics:
+            for place, kept in zip(self._averages, self._kept, strict=True):
+                if place.tensor is not kept:
+                    place.tensors[place.key] = kept
             self._loaded.copy_(self._fetched)
             self._own.copy_(self._loaded)
 
     def store_statistics(self) -> None:
-        """Set the gradient of the statistics to the module's changes, with the opposite sign."""
+        """Set the gradient of the statistics to the module's changes, with the opposite sign.
+
+        Raise ModelError if a statistic has another shape now.
+        """
         if self.statistics:
             torch.sub(self._loaded, self._own, out=self._changes)
+            for number, (place, kept) in enumerate(zip(self._averages, self._kept, strict=True)):
+                if place.tensor is not kept:
+                    self._store_anew(number, place)
+
+    def _store_anew(self, number: int, place: Place) -> None:
+        """Store the change of a statistic that the module has assigned anew; the pass may still need the old tensor."""
+        tensor, loaded = place.tensor, self._loaded_views[number]
+        if not isinstance(tensor, torch.Tensor) or tensor.shape != loaded.shape:
+            found = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else kind_of(tensor)
+            raise ModelError(
+                f"{self._name}: buffer {place.name} is {found} now, expected {tuple(loaded.shape)} as before "
+                "(persistent=False leaves it alone)"
+            )
+        torch.sub(loaded, tensor.detach(), out=self._change_views[number])
 
     def store_statistics_again(self) -> bool:
         """Do the same as `store_statistics`, on the host, and return whether the gradient has changed."""
@@ -161,12 +215,21 @@ class Vector:
         return torch.empty_like(self._changes)
 
 
+def _once(places: list[Place]) -> Iterator[Place]:
+    """Yield the first place of each tensor."""
+    seen = set[int]()
+    for place in places:
+        if id(place.tensor) not in seen:
+            seen.add(id(place.tensor))
+            yield place
+
+
 def as_tensor(array: Any) -> torch.Tensor:
     """Return a NumPy or CuPy array as a tensor of the same memory."""
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def _views(vector: Any, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _views(vector: Any, tensors: list[Any]) -> Iterator[torch.Tensor]:
     """Yield a view of a flat vector for each tensor, one after another."""
     flat = vector if isinstance(vector, torch.Tensor) else as_tensor(vector)
     start = 0
@@ -194,17 +257,3 @@ def _dtype(
         if each.dtype is not trained[first].dtype:
             raise UsageError(f"{name}: parameter {key} is {found}, expected {DTYPES[trained[first].dtype]} as {first}")
     return trained[first].dtype
-
-
-def _saved_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the buffers that a ``state_dict`` has."""
-    for prefix, owner in module.named_modules():
-        for key, buffer in owner._buffers.items():
-            if buffer is not None and key not in owner._non_persistent_buffers_set:
-                yield f"{prefix}.{key}" if prefix else key, buffer
-
-
-def _aliases(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    names = {id(each): name for name, each in tensors.items()}
-    everywhere = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: names[id(each)] for name, each in everywhere if names.get(id(each), name) != name}

@@ -1,0 +1,85 @@
+"""A module on loan to a model: what the model needs of it while it computes, and how its owner gets it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from weakref import WeakSet
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from mpidl.torch.vector import Parts, Place, buffers_in, parameters_in
+
+
+class Loan:
+    """A module that a model uses until `end`, or until another model takes over any of its tensors.
+
+    Parameters
+    ----------
+    parts : mapping of str to torch.nn.Module
+        Moved to the CPU.
+    settle : callable
+        Gives the module its final values, before the loan ends.
+
+    Attributes
+    ----------
+    active : bool
+        Whether the loan hasn't ended.
+    """
+
+    def __init__(self, parts: Parts, settle: Callable[[], None]) -> None:
+        self._parts, self._settle, self.active = parts, settle, True
+        self._tensors = self._present()
+        for other in list(_LOANS):
+            if not self._tensors.keys().isdisjoint(other._tensors):
+                other.end()
+        modules = [each for part in parts.values() for each in part.modules()]
+        self._modes = [(each, each.training) for each in modules]
+        self._devices = {place.name: place.tensor.device for place in self._places()}
+        for part in parts.values():
+            part.to("cpu")
+        self._tensors |= self._present()
+        self._views: list[tuple[torch.Tensor, tuple[int, ...], bool]] = []
+        self._hooks: list[RemovableHandle] = []
+        _LOANS.add(self)
+
+    def _places(self) -> list[Place]:
+        return [*parameters_in(self._parts), *buffers_in(self._parts)]
+
+    def _present(self) -> dict[int, torch.Tensor]:
+        return {id(place.tensor): place.tensor for place in self._places()}
+
+    def lend(self, tensors: Iterable[torch.Tensor], hooks: Iterable[RemovableHandle]) -> None:
+        """Note tensors that are about to become views of other memory or frozen, and hooks."""
+        self._views += [(each, each.stride(), each.requires_grad) for each in tensors]
+        self._hooks += hooks
+
+    def end(self) -> None:
+        """Give the module back: with memory of its own, and with the modes, flags, hooks and devices of before."""
+        if not self.active:
+            return
+        self._settle()
+        self.active = False
+        _LOANS.discard(self)
+        for hook in self._hooks:
+            hook.remove()
+        for module, mode in self._modes:
+            module.training = mode
+        for tensor, strides, trained in self._views:
+            tensor.data = _own(tensor.data, strides)
+            if tensor.requires_grad is not trained:
+                tensor.requires_grad_(trained)
+        for place in self._places():
+            if (device := self._devices.get(place.name)) not in (None, place.tensor.device):
+                place.tensor.data = place.tensor.data.to(device)
+
+
+#: The loans that haven't ended. The hooks of a loan keep it alive as long as the module.
+_LOANS = WeakSet[Loan]()
+
+
+def _own(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return a copy of values in memory of its own, with these strides if they leave no gaps."""
+    own = torch.empty_strided(values.shape, strides, dtype=values.dtype, device=values.device)
+    dense = own.untyped_storage().nbytes() == values.numel() * values.element_size()
+    return (own if dense else torch.empty_like(values)).copy_(values)
