@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.errors import UsageError
+
+#: Files of the drivers of GPUs: NVIDIA's, also under Windows' Linux, and AMD's.
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 class Device(NamedTuple):
@@ -19,7 +23,7 @@ class Device(NamedTuple):
     name : str
         The GPU's name, or ``"the CPU"``.
     reason : str
-        The reason why ``"auto"`` found no GPU, or empty.
+        The reason why ``"auto"`` takes no GPU of a node that has one, or empty.
     """
 
     xp: Any
@@ -49,7 +53,7 @@ def choose(kind: str, number: int) -> Device:
         return found
     if kind == "cuda":
         raise UsageError(f"device.kind: 'cuda', but {found}")
-    return Device(np, "the CPU", found)
+    return Device(np, "the CPU", found if any(map(os.path.exists, GPU_FILES)) else "")
 
 
 def _gpu(number: int) -> Device | str:

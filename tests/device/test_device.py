@@ -1,5 +1,6 @@
 """Where a worker computes, and the errors if it can't."""
 
+import os
 import sys
 
 import numpy as np
@@ -11,6 +12,13 @@ from mpidl.errors import UsageError
 
 MISSING = "CuPy isn't installed: pip install 'mpidl[cuda12]', or [cuda13] for newer drivers"
 NO_DEVICE = "no GPU that CuPy can use: cudaErrorNoDevice: no CUDA-capable device is detected"
+
+
+@pytest.fixture(params=["GPU", "no GPU"])
+def hint(request, monkeypatch):
+    """What the reason for the CPU becomes on a node with a GPU, and on one without."""
+    monkeypatch.setattr("mpidl.device.GPU_FILES", (os.devnull if request.param == "GPU" else "/dev/absent",))
+    return lambda reason: reason if request.param == "GPU" else ""
 
 
 def install(monkeypatch, cupy):
@@ -34,18 +42,18 @@ def test_the_cpu_needs_no_cupy(monkeypatch):
     assert cupy.cuda.used == []
 
 
-def test_without_cupy(monkeypatch):
+def test_without_cupy(monkeypatch, hint):
     install(monkeypatch, None)
-    assert choose("auto", 0) == (np, "the CPU", MISSING)
-    assert str(choose("auto", 0)) == f"the CPU ({MISSING})"
+    assert choose("auto", 0) == (np, "the CPU", hint(MISSING))
+    assert str(choose("auto", 0)) == ("the CPU" if not hint("x") else f"the CPU ({MISSING})")
     with pytest.raises(UsageError) as error:
         choose("cuda", 0)
     assert str(error.value) == f"device.kind: 'cuda', but {MISSING}"
 
 
-def test_without_a_gpu(monkeypatch):
+def test_without_a_gpu(monkeypatch, hint):
     install(monkeypatch, fake_cupy.fake(devices=0))
-    assert choose("auto", 0) == (np, "the CPU", NO_DEVICE)
+    assert choose("auto", 0) == (np, "the CPU", hint(NO_DEVICE))
     with pytest.raises(UsageError) as error:
         choose("cuda", 0)
     assert str(error.value) == f"device.kind: 'cuda', but {NO_DEVICE}"
@@ -62,7 +70,7 @@ def test_a_gpu_without_its_libraries(monkeypatch):
         choose("cuda", 0)
 
 
-def test_a_broken_cupy(monkeypatch):
+def test_a_broken_cupy(monkeypatch, hint):
     class Broken:
         def find_spec(self, name, path, target=None):
             if name == "cupy":
@@ -70,4 +78,4 @@ def test_a_broken_cupy(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    assert choose("auto", 0).reason == "CuPy can't be imported: ==== Failed to import CuPy."
+    assert choose("auto", 0).reason == hint("CuPy can't be imported: ==== Failed to import CuPy.")

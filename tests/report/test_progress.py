@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.report.progress import LogProgress, Title
+from mpidl.report.lines import Title
+from mpidl.report.progress import LogProgress
 
 SHOW = """
-from mpidl.report.progress import TerminalProgress, Title, choose
+from mpidl.report.lines import Title
+from mpidl.report.progress import choose
 progress = choose(Title("runs/x: 9,610 parameters (38.4 kB)", 2.0, 500))
 for step in range(1, 11):
     progress.update({
@@ -67,12 +69,13 @@ def test_the_bar_fits_its_terminal(terminal, columns):
     if columns >= 40:
         assert all(line.endswith(" left") for line in bars[1:])
     if columns >= 80:
-        figures = bars[-1].rpartition("| ")[2].split()
-        assert " ".join(figures[-11:]) == "50/s loss 0.100 acc 0.875 stale 1.2 load 34% 0:00 left"
+        figures = " ".join(bars[-1].rpartition("| ")[2].split())
+        servers = "staleness 1.2, server busy 34 %" if columns >= 132 else "staleness 1.2"
+        assert figures.removeprefix("epoch 2.0 ") == f"50/s loss 0.1 accuracy 0.875 {servers} 0:00 left"
         assert "0:18 left" in bars[1]
     assert shown[0] == TITLE.text
     (evaluation,) = [line for line in shown if line.startswith("epoch")]
-    whole = "epoch   1.0  test accuracy 0.8750, loss 0.5000  train loss 0.2000  after 0:10"
+    whole = "epoch   1.0  test accuracy 0.8750, loss 0.5  train loss 0.2  after 0:10"
     assert whole.startswith(evaluation)
     assert len(evaluation) < columns
     assert columns < 80 or evaluation == whole
@@ -100,8 +103,8 @@ def test_a_log_has_a_line_for_each_report(capsys):
     assert texts == (
         TITLE.text,
         " 25%  epoch 0.5",
-        " 25%  epoch 0.5 130000/s loss 0.500 acc 0.875 stale 1.2 0:00 left",
-        " 25%  epoch 0.5  130000/s  loss 0.5000, test 0.2500  accuracy 0.8750",
+        " 25%  epoch 0.5  130000/s  loss 0.5  staleness 1.2  0:00 left",
+        " 25%  epoch 0.5  130000/s  loss 0.5, test 0.25  accuracy 0.8750",
         "100%  epoch 2.0  loss nan  0:00 left",
     )
 
@@ -111,20 +114,25 @@ def test_figures_are_of_what_is_evaluated(capsys, terminal, split):
     figures = {"train_loss": 0.5, "samples_per_second": 40.0} | {f"{split}_loss": 0.25, f"{split}_accuracy": 0.875}
     LogProgress(Title("runs/x", 2.0, 500, split=split)).update(report(**figures), evaluated=True)
     line = capsys.readouterr().err.splitlines()[-1]
-    assert " ".join(line.split()[1:]) == f"25% epoch 0.5 40/s loss 0.5000, {split} 0.2500 accuracy 0.8750"
+    assert " ".join(line.split()[1:]) == f"25% epoch 0.5 40/s loss 0.5, {split} 0.25 accuracy 0.8750"
     code = (
-        "from mpidl.report.progress import TerminalProgress, Title\n"
+        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
         f"progress = TerminalProgress(Title('runs/x', 2.0, 500, 'accuracy', {split!r}))\n"
         f"progress.update({report(**figures)!r}, evaluated=True)\n"
         "progress.close()\n"
     )
     shown = terminal([sys.executable, "-c", code], 132)
-    assert f"{split} accuracy 0.8750, loss 0.2500  train loss 0.5000" in shown
-    assert "acc 0.875" in shown
+    assert f"{split} accuracy 0.8750, loss 0.25  train loss 0.5" in shown
+    assert "  accuracy 0.875" in shown
 
 
 def test_the_rate_gives_way_to_the_accuracy(capsys):
-    figures = {"train_loss": 0.5, "samples_per_second": 123456.0, "validation_loss": 0.25, "validation_accuracy": 0.5}
+    figures = {
+        "train_loss": 0.123456,
+        "samples_per_second": 123456.0,
+        "validation_loss": 0.0234567,
+        "validation_accuracy": 0.5,
+    }
     LogProgress(Title("runs/x", 2.0, 500, "exact match", "validation")).update(report(**figures), evaluated=True)
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("exact match 0.5000")
@@ -187,3 +195,78 @@ def test_long_times(capsys, seconds, text):
     progress = LogProgress(Title("runs/x", 10.0, 10**5))
     progress.update(report(epoch=9.99, samples_per_second=1000 / seconds))
     assert capsys.readouterr().err.rstrip().endswith(f"  {text} left")
+
+
+def log_of(capsys, title, *updates):
+    """Return what a log shows of reports, without the time of day, each line's words."""
+    progress = LogProgress(title)
+    for figures, evaluated in updates:
+        progress.update(figures, evaluated)
+    shown = capsys.readouterr().err.splitlines()[1:]
+    assert all(len(line) < 80 for line in shown)
+    return [" ".join(line[10:].split()) for line in shown]
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [(1.6e-6, "1.6e-06"), (0.0, "0"), (0.25, "0.25"), (123.456, "123.5"), (54321.0, "5.432e+04"), (2.0, "2")],
+)
+def test_losses_of_any_magnitude(capsys, loss, text):
+    figures = report(train_loss=loss, test_loss=loss)
+    shown = log_of(capsys, TITLE, (figures, False), (figures, True))
+    assert shown == [f"25% epoch 0.5 loss {text}", f"25% epoch 0.5 loss {text}, test {text}"]
+
+
+METRICS = {"mean_squared_error": 1.5e-7, "f1": 0.25, "my_functions:distance": 12.0}
+
+
+def test_own_metrics_are_in_the_log_whole(capsys):
+    title = Title("runs/x", 2.0, 500, split="validation", metrics=["f1"])
+    figures = report(train_loss=0.5, validation_loss=0.25, validation_f1=0.125, samples_per_second=40.0)
+    assert log_of(capsys, title, (figures, False), (figures, True)) == [
+        "25% epoch 0.5 40/s loss 0.5 f1 0.125 0:19 left",
+        "25% epoch 0.5 40/s loss 0.5, validation 0.25 f1 0.125",
+    ]
+    title = Title("runs/x", 2.0, 500, metrics=[*METRICS, *(f"other_{number}" for number in range(5))])
+    figures = report(train_loss=0.5, test_loss=0.25, test_accuracy=0.75)
+    figures |= {f"test_{name}": value for name, value in METRICS.items()}
+    figures |= {f"test_other_{number}": 1.0 for number in range(4)} | {"test_other_4": None}
+    first, *others = log_of(capsys, title, (figures, True))
+    assert first == "25% epoch 0.5 loss 0.5, test 0.25 accuracy 0.7500"
+    shown = "mean squared error 1.5e-07 f1 0.25 my functions:distance 12 other 0 1 other 1 1 other 2 1 other 3 1"
+    assert " ".join(others) == shown
+
+
+def test_own_metrics_are_on_the_terminal(terminal):
+    figures = report(test_accuracy=0.75, test_f1=0.125, train_loss=0.5)
+    code = (
+        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
+        f"progress = TerminalProgress(Title('runs/x', 2.0, 500, metrics=['f1']))\n"
+        f"progress.update({figures!r}, evaluated=True)\n"
+        "progress.close()\n"
+    )
+    shown = terminal([sys.executable, "-c", code], 132)
+    assert "epoch   0.5  test accuracy 0.7500  train loss 0.5  after 0:04  f1 0.125" in shown
+    assert "accuracy 0.750  f1 0.125" in shown
+
+
+def test_iterations_instead_of_epochs(capsys, terminal):
+    title = Title("runs/x", 2.0, 500, iterates=True)
+    iteration = {"number": 12, "objective": 1.6e-6, "gradient_norm": 0.012345, "total_evaluations": 34}
+    figures = report(train_loss=0.5, test_loss=0.25, test_accuracy=0.75, samples_per_second=40.0, iteration=iteration)
+    first = report(staleness={"mean": 0.0}, samples_per_second=40.0, server_load=0.5)
+    assert log_of(capsys, title, (first, False), (figures, False), (figures, True)) == [
+        "iteration 0 40/s 0:19 left",
+        "iteration 12, 34 evaluations objective 1.6e-06, gradient norm 0.01235",
+        "iteration 12 40/s objective 1.6e-06, test 0.25 accuracy 0.7500",
+    ]
+    code = (
+        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
+        f"progress = TerminalProgress({title!r})\n"
+        f"progress.update({figures!r}, evaluated=True)\n"
+        "progress.close()\n"
+    )
+    shown = terminal([sys.executable, "-c", code], 132)
+    assert "iteration 12  test accuracy 0.7500, loss 0.25  objective 1.6e-06  after 0:04" in shown
+    assert "iteration 12, 34 evaluations  40/s  objective 1.6e-06, gradient norm 0.01235  accuracy 0.750" in shown
+    assert "epoch" not in shown

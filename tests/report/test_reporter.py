@@ -68,7 +68,7 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
         assert last[name] == summary[name], name
     assert summary["seed"] == 7
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"  10%  epoch 10.0 +35925/s +loss 1\.0", line)
+    assert re.search(r"  10%  epoch 10.0 +35925/s +loss 1[ ,]", line)
 
 
 def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(reporter):

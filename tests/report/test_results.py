@@ -18,9 +18,9 @@ def summary(**more):
 def test_a_summary_tells_of_all_data_and_of_the_end():
     ended = {"stopped": "in 2 epochs ...", "best_step": 40, "best_epoch": 1.5, "best_validation_loss": 0.125}
     assert text.summary(summary(**ended)).splitlines()[:5] == [
-        "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
-        "test f1 0.5000",
-        "validation exact match 0.7500, validation loss 0.2500",
+        "test exact match 0.6250, test loss 0.375, train loss 0.5",
+        "test f1 0.5",
+        "validation exact match 0.7500, validation loss 0.25",
         "stopped early: in 2 epochs ...",
         "best validation loss 0.125 after 1.5 epochs: step 40",
     ]
@@ -30,15 +30,15 @@ def test_a_summary_of_a_run_without_them_says_nothing_of_them():
     before = {name: value for name, value in summary(best_step=None, stopped=None).items() if "validation" not in name}
     shown = text.summary(before | {"test_f1": None})
     assert shown.splitlines()[:2] == [
-        "test exact match 0.6250, test loss 0.3750, train loss 0.5000",
+        "test exact match 0.6250, test loss 0.375, train loss 0.5",
         "100 samples in 2.0 s, 50 samples/s",
     ]
 
 
 def test_an_evaluation_tells_of_all_data():
     assert text.evaluation({**QUALITY, "run_dir": "runs/x", "step": 40}).splitlines() == [
-        "test exact match 0.6250, test loss 0.3750",
-        "test f1 0.5000",
-        "validation exact match 0.7500, validation loss 0.2500",
+        "test exact match 0.6250, test loss 0.375",
+        "test f1 0.5",
+        "validation exact match 0.7500, validation loss 0.25",
         "runs/x, step 40",
     ]

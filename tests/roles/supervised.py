@@ -50,7 +50,7 @@ def trained(now, batches):
 def iterated(now, number, samples, backups=0):
     """An iteration of Sandblaster that has accrued `samples` samples; workers computed twice as many."""
     counts = {"portions": 5, "backups": backups, "won": 0, "waiting": 0.0}
-    iteration = Iteration(number, 0.5, 0.1, 1.0, 1, samples, **counts, state={"iteration": number})
+    iteration = Iteration(number, 0.5, 0.1, 1.0, 1, number, samples, **counts, state={"iteration": number})
     return Iterated(totals(now, 2 * samples // BATCH), iteration)
 
 

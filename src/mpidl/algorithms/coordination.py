@@ -94,6 +94,8 @@ class Iteration:
         Length of the accepted step, in units of the direction.
     evaluations : int
         Number of evaluations of the objective since the previous iteration.
+    total_evaluations : int
+        Number of evaluations of the objective since the beginning of the run.
     samples : int
         Number of samples whose gradients have been accrued since the coordinator began.
     portions, backups, won, waiting
@@ -111,6 +113,7 @@ class Iteration:
     gradient_norm: float
     step: float
     evaluations: int
+    total_evaluations: int
     samples: int
     portions: int
     backups: int

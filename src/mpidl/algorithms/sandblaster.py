@@ -118,6 +118,7 @@ class _Optimiser:
         self._history = History(settings.history, list(state.get("order", ())))
         self._number = int(state.get("iteration", 0))
         self._batch = int(state.get("batch", 0))
+        self._evaluations = int(state.get("evaluations", 0))
         self._found: list[Evaluation] = []
         self._samples = 0
         self._means: list[float] = []
@@ -148,10 +149,14 @@ class _Optimiser:
             fresh = yield from self._learn(accepted)
 
     def _report(self, norm: float) -> Iteration:
-        state = {"iteration": self._number, "order": list(self._history.order), "batch": self._batch}
         found, self._found = self._found, []
+        self._evaluations += len(found)
+        state = {
+            "iteration": self._number, "order": list(self._history.order), "batch": self._batch,
+            "evaluations": self._evaluations,
+        }  # fmt: skip
         return Iteration(
-            self._number, self._value, norm, self._step, len(found), self._samples,
+            self._number, self._value, norm, self._step, len(found), self._evaluations, self._samples,
             portions=sum(each.portions for each in found),
             backups=sum(each.backups for each in found),
             won=sum(each.won for each in found),

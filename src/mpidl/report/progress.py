@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp
 from typing import Any
 
@@ -14,6 +14,8 @@ import msgspec
 
 from mpidl.launch import marks
 from mpidl.launch.output import STDERR, tolerate_closed
+from mpidl.report import lines
+from mpidl.report.lines import Title
 
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 10.0
@@ -23,30 +25,6 @@ SHORTEST_BAR = 12
 
 #: Columns of a log, and of a terminal of unknown width.
 COLUMNS = 80
-
-
-class Title(msgspec.Struct):
-    """The properties of a run before it begins.
-
-    Attributes
-    ----------
-    text : str
-        The run's directory and the size of its model.
-    epochs : float
-        Length of the run.
-    samples : int
-        Samples in an epoch.
-    accuracy : str
-        Name of the fraction of correct samples.
-    split : str
-        The data of evaluations during training: "test" or "validation".
-    """
-
-    text: str
-    epochs: float
-    samples: int
-    accuracy: str = "accuracy"
-    split: str = "test"
 
 
 class Progress:
@@ -70,8 +48,8 @@ class Progress:
         Parameters
         ----------
         report : mapping
-            "time" (training time so far, in seconds) and "epoch". "train_loss", loss and accuracy of the title's
-            split, such as "test_loss", "samples_per_second", "server_load" (0 to 1) and "staleness" ("mean", ...) may
+            "time" (training time so far, in seconds) and "epoch". "train_loss", the figures of the title's split, such
+            as "test_loss", "samples_per_second", "server_load" (0 to 1), "staleness" ("mean", ...) and "iteration" may
             be None or absent.
         evaluated : bool
             Whether it is the report of an evaluation.
@@ -97,17 +75,14 @@ class ForwardedProgress(Progress):
     drawn = True
 
     def __init__(self, title: Title) -> None:
-        self._split = title.split
+        self._names = title.names()
         self._tell("begin", title)
 
     def write(self, line: str) -> None:
         self._tell("write", line)
 
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        evaluated_on = (f"{self._split}_loss", f"{self._split}_accuracy")
-        names = ("time", "epoch", "train_loss", *evaluated_on, "samples_per_second", "server_load")
-        figures = {name: report.get(name) for name in names}
-        self._tell("update", [figures | {"staleness": report.get("staleness")}, evaluated, last])
+        self._tell("update", [{name: report.get(name) for name in self._names}, evaluated, last])
 
     def close(self) -> None:
         self._tell("close", None)
@@ -145,18 +120,6 @@ class _Figures(Progress):
         samples = (self._title.epochs - report["epoch"]) * self._title.samples
         return f"{_duration(max(0.0, samples) / self._rate)} left"
 
-    def _state(self, report: Mapping[str, Any], rate: float | None) -> list[str | None]:
-        staleness = report.get("staleness")
-        return [
-            f"epoch {report['epoch']:.1f}",
-            _figure("{:.0f}/s", rate),
-            _figure("loss {:.3f}", report.get("train_loss")),
-            _figure("acc {:.3f}", report.get(f"{self._title.split}_accuracy")),
-            _figure("stale {:.1f}", staleness and staleness["mean"]),
-            _figure("load {:.0%}", report.get("server_load")),
-            self._left(report),
-        ]
-
 
 class TerminalProgress(_Figures):
     """A bar, with a line above it for each evaluation."""
@@ -178,13 +141,12 @@ class TerminalProgress(_Figures):
         self._average(report, last)
         width = _columns() - 1
         if evaluated:
-            self.write(_fitting(_evaluation(report, self._title), width))
+            for line in lines.evaluation(report, self._title, _duration(report["time"]), width):
+                self.write(line)
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
-        # The least important is omitted first.
-        available = width - len("100%||  ") - SHORTEST_BAR
-        omitted = ((), (0,), (0, 5), (0, 4, 5), (0, 3, 4, 5), (0, 2, 3, 4, 5), range(6), range(7))
-        self._bar.set_description_str(_choice(self._state(report, self._rate), omitted, available), refresh=True)
+        parts = lines.state(report, self._title, self._rate, self._left(report), in_log=False)
+        self._bar.set_description_str(lines.fit(parts, width - len("100%||  ") - SHORTEST_BAR), refresh=True)
 
     @tolerate_closed(STDERR)
     def close(self) -> None:
@@ -208,23 +170,17 @@ class LogProgress(_Figures):
     @tolerate_closed(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
-        begin = f"{_clock()}  {self._done(report):4.0%}  "
-        figures = self._tested(report) if evaluated else self._state(report, report.get("samples_per_second"))
-        omitted = ((), (1,), (1, 3)) if evaluated else ((), (5,), (4, 5), (3, 4, 5))
-        self.write(begin + _choice(figures, omitted, COLUMNS - 1 - len(begin)))
-
-    def _tested(self, report: Mapping[str, Any]) -> list[str | None]:
-        split = self._title.split
-        losses = [
-            _figure("loss {:.4f}", report.get("train_loss")),
-            _figure(split + " {:.4f}", report.get(f"{split}_loss")),
-        ]
-        return [
-            f"epoch {report['epoch']:.1f}",
-            _figure("{:.0f}/s", report.get("samples_per_second")),
-            ", ".join(filter(None, losses)),
-            _figure(self._title.accuracy + " {:.4f}", report.get(f"{split}_accuracy")),
-        ]
+        begin = f"{_clock()}  " if self._title.iterates else f"{_clock()}  {self._done(report):4.0%}  "
+        width = COLUMNS - 1 - len(begin)
+        if evaluated:
+            first, *others = lines.tested(report, self._title, width)
+        else:
+            rate = report.get("samples_per_second")
+            parts = lines.state(report, self._title, rate, self._left(report), in_log=True)
+            first, *others = [lines.fit(parts, width)]
+        self.write(begin + first)
+        for line in others:
+            self.write(" " * len(begin) + line)
 
 
 def _bar(epochs: float) -> Any:
@@ -248,37 +204,6 @@ def _columns() -> int:
         return os.get_terminal_size(2).columns or COLUMNS
     except OSError:
         return COLUMNS
-
-
-def _choice(figures: Sequence[str | None], omitted: Sequence[Sequence[int]], width: int) -> str:
-    """Return the figures that fit into `width`; `omitted` has the numbers of those to omit, attempt by attempt."""
-    for numbers in omitted:
-        texts = [text for number, text in enumerate(figures) if text and number not in numbers]
-        for gap in ("  ", " "):
-            if len(gap.join(texts)) <= width:
-                return gap.join(texts)
-    return ""
-
-
-def _evaluation(report: Mapping[str, Any], title: Title) -> list[str | None]:
-    split = title.split
-    tested = [_figure(f"{split} {title.accuracy} {{:.4f}}", report.get(f"{split}_accuracy"))]
-    tested += [_figure("loss {:.4f}" if tested[0] else f"{split} loss {{:.4f}}", report.get(f"{split}_loss"))]
-    return [
-        f"epoch {report['epoch']:5.1f}",
-        ", ".join(filter(None, tested)),
-        _figure("train loss {:.4f}", report.get("train_loss")),
-        f"after {_duration(report['time'])}",
-    ]
-
-
-def _fitting(figures: Sequence[str | None], width: int) -> str:
-    """Return the first figures, as many as fit."""
-    return _choice(figures, [range(count, len(figures)) for count in range(len(figures), -1, -1)], width)
-
-
-def _figure(form: str, value: float | None) -> str | None:
-    return None if value is None else form.format(value)
 
 
 def _clock() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
@@ -18,7 +19,8 @@ from mpidl.job.description import scoring
 from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
-from mpidl.report.progress import COLUMNS, Title, choose
+from mpidl.report.lines import Title
+from mpidl.report.progress import COLUMNS, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder, encode
 from mpidl.report.screen import show_on_terminal
@@ -35,8 +37,8 @@ SPACING = 1e-3
 
 #: Attributes of the last `Iteration` in a record.
 ITERATION = (
-    "number", "objective", "gradient_norm", "step", "evaluations", "portions", "backups", "won", "waiting", "operating",
-    "messages",
+    "number", "objective", "gradient_norm", "step", "evaluations", "total_evaluations", "portions", "backups", "won",
+    "waiting", "operating", "messages",
 )  # fmt: skip
 
 
@@ -74,6 +76,8 @@ class Reporter:
                 self._samples_per_epoch,
                 scoring(job.original, job.dataset).accuracy,
                 next(iter(job.evaluated), "test"),
+                [metric.name for metric in job.metrics],
+                isinstance(job.algorithm, Coordinated),
             )
         )
         for note in placed.notes:
@@ -282,6 +286,7 @@ class Reporter:
             **sizes,
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
+            **self._iteration,
             "samples": self._done_before + totals.samples,
             "seconds": self._seconds_before + totals.trained_seconds,
             "samples_per_second": self._rates.speed(totals),

@@ -7,7 +7,8 @@ import os
 import msgspec
 
 from mpidl.launch.output import STDERR, tolerate_closed
-from mpidl.report.progress import Progress, TerminalProgress, Title
+from mpidl.report.lines import Title
+from mpidl.report.progress import Progress, TerminalProgress
 
 
 class Screen:

@@ -27,6 +27,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def loss(value: float | None) -> str:
+    """Return a loss, or another figure of any magnitude, as text; JSON has None for what is not finite."""
+    return "not finite" if value is None else f"{value:.4g}"
+
+
 def size(parameters: int, nbytes: int) -> str:
     """Return the size of a model as text, such as ``"41,777,152 parameters (167 MB)"``."""
     return f"{parameters:,} parameter{'s' * (parameters != 1)} ({quantity(nbytes, 'B')})"
@@ -55,11 +60,12 @@ def summary(summary: Mapping[str, Any]) -> str:
     cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
     text = [
         *_quality(summary, beside=["train_loss"]),
+        *_objective(summary),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
         f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
-        f"{summary['run_dir']}: {summary['epochs']:.4g} epochs done",
+        f"{summary['run_dir']}: {_length(summary)} done",
     ]
     if summary.get("interrupted"):
         text[-1] += f"; continue with `mpidl train --resume {summary['run_dir']}`"
@@ -116,8 +122,21 @@ def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]
 
 def _figures(result: Mapping[str, Any], names: Sequence[str]) -> str:
     called = {f"{split}_accuracy": f"{split} {result.get('accuracy_name', 'accuracy')}" for split in SPLITS}
-    known = [(called.get(name, name.replace("_", " ")), result[name]) for name in names if result.get(name) is not None]
-    return ", ".join(f"{name} {value:.4f}" for name, value in known)
+    known = [name for name in names if result.get(name) is not None]
+    texts = {name: f"{result[name]:.4f}" if name.endswith("_accuracy") else loss(result[name]) for name in known}
+    return ", ".join(f"{called.get(name, name.replace('_', ' '))} {text}" for name, text in texts.items())
+
+
+def _objective(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line on the last iteration of an algorithm that iterates."""
+    last = summary.get("iteration")
+    return [] if last is None else [f"objective {loss(last['objective'])}, gradient norm {loss(last['gradient_norm'])}"]
+
+
+def _length(summary: Mapping[str, Any]) -> str:
+    if (last := summary.get("iteration")) is None:
+        return f"{summary['epochs']:.4g} epochs"
+    return f"{last['number']} iterations, {last['total_evaluations']} evaluations"
 
 
 def _ending(summary: Mapping[str, Any]) -> list[str]:
