@@ -1,5 +1,7 @@
 """Modules as models: their tensors, their gradients, and what is said of those that can't be trained."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -281,11 +283,30 @@ def frozen(module):
         (lambda: half(mlp()), "parameter 1.weight is bfloat16, expected float32 or float64 .model.autocast computes"),
         (lambda: mixed(mlp()), "parameter 4.weight is float32, expected float64 as 1.weight"),
         (lambda: torch.nn.LazyLinear(3), "parameter weight has no values yet: pass a batch through the module first"),
+        (
+            lambda: torch.jit.script(mlp()),
+            "is compiled by torch.jit, expected the module that it was made of; model.comp",
+        ),
+        (
+            lambda: torch.jit.trace(mlp(), torch.zeros(2, 64)),
+            "is compiled by torch.jit, expected the module that it was",
+        ),
+        (
+            lambda: torch.nn.Sequential(mlp(), torch.jit.script(mlp())),
+            "its module 1 is compiled by torch.jit, expected",
+        ),
     ],
 )
 def test_modules_that_cant_be_trained(make, found):
     with pytest.raises(UsageError, match=f"^model: .*{found}"):
         TorchModel(make(), "cross_entropy")
+
+
+def test_a_frozen_module_of_torchscript_is_part_of_one():
+    last = torch.nn.Linear(10, 10)
+    plain = TorchModel(torch.nn.Sequential(frozen(mlp()), copy.deepcopy(last)), "cross_entropy")
+    scripted = TorchModel(torch.nn.Sequential(torch.jit.script(frozen(mlp())), last), "cross_entropy")
+    assert scripted.loss_and_gradient(BATCH)[0] == pytest.approx(plain.loss_and_gradient(BATCH)[0])
 
 
 def test_unknown_losses():

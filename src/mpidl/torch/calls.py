@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from mpidl.data.batch import parts, seed_of_batch
 from mpidl.data.nested import leaves, parts_of, rebuilt
-from mpidl.errors import kind_of
+from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError
 from mpidl.torch import losses
 from mpidl.torch.vector import as_tensor
@@ -92,6 +92,16 @@ def _mapped(values: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> An
     if (parts := parts_of(values)) is not None:
         return rebuilt(values, {key: _mapped(each, function) for key, each in parts.items()})
     return values
+
+
+def check_compiled(module: torch.nn.Module, name: str) -> None:
+    """Raise UsageError for a module of TorchScript with parameters to train: they can't become views of a vector."""
+    for path, each in module.named_modules():
+        trained = any(parameter.requires_grad for parameter in each.parameters())
+        if trained and isinstance(each, torch.jit.ScriptModule):
+            which = f": its module {path} is" if path else " is"
+            expected = "expected the module that it was made of; model.compile = true compiles it by torch.compile"
+            raise UsageError(f"{name}{which} compiled by torch.jit, {expected}")
 
 
 class Calls:

@@ -18,7 +18,7 @@ from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.torch import losses
 from mpidl.torch.beside import Beside, as_array
-from mpidl.torch.calls import Calls, Tensors
+from mpidl.torch.calls import Calls, Tensors, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
 from mpidl.torch.snapshot import Snapshot
@@ -93,6 +93,7 @@ class TorchModel(CompleteModel):
         if autocast not in (None, "bfloat16"):
             raise UsageError(f"autocast: {autocast!r}, expected 'bfloat16' or None")
         self.module, self._name = module, f"model: {type(module).__name__}"
+        check_compiled(module, self._name)
         self.loss = losses.by_name(loss) if isinstance(loss, str) else loss
         if not callable(self.loss):
             raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
