@@ -128,12 +128,17 @@ def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
 @pytest.mark.parametrize(
     ("algorithm", "rule", "note"),
     [
-        ("diloco", "adagrad", "server.rule: adagrad is the outer rule of diloco now, nesterov its own"),
+        (
+            "diloco",
+            "adagrad",
+            "server.rule: adagrad (rate 0.01) is the outer rule of diloco now; its own default, by "
+            "--set server.rule=default, is nesterov (rate 0.7, momentum 0.9)",
+        ),
         ("diloco", None, None),
         ("downpour", "adam", None),
     ],
 )
-def test_an_outer_rule_that_a_job_kept_from_another_algorithm_is_said(algorithm, rule, note):
+def test_an_outer_rule_of_another_kind_is_said(algorithm, rule, note):
     sections = {
         "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]},
         "algorithm": {"name": algorithm}, "server": {} if rule is None else {"rule": rule},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
@@ -59,6 +59,17 @@ INSTEAD = {
 }
 
 
+class Kept(NamedTuple):
+    """What a configuration keeps, where another algorithm is chosen, of what was given for the `earlier` one.
+
+    `keys` are those of ``[algorithm]``, and `rule` says whether it keeps ``[server]``.
+    """
+
+    earlier: str
+    keys: tuple[str, ...]
+    rule: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A complete configuration.
@@ -74,6 +85,8 @@ class Config:
         rule.
     run, data, model, rate, topology, checkpoint, device, virtual, debug
         The other sections, of the classes in `SECTIONS`.
+    kept : Kept or None
+        What was given for another algorithm.
     """
 
     run: RunSection
@@ -88,6 +101,7 @@ class Config:
     rate: RateSchedule = field(default_factory=RateSchedule)
     virtual: VirtualSection = field(default_factory=VirtualSection)
     debug: DebugSection = field(default_factory=DebugSection)
+    kept: Kept | None = field(default=None, compare=False)
 
     @property
     def servers(self) -> int:
@@ -114,11 +128,24 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Each of the `overrides`, ``"section.key=value"``, replaces the file's key; the value is TOML or a bare string. Raise
     UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
     """
-    values = read(path)
+    values, given = read(path), read(path)
     # A rule comes before its keys: the algorithm's default replaces those of the file, not those given beside it.
     for override in sorted(overrides, key=lambda each: not each.strip().startswith("server.rule")):
         _override(values, override)
-    return from_dict(values)
+    return marked(from_dict(values), given, values)
+
+
+def marked(config: Config, given: Mapping[str, Any], values: Mapping[str, Any]) -> Config:
+    """Return a configuration made of `values`, marked with what it keeps of those `given` for another algorithm."""
+    before, after = given.get("algorithm", {}), values.get("algorithm", {})
+    schema.check_table("algorithm", before)
+    earlier = before.get("name", "downpour")
+    if earlier == config.algorithm.name:
+        return config
+    keys = [key for key, value in after.items() if key != "name" and before.get(key) == value]
+    server = given.get("server")
+    rule = bool(server) and (server == values.get("server"))
+    return replace(config, kept=Kept(earlier, tuple(keys), rule))
 
 
 def read(path: str | Path) -> dict[str, Any]:

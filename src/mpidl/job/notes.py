@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.data import Split
 from mpidl.data.nested import WITHOUT
 from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.sections import Sections
+from mpidl.rules import RateSchedule, Rule
 
 #: Names that a line lists.
 NAMES = 5
@@ -16,15 +18,54 @@ NAMES = 5
 
 def notes_on(config: Config, train: Split) -> list[str]:
     """Return a line for each setting that works with the training data, but is seldom meant."""
-    return [*_on_rule(config), *_on_data(config, train)]
+    return [*_on_algorithm(config), *_on_rule(config), *_on_unused(config), *_on_data(config, train)]
+
+
+def _on_algorithm(config: Config) -> list[str]:
+    algorithm, kept = config.algorithm, config.kept
+    if kept is None:
+        return []
+    values = [(key, getattr(algorithm, key), getattr(type(algorithm), key)) for key in kept.keys]
+    return [
+        f"algorithm.{key}: {value!r}, given for {kept.earlier}, is that of {algorithm.name} now; its own default is "
+        f"{default!r}"
+        for key, value, default in values
+        if value != default
+    ]
 
 
 def _on_rule(config: Config) -> list[str]:
-    algorithm, rule = config.algorithm, config.rule
+    algorithm, rule, kept = config.algorithm, config.rule, config.kept
     default = algorithm.default_rule
-    if not algorithm.outer or rule is None or default is None or isinstance(rule, type(default)):
+    if rule is None or default is None or rule == default:
         return []
-    return [f"server.rule: {rule.name} is the outer rule of {algorithm.name} now, {default.name} its own"]
+    earlier = f", given for {kept.earlier}," if kept is not None and kept.rule else ""
+    if not earlier and (isinstance(rule, type(default)) or not algorithm.outer):
+        return []
+    use = "outer rule" if algorithm.outer else "rule"
+    return [
+        f"server.rule: {_described(rule)}{earlier} is the {use} of {algorithm.name} now; its own default, by "
+        f"--set server.rule=default, is {_described(default)}"
+    ]
+
+
+def _on_unused(config: Config) -> list[str]:
+    topology, name = config.topology, config.algorithm.name
+    unused = {
+        f"topology.servers: {topology.servers}, but {name} has no servers": topology.servers > 1 and not config.servers,
+        f"topology.schedule: {topology.schedule!r}, but topology.stages is 1": (
+            topology.stages == 1 and topology.schedule != type(topology).schedule
+        ),
+        f"rate: {name} has no use for a schedule: it searches for the length of each step": (
+            isinstance(config.algorithm, Coordinated) and config.rate != RateSchedule()
+        ),
+    }
+    return [line for line, found in unused.items() if found]
+
+
+def _described(rule: Rule) -> str:
+    """Return a rule's name and hyperparameters: ``"nesterov (rate 0.7, momentum 0.9)"``."""
+    return f"{rule.name} ({', '.join(f'{key} {value:g}' for key, value in vars(rule).items())})"
 
 
 def _on_data(config: Config, train: Split) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, from_dict
-from mpidl.config.configuration import read, set_keys
+from mpidl.config.configuration import marked, read, set_keys
 from mpidl.config.topology import TopologyKeywords
 from mpidl.data import Augmentation, Dataset, Normalisation, Source
 from mpidl.errors import UsageError, kind_of, nearest, quoted
@@ -156,6 +156,8 @@ def resolve(
             objects["rule"] = values["server"] = None
     else:
         values = read(config) if isinstance(config, str | Path) else dict(config or {})
+    # Of a mapping without an algorithm, nothing was given for another one.
+    before = {} if isinstance(config, Mapping) and "algorithm" not in config else dict(values)
     for name, section, key, given in (("algorithm", "algorithm", "name", algorithm), ("rule", "server", "rule", rule)):
         if isinstance(given, str | Mapping):
             objects[name], values[section] = None, {key: given} if isinstance(given, str) else given
@@ -176,7 +178,7 @@ def resolve(
                 values[section] = value
     for section, given in keys.items():
         values[section] = set_keys(values.get(section, {}), section, given)
-    return from_dict(values, **objects)
+    return marked(from_dict(values, **objects), before, values)
 
 
 def _model(table: Any, given: Section) -> dict[str, Any]:
