@@ -2,10 +2,12 @@
 
 import lazy_loader
 
+from mpidl.launch.environment import prepare_rank
 from mpidl.runs.uncaught import end_job_together
 from mpidl.version import VERSION as __version__
 
-# The other ranks of a script must not wait for one that has raised, wherever that was.
+# A script may begin MPI before it calls anything of the package, and raise anywhere: no other rank must wait for it.
+prepare_rank()
 end_job_together()
 
 # `__init__.pyi` lists what the package exports. Each name is imported at its first use, so that `import mpidl` and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,16 @@ def measured_file() -> Path:
     """Return the file of this user's measurements, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "mpidl" / "measured.toml"
+
+
+def numbered(run: Path) -> dict[int, Path]:
+    """Return the directories of the runs of a name, by number: NAME, NAME-2, NAME-3, ... are made in this order."""
+    runs = {1: run}
+    for path in run.parent.glob(f"{glob.escape(run.name)}-*"):
+        number = path.name.removeprefix(f"{run.name}-")
+        if number.isdecimal() and int(number) > 1:
+            runs[int(number)] = path
+    return runs
 
 
 def check_new(file: Path, force: bool) -> None:

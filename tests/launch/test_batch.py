@@ -1,5 +1,6 @@
 """Batch scripts: what they ask for, and when they queue themselves again, with schedulers that are shell functions."""
 
+import json
 import os
 import re
 import shlex
@@ -15,15 +16,20 @@ import pytest
 from mpidl.cli import main
 from mpidl.errors import UsageError
 from mpidl.launch.batch import RESTARTS, Batch, seconds_of
+from mpidl.launch.script import NOTE, UserScript
+from mpidl.launch.work import Work
 
 JOBS = Path(__file__).parents[2] / "jobs"
 MADE = "# Made by: mpidl "
 SCRIPTS = sorted(path for path in JOBS.iterdir() if path.suffix in (".sbatch", ".pbs", ".flux"))
 SCHEDULERS = ("slurm", "pbs", "flux")
+#: The run of a script, whose job is that of the run it continues.
+SCRIPT = Work.running(UserScript(Path("my code/name.py"), ["--rate", "0.1 2"], "unused"), None)
+CONTINUED = Work.running(UserScript(Path("/code/train.py"), [], "runs/train-5"), Path("out/fold-2"))
 
-#: Stands for each scheduler's commands and for mpidl; what is called is appended to a file.
+#: Stands for each scheduler's commands and for mpidl; what is called, and in which job of a script, goes to a file.
 COMMAND = """#!/bin/bash
-printf '%s\\n' "$(basename "$0") $*" >> "$CALLS"
+printf '%s\\n' "in ${MPIDL_RUN:-no job}" "$(basename "$0") $*" >> "$CALLS"
 [ "$1" = getattr ] && echo f7
 case $(basename "$0") in
     srun|timeout) exit "$CODE";;
@@ -34,8 +40,9 @@ exit 0
 
 
 def made(scheduler, **changes):
-    given = {"nodes": 3, "ranks_per_node": 4, "time": 3600, "directory": Path("runs")} | changes
-    return Batch(scheduler, Path("a b.toml"), "name", overrides=["run.epochs=3"], **given)
+    work = Work.training(Path("a b.toml"), "name", Path("runs"), ["run.epochs=3"])
+    given = {"work": work, "nodes": 3, "ranks_per_node": 4, "time": 3600} | changes
+    return Batch(scheduler, **given)
 
 
 def lines(scheduler, **changes):
@@ -62,8 +69,9 @@ def test_the_job_array_has_a_task_for_each_point():
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_script_is_the_shells(scheduler):
-    text = made(scheduler, gpus_per_node=2, queue="q", account="a", setup=["module load x"]).script()
+@pytest.mark.parametrize("changes", [{}, {"work": SCRIPT}])
+def test_a_script_is_the_shells(scheduler, changes):
+    text = made(scheduler, gpus_per_node=2, queue="q", account="a", setup=["module load x"], **changes).script()
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert "@" not in text.replace("[@]", "").replace("USR1@120", "")
 
@@ -130,6 +138,54 @@ def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again
     assert (AGAIN[scheduler] in calls) == (code > 2)
 
 
+RUN_SCRIPT = {
+    "slurm": "srun --mpi=pmix --cpus-per-task=1 --kill-on-bad-exit=1 mpidl run ",
+    "pbs": "timeout --signal=USR1 --preserve-status 3480 mpidl run -n 12 ",
+    "flux": (
+        "flux run --nodes=3 --tasks-per-node=4 --cores-per-task=1 --time-limit=3590s --signal=USR1@120 mpidl run "
+    ),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("code", [0, 1, 2, 75, 137])
+def test_a_users_script_runs_in_the_same_job_each_time(run, tmp_path, scheduler, code):
+    job = "runs/name-f7" if scheduler == "flux" else "runs/name-7"
+    done = tmp_path / "runs" / "name-7.done"
+    started = f"{RUN_SCRIPT[scheduler]}my code/name.py -- --rate 0.1 2"
+    done.parent.mkdir()
+    done.touch()
+    for variables in ({}, {"SLURM_RESTART_COUNT": "1", "MPIDL_RUN": job, "MPIDL_RESTARTS": "1"}):
+        found, calls = run(made(scheduler, work=SCRIPT).script(), code, **variables)
+        assert found == code
+        assert f"in {job}" == calls[calls.index(started) - 1]
+        again = AGAIN[scheduler].replace("RESTARTS=1", f"RESTARTS={1 + len(variables) // 3}")
+        assert (again in calls) == (code > 2)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_job_that_continues_another_has_its_runs_and_a_log_of_its_own(run, scheduler):
+    batch = made(scheduler, work=CONTINUED)
+    assert str(batch.path).startswith("out/fold-2.")
+    _, calls = run(batch.script(), 75)
+    assert calls[calls.index(f"{RUN_SCRIPT[scheduler]}/code/train.py") - 1] == "in runs/train-5"
+    text = made(scheduler, work=Work.resuming(Path("out/digits-7"), None, ["run.epochs=9"])).script()
+    _, calls = run(text, 75)
+    assert any(call.endswith(" --resume out/digits-7 --set=run.epochs=9") for call in calls)
+    assert any("MPIDL_RUN=out/digits-7" in call for call in calls) == (scheduler != "slurm")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_script_that_srun_did_not_run_to_its_end_is_queued_again(run, tmp_path, ended):
+    text = made("slurm", work=SCRIPT).script()
+    (tmp_path / "runs").mkdir()
+    if ended:
+        (tmp_path / "runs" / "name-7.done").touch()
+    code, calls = run(text, 0)
+    assert code == (0 if ended else 75)
+    assert (calls[-1] == AGAIN["slurm"]) == (not ended)
+
+
 @pytest.mark.parametrize("summary", [None, '{"interrupted":true}'])
 def test_ranks_that_srun_did_not_start_are_queued_again_though_it_returns_0(run, tmp_path, summary):
     if summary is not None:
@@ -157,7 +213,7 @@ def test_beside_mpirun_the_script_passes_a_signal_on(run, tmp_path):
         told = pool.submit(tell)
         code, calls = run(text, 0)
     told.result()
-    assert (code, calls) == (75, ["scontrol requeue 7"])
+    assert (code, calls) == (75, ["in no job", "scontrol requeue 7"])
 
 
 def _is_script(process, directory):
@@ -209,7 +265,7 @@ def submitted(monkeypatch, tmp_path, capsys):
     (tmp_path / "bin").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    def submit(*words, scheduler="sbatch", fails=False):
+    def submit(*words, scheduler="sbatch", fails=False, target=JOBS / "digits.toml"):
         if scheduler:
             path = tmp_path / "bin" / scheduler
             path.write_text(
@@ -217,7 +273,9 @@ def submitted(monkeypatch, tmp_path, capsys):
             )
             path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-        code = main(["submit", str(JOBS / "digits.toml"), "--nodes=2", "--ranks-per-node=2", "--time=5:00", *words])
+        code = main(
+            ["submit", *([str(target)] if target else []), "--nodes=2", "--ranks-per-node=2", "--time=5:00", *words]
+        )
         return code, *capsys.readouterr()
 
     return submit
@@ -227,6 +285,61 @@ def test_a_script_is_written_beside_the_runs_and_submitted(submitted, tmp_path):
     assert submitted("--scheduler=slurm") == (0, "took runs/digits.sbatch (runs/digits.sbatch)\n", "")
     assert "#SBATCH --ntasks-per-node=2" in (tmp_path / "runs" / "digits.sbatch").read_text()
     assert submitted("--scheduler=flux", scheduler="flux")[1] == "took batch runs/digits.flux (runs/digits.flux)\n"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The directories of a run from a configuration and of one that a script has trained elsewhere."""
+    plain, scripted = tmp_path / "runs" / "digits", tmp_path / "runs" / "fold"
+    for run in (plain, scripted):
+        run.mkdir(parents=True)
+        (run / "config.toml").write_text((JOBS / "digits.toml").read_text())
+    (tmp_path / "train.py").write_text("import mpidl\n")
+    note = {
+        "script": str(tmp_path / "train.py"),
+        "arguments": ["-x", "1"],
+        "directory": str(tmp_path),
+        "job": "runs/t-5",
+    }
+    (scripted / NOTE).write_text(json.dumps(note | {"name": "fold", "training": 1}))
+    return plain, scripted
+
+
+def test_what_can_be_submitted(submitted, runs, tmp_path):
+    for target, words, expected in (
+        ("train.py", ["--", "--rate", "3"], ["arguments=(train.py -- --rate 3)", "run=runs/train-$SLURM_JOB_ID"]),
+        ("runs/digits", [], ['arguments=(--resume "$run")', "run=runs/digits"]),
+        (None, ["--resume=runs/digits", "--set=run.epochs=3"], ['arguments=(--resume "$run" --set=run.epochs=3)']),
+        (JOBS / "digits.toml", ["--resume", "runs/digits"], [f'arguments=({JOBS}/digits.toml --resume "$run")']),
+        ("runs/fold", [], [f"arguments=({tmp_path}/train.py -- -x 1)", "run=runs/t-5"]),
+        (None, ["--resume", "runs/fold", "--", "-x", "2"], [f"arguments=({tmp_path}/train.py -- -x 2)"]),
+        ("train.py", ["--resume", "runs/fold"], ["arguments=(train.py)", "run=runs/t-5"]),
+    ):  # fmt: skip
+        code, out, err = submitted("--scheduler=slurm", "--print", *words, target=target)
+        assert (code, err) == (0, "")
+        assert set(expected) <= set(out.splitlines())
+
+
+def test_a_run_is_continued_where_its_script_ran(submitted, runs, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert submitted("--scheduler=slurm", target="../runs/fold")[0] == 0
+    assert (tmp_path / "runs" / "fold.sbatch").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "line"),
+    [
+        (None, [], "submit: expected CONFIG or --resume RUN_DIR (see `mpidl submit --help`)"),
+        ("train.py", ["--set=run.epochs=3"], "--set run.epochs=3: a script takes arguments instead, after --"),
+        ("runs/fold", ["--set=run.epochs=3"], "--set run.epochs=3: a script takes arguments instead, after --"),
+        ("runs/digits", ["--", "3"], "3: only a script takes arguments after --"),
+        ("absent.py", [], "absent.py: No such file or directory"),
+        ("runs/absent", [], "runs/absent: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_submitted_either(submitted, runs, target, words, line):
+    assert submitted("--scheduler=slurm", "--print", *words, target=target) == (2, "", f"mpidl: {line}\n")
 
 
 @pytest.mark.parametrize(

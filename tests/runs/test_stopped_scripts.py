@@ -14,9 +14,10 @@ from mpidl.launch.signals import STOPPING
 
 @pytest.fixture(autouse=True)
 def signals():
-    """Signals are handled afterwards as before."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    """Signals are handled as in a new process, and afterwards as before: commands in this process leave handlers."""
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in STOPPING}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -19,6 +19,9 @@ from mpidl.runs.uncaught import end_job
 
 __all__ = ["main"]
 
+#: Commands that save when a signal asks them to stop.
+SAVING = (commands.run_train, commands.run_script, commands.run_simulate)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, by default the process's arguments, and return its exit code.
@@ -30,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(argv)
         command = arguments.command
-        if command not in (commands.run_train, commands.run_simulate):
+        if command not in SAVING:
             signals.release()
         elif environment.world().size == 1:
             # Before a run begins there is nothing to save, and Ctrl-C ends the process.
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if _world().rank == 0:
             say("interrupted")
-        return signals.STOPPED if command in (commands.run_train, commands.run_simulate) else 1
+        return signals.STOPPED if command in SAVING else 1
     except BrokenPipeError:
         # The reader of stdout is gone; flushing into its pipe at exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,14 +30,30 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
-        _add_train, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan, _add_submit,
-        _add_doctor,
+        _add_train, _add_run_script, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan,
+        _add_submit, _add_doctor,
     ):  # fmt: skip
         add(parsers)
     words = sys.argv[1:] if argv is None else list(argv)
-    arguments = parser.parse_args(words)
-    arguments.words = words
+    own, of_script = _split(words)
+    arguments = parser.parse_args(own)
+    arguments.words, arguments.words_of_script = words, of_script
     return arguments
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return mpidl's own words and those of a script: what follows ``--``, or follows ``run SCRIPT [-n RANKS]``."""
+    end = words.index("--") if "--" in words else len(words)
+    if words[:1] == ["run"]:
+        place = 1
+        while place < end and words[place].startswith("-"):
+            place += 1 + (words[place] in ("-n", "--resume"))
+        ranks_follow = not any(word.startswith("-n") for word in words[:place])
+        place += 1
+        if ranks_follow and place < end and words[place].startswith("-n"):
+            place += 1 + (words[place] == "-n")
+        end = min(end, place)
+    return words[:end], words[end + 1 :] if words[end : end + 1] == ["--"] else words[end:]
 
 
 def _add_train(parsers: Parsers) -> None:
@@ -60,6 +76,26 @@ def _add_train(parsers: Parsers) -> None:
     )  # fmt: skip
     _add_json(train, "the summary")
     train.set_defaults(command=commands.run_train)
+
+
+def _add_run_script(parsers: Parsers) -> None:
+    run = parsers.add_parser(
+        "run",
+        help="run a Python script that trains",
+        usage="mpidl run [-n RANKS] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]",
+        description=(
+            "Run a Python script that calls mpidl.train, on the ranks of an MPI job. Without -n and mpirun: in one "
+            "process. ARGUMENTS are the script's."
+        ),
+    )
+    run.add_argument("script", metavar="SCRIPT", nargs="?", type=user_path, help="a Python script, such as train.py")
+    run.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
+    run.add_argument(
+        "--resume", metavar="RUN_DIR", type=user_path,
+        help="continue the job that this run belongs to: its trainings go on from their last checkpoints; SCRIPT and "
+        "ARGUMENTS are the job's own if not given",
+    )  # fmt: skip
+    run.set_defaults(command=commands.run_script)
 
 
 def _add_evaluate(parsers: Parsers) -> None:
@@ -186,8 +222,17 @@ def _add_submit(parsers: Parsers) -> None:
             "Write a batch script for Slurm, PBS or Flux beside the runs, and submit it. The job saves before its time "
             "is up, queues itself again, and continues from its last checkpoint."
         ),
+        usage="mpidl submit [CONFIG | SCRIPT | RUN_DIR] --nodes N --ranks-per-node N --time H:MM:SS [options] "
+        "[-- ARGUMENTS ...]",
     )
-    submit.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/digits.toml")
+    submit.add_argument(
+        "config", metavar="CONFIG", nargs="?", type=user_path,
+        help="a TOML file; a Python script, such as train.py, whose ARGUMENTS follow --; or a run to continue",
+    )  # fmt: skip
+    submit.add_argument(
+        "--resume", metavar="RUN_DIR", type=user_path,
+        help="continue a run; CONFIG or SCRIPT and its ARGUMENTS are the run's own if not given",
+    )  # fmt: skip
     submit.add_argument("--nodes", metavar="N", type=int, required=True, help="number of nodes")
     submit.add_argument("--ranks-per-node", metavar="N", type=int, required=True, help="number of ranks on each node")
     submit.add_argument("--time", metavar="H:MM:SS", required=True, help="the job's time")

@@ -6,17 +6,24 @@ Each imports its modules when it runs, so that NumPy is imported only after thre
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import UsageError, printable, quoted
-from mpidl.launch import environment, marks
+from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import STDOUT, say, tolerate_closed
+from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
 from mpidl.report import text
+from mpidl.runs.uncaught import exit_code
 
 if TYPE_CHECKING:
     from mpidl.config import Config
+    from mpidl.launch.work import Work
 
 #: The largest step of a checkpoint.
 LARGEST = (1 << 63) - 1
@@ -77,15 +84,62 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), lambda nodes: config.topology.assign(nodes, config.servers))
+    return launch(ranks, passed, Screen(), lambda rank, nodes: config.topology.assign(nodes, config.servers).role(rank))
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    if arguments.config is None and arguments.resume is None:
-        raise UsageError("train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)")
+    """Return the configuration of a command, by default that of the run to resume."""
+    given: Path | None = arguments.config
+    resume: Path | None = getattr(arguments, "resume", None)
+    if given is not None and given.suffix == ".py":
+        raise UsageError(f"{given}: a Python script, expected a configuration; `mpidl run {given}` runs a script")
+    if given is not None and (given / "config.toml").exists():
+        raise UsageError(f"{given}: the directory of a run, expected a configuration, or --resume {given}")
+    if given is None:
+        if resume is None:
+            command = arguments.words[0]
+            raise UsageError(f"{command}: expected CONFIG or --resume RUN_DIR (see `mpidl {command} --help`)")
+        if (resume / NOTE).exists():
+            raise UsageError(f"{resume}: trained by a script; `mpidl run --resume {resume}` continues it")
+        given = resume / "config.toml"
     from mpidl.config import load
 
-    return load(arguments.config or arguments.resume / "config.toml", arguments.overrides)
+    return load(given, arguments.overrides)
+
+
+def run_script(arguments: argparse.Namespace) -> int:
+    started = environment.world()
+    ranks = _ranks(arguments)
+    try:
+        script = UserScript.of(arguments.script, arguments.words_of_script, arguments.resume)
+    except UsageError as error:
+        if started.size > 1:
+            # Maybe only this rank's host lacks the file.
+            sys.excepthook(type(error), error, None)
+        raise
+    os.environ[JOB] = script.job
+    if ranks > started.size:
+        from mpidl.launch.mpiexec import check_ranks, launch
+        from mpidl.report.screen import Screen
+
+        check_ranks(ranks)
+        return launch(ranks, ["run", str(script.path), "--", *script.arguments], Screen())
+    environment.prepare_libraries()
+    if started.size == 1:
+        # As in any script, a signal acts at once where no training handles it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signals.release()
+    code = 0
+    try:
+        script.run()
+    except SystemExit as end:
+        code = exit_code(end)
+    sys.stdout.flush()
+    if started.rank == 0 and code in (0, STOPPED):
+        if code == 0 and DONE in os.environ:
+            Path(os.environ[DONE]).touch()
+        marks.tell_done(code, started.size)
+    return code
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
@@ -212,16 +266,37 @@ def run_submit(arguments: argparse.Namespace) -> int:
         _check_number(f"--{option.replace('_', '-')}", getattr(arguments, option))
     if arguments.gpus_per_node:
         _check_number("--gpus-per-node", arguments.gpus_per_node)
-    config = _config(arguments)
     from mpidl.launch.batch import batch, submit
 
-    config.topology.check_ranks(arguments.nodes * arguments.ranks_per_node, config.servers)
-    script = batch(arguments, config.run.name, config.run.directory.parent)
+    script = batch(arguments, _work(arguments))
     if arguments.only_print:
         print(script.script(), end="", flush=True)
     else:
         print(submit(script), flush=True)
     return 0
+
+
+def _work(arguments: argparse.Namespace) -> Work:
+    """Return what a batch job is to do: train a configuration, run a script, or continue a run of either."""
+    from mpidl.launch.work import Work
+
+    given, resume = arguments.config, arguments.resume
+    if resume is None and given is not None and given.is_dir():
+        given, resume = None, given
+    if (given is not None and given.suffix == ".py") or (resume is not None and (resume / NOTE).exists()):
+        if arguments.overrides:
+            raise UsageError(f"--set {arguments.overrides[0]}: a script takes arguments instead, after --")
+        run = None if resume is None else resume.resolve()
+        script = UserScript.of(given, arguments.words_of_script, run)
+        return Work.running(script, None if run is None else Path(os.path.relpath(run)))
+    if arguments.words_of_script:
+        raise UsageError(f"{arguments.words_of_script[0]}: only a script takes arguments after --")
+    arguments.config, arguments.resume = given, resume
+    config = _config(arguments)
+    config.topology.check_ranks(arguments.nodes * arguments.ranks_per_node, config.servers)
+    if resume is not None:
+        return Work.resuming(resume, given, arguments.overrides)
+    return Work.training(given, config.run.name, config.run.directory.parent, arguments.overrides)
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.launch.script import DONE, JOB
+from mpidl.launch.work import Work
 
 #: Seconds before the end of a job's time at which its run saves and stops.
 MARGIN = 120
@@ -28,28 +30,25 @@ OPTION = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+#: Number of the job, in the shell of its script.
+NUMBER = {"slurm": "$SLURM_JOB_ID", "pbs": "${PBS_JOBID%%.*}", "flux": "$(flux getattr jobid)"}
+
+
 @dataclass(frozen=True)
 class Batch:
-    """A batch script: the resources it asks for, and the run it starts.
+    """A batch script: the resources it asks for, and its work.
 
     Attributes
     ----------
     scheduler : str
         "slurm", "pbs" or "flux".
-    config : Path
-        The configuration.
-    name : str
-        The run's name; that of its directory has the job's number too.
-    directory : Path
-        Directory of runs, the script and the log.
+    work : Work
     time : int
         Seconds.
     mpi : str
         Start of the ranks under Slurm: by srun with "pmix" or "pmi2", or by "mpirun".
     queue, account : str or None
         Queue in which the job waits, and account that is charged.
-    overrides : sequence of str
-        ``section.key=value`` each.
     setup : sequence of str
         First lines of the script.
     made : str
@@ -57,9 +56,7 @@ class Batch:
     """
 
     scheduler: str
-    config: Path
-    name: str
-    directory: Path
+    work: Work
     nodes: int
     ranks_per_node: int
     time: int
@@ -68,42 +65,49 @@ class Batch:
     gpus_per_node: int = 0
     queue: str | None = None
     account: str | None = None
-    overrides: Sequence[str] = ()
     setup: Sequence[str] = ()
     made: str = ""
 
     @property
     def path(self) -> Path:
         """Path of the script."""
-        return self.directory / f"{self.name}.{COMMANDS[self.scheduler][1]}"
+        return self.work.directory / f"{self.work.name}.{COMMANDS[self.scheduler][1]}"
 
     def script(self) -> str:
         """Return the script.
 
-        Raise UsageError if the run's name or directory has characters that a shell would interpret.
+        Raise UsageError if the work's name or directory has characters that a shell would interpret.
         """
-        for key, text in (("run.name", self.name), ("run.dir", str(self.directory))):
+        keys = ("run.name", "run.dir") if self.work.command == "train" else ("SCRIPT", "RUN_DIR")
+        for key, text in zip(keys, (self.work.name, str(self.work.directory)), strict=True):
             if not re.fullmatch(r"[\w./+-]+", text, re.ASCII):
                 raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and ./_+- in a batch script")
         text = (SCRIPTS / f"{self.scheduler}.sh").read_text()
-        lines = {"options": [f"{OPTION[self.scheduler]} {each}" for each in self._options()], "setup": self.setup}
+        lines = {
+            "options": [f"{OPTION[self.scheduler]} {each}" for each in self._options()],
+            "setup": self.setup,
+            "begin": self._begin(),
+        }
         for name, own in lines.items():
             text = text.replace(f"@{name}\n", "".join(f"{line}\n" for line in [*own, ""]).replace("@", "@@"))
-        values = vars(self) | {
-            "script": self.path,
-            "ranks": self.nodes * self.ranks_per_node,
-            "cores": self.ranks_per_node * self.cores_per_rank,
-            "clock": f"{self.time // 3600:02}:{self.time // 60 % 60:02}:{self.time % 60:02}",
-            "limit": f"{self.time}s",
-            "inner_limit": f"{self.time - ENDING}s",
-            "until": self.time - MARGIN,
-            "margin": MARGIN,
-            "restarts": RESTARTS,
-            "gpus": self._gpus(),
-            "train": "\n".join(self._train()),
-            "arguments": shlex.join([str(self.config), *(f"--set={each}" for each in self.overrides)]),
-            "": "@",
-        }
+        values = (
+            vars(self)
+            | vars(self.work)
+            | {
+                "script": self.path,
+                "ranks": self.nodes * self.ranks_per_node,
+                "cores": self.ranks_per_node * self.cores_per_rank,
+                "clock": f"{self.time // 3600:02}:{self.time // 60 % 60:02}:{self.time % 60:02}",
+                "limit": f"{self.time}s",
+                "inner_limit": f"{self.time - ENDING}s",
+                "until": self.time - MARGIN,
+                "margin": MARGIN,
+                "restarts": RESTARTS,
+                "gpus": self._gpus(),
+                "start": "\n".join(self._start()),
+                "": "@",
+            }
+        )
         return re.sub(r"@(?:@|(\w+))", lambda match: str(values[match[1] or ""]), text)
 
     def _options(self) -> list[str]:
@@ -126,13 +130,24 @@ class Batch:
         option = ":ngpus=" if self.scheduler == "pbs" else " --gpus-per-node="
         return f"{option}{self.gpus_per_node}" if self.gpus_per_node else ""
 
-    def _train(self) -> list[str]:
-        """Return the lines that train under Slurm and keep the exit code."""
-        arguments = '"${arguments[@]}"'
+    def _begin(self) -> list[str]:
+        """Return the lines that say what is new, and what continues."""
+        new = f"{self.work.directory}/{self.work.name}-{NUMBER[self.scheduler]}"
+        # Slurm queues the same job again, others a new one.
+        run = self.work.run or (new if self.scheduler == "slurm" else f"${{{JOB}:-{new}}}")
+        done = [f"export {DONE}={new}.done"] if self.work.command == "run" and self.scheduler == "slurm" else []
+        return [f"run={run}", *done, *self.work.lines]
+
+    def _start(self) -> list[str]:
+        """Return the lines that start the ranks under Slurm and keep the exit code."""
+        command = f"mpidl {self.work.command}"
         if self.mpi != "mpirun":
-            return [f"srun --mpi={self.mpi} --cpus-per-task={self.cores_per_rank} mpidl train {arguments}", "code=$?"]
+            # A rank of a script may fail before it has begun MPI, where others wait for it.
+            kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
+            options = f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}"
+            return [f'srun {options} {command} "${{arguments[@]}}"', "code=$?"]
         return [
-            f"mpidl train -n {self.nodes * self.ranks_per_node} {arguments} &",
+            f'{command} -n {self.nodes * self.ranks_per_node} "${{arguments[@]}}" &',
             "trap 'kill -USR1 $!' USR1",
             "wait $!",
             "code=$?",
@@ -162,8 +177,8 @@ def seconds_of(text: str) -> int:
 STARTERS = ("pmix", "pmi2", "mpirun")
 
 
-def batch(arguments: argparse.Namespace, name: str, directory: Path) -> Batch:
-    """Return the batch script for the arguments of ``mpidl submit``, a run's name, and the directory of runs.
+def batch(arguments: argparse.Namespace, work: Work) -> Batch:
+    """Return the batch script for the arguments of ``mpidl submit`` and its work.
 
     Raise UsageError if an argument is wrong, or there is no scheduler.
     """
@@ -178,9 +193,9 @@ def batch(arguments: argparse.Namespace, name: str, directory: Path) -> Batch:
         raise UsageError(f"--mpi: {quoted(mpi)}, expected {', '.join(STARTERS)}")
     setup = arguments.setup or [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
     return Batch(
-        scheduler, arguments.config, name, directory, arguments.nodes, arguments.ranks_per_node,
-        seconds_of(arguments.time), mpi, arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue,
-        arguments.account, arguments.overrides, setup, shlex.join(["mpidl", *arguments.words]),
+        scheduler, work, arguments.nodes, arguments.ranks_per_node, seconds_of(arguments.time), mpi,
+        arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue, arguments.account, setup,
+        shlex.join(["mpidl", *arguments.words]),
     )  # fmt: skip
 
 
@@ -200,7 +215,7 @@ def submit(script: Batch) -> str:
     """
     text = script.script()
     try:
-        script.directory.mkdir(parents=True, exist_ok=True)
+        script.path.parent.mkdir(parents=True, exist_ok=True)
         script.path.write_text(text)
     except OSError as error:
         raise MpidlError(f"{script.path}: {error.strerror}") from None

@@ -165,6 +165,12 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     return max(1, counts[node]) if node < len(counts) else size
 
 
+def prepare_rank() -> None:
+    """Set what MPI reads when it starts, if a launcher has started this process; see `prepare_mpi`."""
+    if _in_step(os.environ) or any(rank in os.environ for rank, _, _ in LAUNCHERS):
+        _prepare_start()
+
+
 def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     """Set the environment variables that MPI reads when it starts, except those that the user set.
 
@@ -176,15 +182,22 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     """
     between_nodes = distributed or transport != "windows"
     messages = transport == "messages" or (between_nodes and _local_ranks(os.environ) < world().size)
-    _allow_open_files()
     os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "multiple" if messages else "funneled")
-    if INFINIBAND.is_dir():
-        return
-    if "OMPI_MCA_pml" not in os.environ:
+    _prepare_start()
+
+
+def _prepare_start() -> None:
+    _allow_open_files()
+    if without_ucx():
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-    if "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.
+    if not INFINIBAND.is_dir() and "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.
         for variable in UCX_SEGMENTS:
             os.environ.setdefault(variable, "256k")
+
+
+def without_ucx() -> bool:
+    """Return whether UCX is of no use to Open MPI on this node, and the user hasn't chosen it."""
+    return not INFINIBAND.is_dir() and "OMPI_MCA_pml" not in os.environ
 
 
 def _allow_open_files() -> None:

@@ -20,7 +20,6 @@ from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free
 from mpidl.launch.signals import STOPPED, STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
-from mpidl.topology.roles import Roles, assign
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, STOPPED)
@@ -60,13 +59,13 @@ def launch(
     ranks: int,
     arguments: Sequence[str],
     screen: Screen,
-    roles: Callable[[Sequence[int]], Roles] = lambda nodes: assign(nodes, servers=0),
+    role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
 
     It is 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends with 75: it can
-    continue when it is queued again. `screen` shows the job's stderr and progress; `roles` returns the roles of ranks,
-    given their nodes, for messages about a rank.
+    continue when it is queued again. `screen` shows the job's stderr and progress; `role` returns the role of a rank,
+    given the nodes of all, for messages about it; ``""`` if it is unknown.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
@@ -78,7 +77,7 @@ def launch(
     """
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(
-        lambda rank: roles(forwarding.nodes).role(rank),
+        lambda rank: role(rank, forwarding.nodes),
         lambda: len(set(forwarding.nodes)) > 1,
     )
     with handled(forwarding.handle), forwarding:

@@ -98,7 +98,7 @@ TAIL = 1 << 14
 class Deaths:
     """Finds the cause of a job's end in its stderr.
 
-    `role` returns a rank's role, such as "worker 0". Lines name the host if there are `several`.
+    `role` returns a rank's role, such as "worker 0"; "" if it is unknown. Lines name the host if there are `several`.
     """
 
     def __init__(self, role: Callable[[int], str], several: Callable[[], bool] = lambda: False) -> None:
@@ -125,5 +125,5 @@ class Deaths:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
-        where = f" on {host}" if self._several() else ""
-        return f"rank {rank} ({self._role(rank)}){where} was killed by {name}"
+        role, where = self._role(rank), f" on {host}" if self._several() else ""
+        return f"rank {rank}{f' ({role})' if role else ''}{where} was killed by {name}"

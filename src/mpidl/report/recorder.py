@@ -21,7 +21,7 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
-from mpidl.launch import environment, marks
+from mpidl.launch import environment, marks, script
 from mpidl.storage.lock import Lock
 from mpidl.version import VERSION
 
@@ -52,6 +52,8 @@ class Recorder:
                 (self.directory / outdated).unlink(missing_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
             _write_file(self.directory / "config.toml", resolved.to_toml().encode())
+            if (running := script.current()) is not None:
+                _write_file(self.directory / script.NOTE, running.note())
             self._metrics = _open_append(self.directory / "metrics.jsonl")
             self._events = _open_append(self.directory / "events.jsonl")
         except OSError as error:

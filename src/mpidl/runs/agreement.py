@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -31,9 +32,14 @@ def ranks() -> tuple[int, Gather]:
         return 0, lambda value: [value]
     shared_memory.sweep()
     shared_memory.note()
+    begun = "mpi4py.MPI" in sys.modules
     environment.prepare_mpi()
     from mpi4py import MPI
 
+    if begun and environment.without_ucx():
+        from mpidl.rma import ucx
+
+        ucx.quieten()
     shared_memory.note()
     environment.check_world(MPI.COMM_WORLD.size)
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather

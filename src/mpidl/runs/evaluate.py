@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module, evaluate_split
+from mpidl.paths import numbered
 from mpidl.schema import keys
 from mpidl.storage.checkpoints import checkpoint_of, steps
 
@@ -30,15 +30,11 @@ ENDING = ("target", "patience")
 
 
 def newest(run: Path) -> Path:
-    """Return the newest run of a name that has a checkpoint: NAME, NAME-2, NAME-3, ... are made in this order.
+    """Return the newest run of a name that has a checkpoint.
 
     Where it isn't `run` itself, a line on stderr says so.
     """
-    runs = {1: run}
-    for path in run.parent.glob(f"{glob.escape(run.name)}-*"):
-        number = path.name.removeprefix(f"{run.name}-")
-        if number.isdecimal() and int(number) > 1:
-            runs[int(number)] = path
+    runs = numbered(run)
     trained = [number for number, path in runs.items() if steps(path / "checkpoints")]
     found = runs[max(trained, default=1)]
     if found != run:

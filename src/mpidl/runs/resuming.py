@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mpidl.config import Config, load
-from mpidl.errors import MpidlError
+from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment
 from mpidl.launch.output import say, terminate
+from mpidl.launch.script import current
 from mpidl.runs.agreement import by_first_rank, ranks, together
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, steps, sweep
@@ -35,6 +38,28 @@ def choose(run: Path) -> Checkpoint | None:
     for line in lines:
         _say(line)
     return together(lambda: Checkpoint(path))
+
+
+def begun(run: Path) -> Path | None:
+    """Begin a script's training with the directory ``runs/NAME``, on every rank.
+
+    Return the directory of its run if it had begun before, when the script ran in the same job; else None.
+    """
+    script = current()
+    return None if script is None else by_first_rank(partial(script.begin, run))
+
+
+def check_keys(config: Config, run: Path) -> None:
+    """Raise UsageError if a finished run was trained otherwise than a script's training asks for: it isn't its own."""
+    saved, asked = (tomllib.loads(text) for text in ((run / "config.toml").read_text(), config.to_toml()))
+    for section in ("data", "model", "algorithm", "server", "rate"):
+        before, now = saved.get(section, {}), asked.get(section, {})
+        for key in [*now, *before]:
+            if before.get(key) != now.get(key):
+                raise UsageError(
+                    f"{section}.{key}: {now.get(key, 'none')}, but {run}, where this training of the script would "
+                    f"continue, has {before.get(key, 'none')}: trainings that differ need names of their own (name=...)"
+                )
 
 
 def finished(config: Config, run: Path) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -16,7 +15,8 @@ from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.callbacks import Callbacks
-from mpidl.job.checkpoints import restore
+from mpidl.job.checkpoints import identify, restore
+from mpidl.job.description import of_data, of_samples
 from mpidl.job.job import Job, Script
 from mpidl.launch import environment
 from mpidl.launch.signals import discard, held
@@ -26,6 +26,7 @@ from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
 from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, signature
+from mpidl.runs.resuming import begun, check_keys
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
 from mpidl.runs.uncaught import end_job_together
@@ -129,10 +130,15 @@ def train(
     models: list[Any] = []
     with held(), ExitStack() as lent:
         run = resolved.run.directory
-        summary = start(resolved, make, run if resume else None)
-        if resume and model is not None and not models:
+        earlier = begun(run)
+        continued = run if resume else earlier
+        summary = start(resolved, make, continued)
+        if continued is not None and not models:
             # Nothing was left to train.
-            restore(make(replace(resolved, model=replace(resolved.model, initial=None)), None), latest(run))
+            if not resume:
+                check_keys(resolved, continued)
+            if model is not None:
+                _restore(make(resolved, checkpoint := latest(continued)), checkpoint)
         if summary.get("interrupted"):
             discard()
             if on_interrupt == "exit":
@@ -141,6 +147,12 @@ def train(
 
 
 train.__dict__["__signature__"] = signature(train)
+
+
+def _restore(job: Job, checkpoint: Checkpoint) -> None:
+    """Give a job's model the values of a finished run's checkpoint, which must be of the same data."""
+    samples = of_samples(job.given) if job.config.data.keep == "files" else {}
+    restore(identify(job, {**of_data(job.given), **samples}), checkpoint)
 
 
 def _section(model: Any, loss: Any) -> dict[str, Any]:

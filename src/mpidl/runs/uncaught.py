@@ -13,6 +13,7 @@ from types import TracebackType
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment
 from mpidl.launch.output import say
+from mpidl.launch.signals import STOPPED
 
 #: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
 AFTER_FIRST = 3.0
@@ -49,6 +50,25 @@ def end_job(code: int) -> None:
         if not MPI.Is_initialized():
             MPI.Init()
         run.set_abort_status(code)
+
+
+def exit_code(end: SystemExit) -> int:
+    """Return the code for the exit of a script, as one of the command's own, and end the job unless the script is done.
+
+    Another code is reported, as is the text that the script may have given instead.
+    """
+    given, (rank, size, _) = end.code, environment.world()
+    if given is None or given in (0, STOPPED):
+        return int(given or 0)
+    own = given in (1, 2)
+    if not own:
+        if rank > 0:
+            time.sleep(AFTER_FIRST)
+        say(f"the script ended with exit code {given}" if isinstance(given, int) else str(given))
+    code = int(given) if own else 1
+    if size > 1:
+        end_job(code)
+    return code
 
 
 @contextmanager

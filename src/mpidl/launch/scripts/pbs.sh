@@ -15,14 +15,8 @@ cd "$PBS_O_WORKDIR" || exit 1
 export PRTE_MCA_prte_default_hostfile=$PBS_NODEFILE OMPI_MCA_orte_default_hostfile=$PBS_NODEFILE
 export HYDRA_HOST_FILE=$PBS_NODEFILE
 
-run=${MPIDL_RUN:-@directory/@name-${PBS_JOBID%%.*}}
-if [ -f "$run/config.toml" ]; then
-    arguments=(--resume "$run")
-else
-    arguments=(@arguments --set "run.dir=@directory" --set "run.name=${run##*/}")
-fi
-
-timeout --signal=USR1 --preserve-status @until mpidl train -n @ranks "${arguments[@]}"
+@begin
+timeout --signal=USR1 --preserve-status @until mpidl @command -n @ranks "${arguments[@]}"
 code=$?
 restarts=${MPIDL_RESTARTS:-0}
 if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then

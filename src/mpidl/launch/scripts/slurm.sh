@@ -12,16 +12,10 @@
 # @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
 # lost, this job queues itself again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
-run=@directory/@name-$SLURM_JOB_ID
-if [ -f "$run/config.toml" ]; then
-    arguments=(--resume "$run")
-else
-    arguments=(@arguments --set "run.dir=@directory" --set "run.name=@name-$SLURM_JOB_ID")
-fi
-
-@train
+@begin
+@start
 # srun returns 0 even if a node could not start its ranks.
-if [ "$code" -eq 0 ] && ! grep -qs '"interrupted": *false' "$run/summary.json"; then
+if [ "$code" -eq 0 ] && ! @done; then
     code=75
 fi
 if [ "$code" -gt 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @restarts ]; then

@@ -1,0 +1,128 @@
+"""A Python script as a job: ``mpidl run``."""
+
+import pytest
+
+from mpidl.cli.arguments import parse
+from mpidl.launch.script import DONE, JOB
+
+#: Trains a network on each of two folds, and says what it was given and what came out.
+FOLDS = """
+import os, sys
+import numpy as np
+import mpidl
+
+class Slow(mpidl.Network):
+    def loss_and_gradient(self, batch):
+        if "STOP" in os.environ and fold == 1 and batch.number > 5:
+            import signal
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return super().loss_and_gradient(batch)
+
+def main():
+    global fold
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(120, 8)).astype("f4"), random.integers(0, 3, 120)
+    for fold in range(2):
+        network = Slow([mpidl.Dense(3)], input_shape=(8,))
+        data = mpidl.Arrays((x[fold::2], y[fold::2]), (x, y))
+        summary = mpidl.train(network, data, epochs=4, batch=4)
+        print(fold, summary["run_dir"], summary["samples"], float(np.abs(network.parameters).sum()))
+    with open("ended", "a") as file:
+        print(*sys.argv[1:], file=file)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "code" / "folds.py"
+    path.parent.mkdir()
+    path.write_text(FOLDS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "script", "arguments"),
+    [
+        ("x.py -n 4", 4, "x.py", []),
+        ("-n 4 x.py --lr 0.1 -n 7", 4, "x.py", ["--lr", "0.1", "-n", "7"]),
+        ("x.py -n 4 --lr 0.1 --resume y", 4, "x.py", ["--lr", "0.1", "--resume", "y"]),
+        ("-n4 x.py data -n 7", 4, "x.py", ["data", "-n", "7"]),
+        ("x.py -n4 -- -n 7 --", 4, "x.py", ["-n", "7", "--"]),
+        ("x.py -- -n 7", None, "x.py", ["-n", "7"]),
+        ("x.py data", None, "x.py", ["data"]),
+        ("--resume runs/x -n 4", 4, None, []),
+        ("--resume=runs/x -- 3", None, None, ["3"]),
+    ],
+)
+def test_words_of_the_command_and_of_the_script(words, ranks, script, arguments):
+    found = parse(["run", *words.split()])
+    assert (found.ranks, found.script and str(found.script)) == (ranks, script)
+    assert found.words_of_script == arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "run: expected SCRIPT or --resume RUN_DIR (see `mpidl run --help`)"),
+        (["absent.py"], "absent.py: No such file or directory"),
+        (["."], ".: Is a directory"),
+        (["job.toml", "-n", "2"], "job.toml: a configuration; `mpidl train job.toml` trains it"),
+        (["syntax.py", "-n", "2"], "syntax.py, line 2: not Python ('(' was never closed)"),
+        (["binary.py"], "binary.py: not Python (source code "),
+        (["latin.py"], "latin.py, line 1: not Python ((unicode error) 'utf-8' codec can't decode "),
+        (["--resume", "runs/x"], "runs/x: not a run that `mpidl run` or `mpidl submit` has trained by a script"),
+        (["syntax.py", "-n", "0"], "-n: expected int >= 1, found 0"),
+    ],
+)  # fmt: skip
+def test_what_is_no_script_is_one_line_before_any_rank_starts(mpidl_here, tmp_path, words, line):
+    (tmp_path / "job.toml").write_text("[run]\n")
+    (tmp_path / "syntax.py").write_text("x = '\\d'\nprint((1)\n")
+    (tmp_path / "binary.py").write_bytes(b"x = 1\0")
+    (tmp_path / "latin.py").write_bytes(b"x = '\xe9'\n")
+    ended = mpidl_here("run", *words)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith(f"mpidl: {line}")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("train x.py -n 4", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a script"),
+        ("plan x.py", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a script"),
+        ("simulate x.py --replicas 2", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a sc"),
+        ("train runs/x", "runs/x: the directory of a run, expected a configuration, or --resume runs/x"),
+        ("train --resume runs/x", "runs/x: trained by a script; `mpidl run --resume runs/x` continues it"),
+    ],
+)  # fmt: skip
+def test_other_commands_name_the_one_for_scripts(mpidl_here, tmp_path, words, line):
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    for name in ("config.toml", "script.json"):
+        (tmp_path / "runs" / "x" / name).write_text("{}")
+    ended = mpidl_here(*words.split())
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith(f"mpidl: {line}")
+
+
+def test_a_script_that_is_stopped_continues_its_runs(mpidl, script, tmp_path):
+    first = mpidl("run", script, "--fold", "x y", STOP="1", **{JOB: "job", DONE: "done"})
+    assert first.returncode == 75, first.stderr
+    assert "mpidl: stopped by a signal, and saved; continue with `mpidl run --resume runs/run-2`\n" in first.stderr
+    assert [line.split()[:3] for line in first.stdout.splitlines()] == [["0", "runs/run", "240"]]
+    assert not (tmp_path / "ended").exists()
+    assert not (tmp_path / "done").exists()
+    second = mpidl("run", script, "--fold", "x y", **{JOB: "job", DONE: "done"})
+    assert (second.returncode, (tmp_path / "ended").read_text()) == (0, "--fold x y\n"), second.stderr
+    assert (tmp_path / "done").exists()
+    assert "runs/run: finished, 4 epochs" in second.stderr
+    assert second.stdout.splitlines()[0] == first.stdout.splitlines()[0]
+    assert second.stdout.splitlines()[1].startswith("1 runs/run-2 240 ")
+    third = mpidl("run", "--resume", "runs/run")
+    assert third.stdout == second.stdout
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run", "run-2"]
+    other = mpidl("run", script)
+    assert other.stdout.splitlines()[1].split()[:2] == ["1", "runs/run-4"]
+    # The same as without interruption.
+    assert other.stdout.split()[3::4] == second.stdout.split()[3::4]
