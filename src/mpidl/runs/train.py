@@ -29,7 +29,7 @@ from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, 
 from mpidl.runs.resuming import begun, check_keys
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
-from mpidl.runs.uncaught import end_job_together
+from mpidl.runs.uncaught import end_job_together, on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
 
@@ -136,7 +136,8 @@ def train(
         if continued is not None and not models:
             # Nothing was left to train.
             if not resume:
-                check_keys(resolved, continued)
+                with on_all_ranks():
+                    check_keys(resolved, continued)
             if model is not None:
                 _restore(make(resolved, checkpoint := latest(continued)), checkpoint)
         if summary.get("interrupted"):
