@@ -32,7 +32,7 @@ class Place(NamedTuple):
     @property
     def tensor(self) -> Any:
         """The present tensor, which the module may have assigned anew."""
-        return self.tensors[self.key] if self.key in self.tensors else None  # modules of TorchScript have no `get`
+        return self.tensors[self.key] if self.key in self.tensors else None  # noqa: SIM401 (TorchScript)
 
 
 def parameters_in(parts: Parts) -> Iterator[Place]:
