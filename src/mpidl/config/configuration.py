@@ -201,7 +201,20 @@ def from_dict(
             "overlap, expected no returns"
         )
     config.topology.check(config.algorithm, config.run)
+    _check_average(config)
     return config
+
+
+def _check_average(config: Config) -> None:
+    """Check that shards can keep an average of their parameters, if they are to."""
+    ema, algorithm = config.run.ema, config.algorithm
+    if ema is None:
+        return
+    if algorithm.exchange in (Exchange.OPERATIONS, Exchange.SHARED_MEMORY) or algorithm.streamed:
+        with_fragments = " with fragments or overlap" if algorithm.streamed else ""
+        raise UsageError(f"run.ema: {ema:g}, but {algorithm.name}{with_fragments} keeps no average; leave it out")
+    if config.device.shards:
+        raise UsageError(f"run.ema: {ema:g}, but shards on a device keep no average, expected device.shards = false")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

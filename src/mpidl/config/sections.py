@@ -52,6 +52,9 @@ class RunSection(Checked):
         epochs.
     report : float
         Seconds between two reports where the output is a log and not a terminal.
+    ema : float, optional
+        Decay of an exponential moving average of the weights, such as 0.999: servers move it by 1 - `ema` towards the
+        parameters at each of their updates. It is what evaluations, exports and trained models have.
     terminate_on_nan : bool
         End the run when a loss is NaN or infinite.
     """
@@ -66,6 +69,7 @@ class RunSection(Checked):
     target: str | None = None
     patience: Count | None = None
     report: Positive = 10.0
+    ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     terminate_on_nan: bool = True
 
     def __post_init__(self) -> None:

@@ -77,7 +77,7 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     """
     check_model(checkpoint, job.original)
     layout = job.original.layout
-    job.original.parameters[:] = checkpoint.read("parameters", Range(0, layout.size), layout)
+    job.original.parameters[:] = checkpoint.read(checkpoint.trained, Range(0, layout.size), layout)
     job.original.load_constants(checkpoint.constants())
     _load_kept(job.original, checkpoint, 0)
 

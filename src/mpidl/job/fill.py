@@ -11,6 +11,7 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment
+from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 
@@ -35,7 +36,9 @@ def fill(
     vectors, clock = dict(zip(job.states, state, strict=True)), fill_parameters(placed, range, parameters)
     for name, vector in vectors.items():
         vector.fill(0)
-        if job.checkpoint is not None and job.resumes:
+        if name == AVERAGE:
+            vector[:] = parameters
+        if job.checkpoint is not None and job.resumes and name in job.checkpoint.states:
             vector[:] = job.checkpoint.read(f"rule/{name}", range, placed.layout)
     policy = job.algorithm.shard_policy(placed.replicas)
     rule = placed.scheduled_rule
@@ -70,7 +73,7 @@ def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_wor
         return
     anew = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
     kept = {name: values for name, values in saved.items() if not name.startswith(anew)}
-    fresh = {name: values for name, values in shard.state().items() if name.startswith(anew)}
+    fresh = {name: values for name, values in shard.state().items() if name.startswith(anew) or name not in saved}
     shard.load(kept | fresh)
     if same_workers:
         shard.policy.expect_all()

@@ -55,6 +55,7 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         statistics=placed.statistics,
         held=held,
         slices=placed.slices,
+        evaluated=placed.evaluated,
     )
 
 

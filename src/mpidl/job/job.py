@@ -29,6 +29,7 @@ from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.parameters import Layout, Range
 from mpidl.paths import user_path
+from mpidl.shards.average import AVERAGE
 from mpidl.storage.checkpoint import Checkpoint
 
 
@@ -139,9 +140,10 @@ class Job:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the vectors that a shard keeps beside the parameters: its rule's state and the algorithm's."""
+        """Names of the vectors that a shard keeps beside the parameters: of its rule, the algorithm, and an average."""
         rule = self.config.rule
-        return (*(() if rule is None else rule.states), *self.algorithm.vectors())
+        average = () if self.config.run.ema is None else (AVERAGE,)
+        return (*(() if rule is None else rule.states), *self.algorithm.vectors(), *average)
 
     @property
     def dtype(self) -> np.dtype:

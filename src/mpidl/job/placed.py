@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,9 @@ from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
 from mpidl.rules.segments import Segment
 from mpidl.schema import LARGEST
+from mpidl.shards.average import AVERAGE, Average
 from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import Position
 
 
@@ -100,13 +102,20 @@ class PlacedJob:
         return self.job.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
 
     @property
+    def evaluated(self) -> str:
+        """Name of the shards' vector that is evaluated and given to the model in the end."""
+        return PARAMETERS if self.job.config.run.ema is None else AVERAGE
+
+    @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule with its groups of parameters and, unless replicas have rates of their own, its schedule."""
-        rule = self.job.config.rule
+        rule, ema = self.job.config.rule, self.job.config.run.ema
         if self.job.algorithm.outer:
             frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
-            return ScheduledRule(rule, statistics=self.statistics, segments=frozen)
-        return ScheduledRule(rule, self.rate_at, self.statistics, self.segments)
+            scheduled = ScheduledRule(rule, statistics=self.statistics, segments=frozen)
+        else:
+            scheduled = ScheduledRule(rule, self.rate_at, self.statistics, self.segments)
+        return scheduled if ema is None else replace(scheduled, changed=Average(ema))
 
 
 def place(job: Job, replicas: int, plan: Plan | Sections | None = None) -> PlacedJob:

@@ -28,6 +28,7 @@ from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
+from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import rehearse
 from mpidl.shards.scheduled_rule import ScheduledRule
 
@@ -105,7 +106,7 @@ def rehearse_replica(placed: PlacedJob, local: LocalModel) -> None:
 
 def _forms(placed: PlacedJob) -> list[list[Segment]]:
     """Return the segments of a vector of one element for each form in which the job compiles a rule."""
-    decays = any(each.weight_decay for each in placed.segments)
+    decays = placed.evaluated == AVERAGE or any(each.weight_decay for each in placed.segments)
     return [[], *([[Segment(Range(0, 1), weight_decay=1.0)]] if decays else [])]
 
 

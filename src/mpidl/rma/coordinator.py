@@ -152,10 +152,11 @@ class CoordinatorLink:
         self.evaluation = ShownEvaluation(shared)
         partitions = range(shared.partitions)
         servers = [each for partition in partitions for each in shared.routes.servers(partition)]
-        self._reader = ShardReader(shared.window, servers, [slice(*shared.shards[each.shard]) for each in servers])
+        parts = [slice(*shared.shards[each.shard]) for each in servers]
+        self._reader = ShardReader(shared.window, servers, parts, shared.capacity.evaluated)
 
     def read_present(self, parameters: np.ndarray) -> None:
-        """Read all shards from their servers, as they are now, into the flat vector."""
+        """Read what evaluations read of all shards from their servers, as it is now, into the flat vector."""
         self._reader.start(parameters)
         self._reader.finish()
 

@@ -10,6 +10,7 @@ import numpy as np
 from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.verbs import RemoteMemory
+from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.routes import Holder, Route
 
@@ -19,7 +20,7 @@ class Fetches:
 
     For each shard of the worker's slice, `servers` has the server itself, and `parts` the place in the slice.
     `differences` has the shards whose fetches are encoded, by their numbers in the slice. A fetch also asks how far
-    earlier `pushes` have come.
+    earlier `pushes` have come. `evaluated` is the name of the vector that evaluations read.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class Fetches:
         parts: Sequence[slice],
         pushes: Outboxes,
         differences: Mapping[int, DifferenceFetch],
+        evaluated: str = PARAMETERS,
     ) -> None:
         self._window, self._holders, self._parts = window, route.holders, parts
         self._pushes, self._differences = pushes, differences
         self._reader = ShardReader(window, route.holders, parts)
-        self._servers_reader = ShardReader(window, servers, parts)
+        self._servers_reader = ShardReader(window, servers, parts, evaluated)
         deferred = [window.supports_deferred_get(rank) for rank, _ in route.holders]
         self._can_be_followed = np.flatnonzero(deferred).tolist() if route.direct else []
         self._followed: list[int] = []
@@ -80,7 +82,7 @@ class Fetches:
         self._reader.finish()
 
     def read_present(self, parameters: Any) -> None:
-        """Read all shards from the servers themselves, as they are now and not encoded, and wait for them."""
+        """Read what is evaluated from the servers themselves, as it is now and not encoded, and wait for it."""
         self._servers_reader.start(parameters)
         self._servers_reader.finish()
 
@@ -120,17 +122,19 @@ class Fetches:
         before[followed, cut] = after[:, cut]
 
 
-def regions(shard: int) -> tuple[str, str]:
-    """Return the names of the window regions of a shard's parameters and of its clock."""
-    return f"parameters/{shard}", f"clock/{shard}"
+def regions(shard: int, vector: str = PARAMETERS) -> tuple[str, str]:
+    """Return the names of the window regions of a shard's vector, by default the parameters, and of its clock."""
+    return f"{vector}/{shard}", f"clock/{shard}"
 
 
 class ShardReader:
-    """Reads all shards of a slice of the vector, side by side. `parts` has the place of each shard in the slice."""
+    """Reads a vector of all shards of a slice, side by side. `parts` has the place of each shard in the slice."""
 
-    def __init__(self, window: RemoteMemory, holders: Sequence[Holder], parts: Sequence[slice]) -> None:
+    def __init__(
+        self, window: RemoteMemory, holders: Sequence[Holder], parts: Sequence[slice], vector: str = PARAMETERS
+    ) -> None:
         self._window, self._holders, self._parts = window, holders, parts
-        self._regions = [regions(holder.shard) for holder in holders]
+        self._regions = [regions(holder.shard, vector) for holder in holders]
         self._ranks = list(dict.fromkeys(holder.rank for holder in holders))
         # Return whether shards that `all_newer` waits for have been updated.
         self._awaited: list[Callable[[], bool]] = []

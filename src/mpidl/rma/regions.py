@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.rma import differences, mailboxes
+from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock, evaluation
 from mpidl.transport.routes import Routes
 
@@ -53,7 +54,7 @@ def _of_server(routes: Routes, number: int) -> Regions:
     for shard in capacity.held_by(number):
         part = capacity.shards[shard]
         found |= {
-            f"parameters/{shard}": (capacity.dtype, part.size),
+            **{f"{name}/{shard}": (capacity.dtype, part.size) for name in (PARAMETERS, capacity.evaluated)},
             f"clock/{shard}": (np.int64, len(ShardClock)),
             **mailboxes.regions(capacity.mailboxes(shard, routes.rings), shard),
         }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mpidl.parameters.ranges import within
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Callee
@@ -13,6 +11,7 @@ from mpidl.rma.inboxes import Inbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.reports import Reports
 from mpidl.rma.shared_state import SharedState
+from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import ShardClock
 
 #: Plain integers, which index arrays faster than an enumeration's.
@@ -24,8 +23,8 @@ class ServerLink:
 
     Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
-    `parameters` is the memory in which workers fetch the shard. `crowded` says whether the ranks of this node outnumber
-    the cores that they may run on.
+    `vectors` has the memory in which workers read the shard, by the names of its vectors. `crowded` says whether the
+    ranks of this node outnumber the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
@@ -33,16 +32,16 @@ class ServerLink:
         self.orders, self.reports = OwnOrders(shared), Reports(shared, "servers", number)
         self.calls = Callee(shared.comm, shared.roles.coordinator, shared.doorbells)
         self.units = Accrued(shared)
-        self.parameters: np.ndarray = window.local(f"parameters/{number}")
         self._clock = window.local(f"clock/{number}")
         capacity, roles = shared.capacity, shared.roles
+        self.vectors = {name: window.local(f"{name}/{number}") for name in (PARAMETERS, capacity.evaluated)}
         partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
         self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)
         self._differences = None
         if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(
-                window, self.parameters, capacity.wire_fetch, roles.fetchers(partition), shared.doorbells, number,
-                self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
+                window, self.vectors[PARAMETERS], capacity.wire_fetch, roles.fetchers(partition), shared.doorbells,
+                number, self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
             )  # fmt: skip
 
     def backoff(self) -> Backoff:

@@ -87,7 +87,7 @@ class WorkerLink:
             for place, ((rank, shard), copy) in enumerate(zip(servers, copies, strict=False))
             if shared.encodes(rank)
         }
-        self.fetches = Fetches(window, route, servers, parts, self.pushes, differences)
+        self.fetches = Fetches(window, route, servers, parts, self.pushes, differences, capacity.evaluated)
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""

@@ -12,7 +12,7 @@ from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
 from mpidl.shards.shard import Shard, Snapshot
-from mpidl.shards.state import PARAMETERS, PushHeader
+from mpidl.shards.state import PushHeader
 from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard
 from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State
@@ -60,7 +60,7 @@ class ServedShard:
         """Serve the ranks of a transport; the parameters move into its memory."""
         self.link, self._rank = transport.server(self.number), transport.rank
         self._inbox = self.link.inbox
-        self.shard.bind({PARAMETERS: self.link.parameters})
+        self.shard.bind(self.link.vectors)
         self.link.show_clock(self.shard.clock)
         self.link.show_cut(self.order)
         self.post()

@@ -125,7 +125,7 @@ class Worker(Role):
             return ByFragments(fragments, self._evaluate_together)
         ((place, _),), (shard,) = own, own_shards
         if reduces:
-            return ByReduction(shard, shards, self._evaluate_together, place)
+            return ByReduction(shard, shards, self._evaluate_together, place, self._placed.evaluated)
         return InMemory(self._number, self._model, shard)
 
     @property

@@ -67,5 +67,5 @@ def network_of(checkpoint: Checkpoint) -> Network | None:
     network = build_network(build(ModelSection, "model", section), ast.literal_eval(shape), seed)
     if {tensor.name: tensor.shape for tensor in network.layout} != checkpoint.shapes:
         raise UsageError(f"{checkpoint.path}: not the tensors of the network that its configuration describes")
-    network.parameters = checkpoint.read("parameters", Range(0, network.layout.size), network.layout)
+    network.parameters = checkpoint.read(checkpoint.trained, Range(0, network.layout.size), network.layout)
     return network

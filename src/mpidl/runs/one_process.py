@@ -89,7 +89,7 @@ class OneProcess:
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
-        self._reporter.present = self._engine.parameters
+        self._reporter.present = partial(self._engine.parameters, placed.evaluated)
         self._checkpoints = Checkpoints(self._ready)
         self._control = RunControl(placed, self._reporter, self, self._checkpoints, self._engine.now)
         self._interrupted = self._ending = False
@@ -148,6 +148,7 @@ class OneProcess:
         assert control.summary is not None
         if self._fingerprints() == before:
             warn_unchanged(control.summary)
+        self._ready.local.model.parameters[:] = engine.parameters(self._placed.evaluated)
         return control.summary
 
     def _fingerprints(self) -> list[int]:
@@ -261,7 +262,7 @@ class OneProcess:
         """Return the figures of the shards' parameters on splits of these names."""
         ready, model = self._ready, self._ready.local.model
         own = model.parameters.copy()
-        model.parameters[:] = self._engine.parameters()
+        model.parameters[:] = self._engine.parameters(self._placed.evaluated)
         sums = {}
         for name in splits:
             split = ready.job.evaluated[name]

@@ -29,12 +29,15 @@ class ScheduledRule:
         `mpidl.rules.Rule.update` subtracts their gradient unchanged.
     segments : sequence of Segment
         Ranges with their own settings, ascending; no push changes frozen ones.
+    changed : callable
+        Called with the shard and the number of a chunk when a push, or a policy at another time, has changed that.
     """
 
     rule: Rule | None
     rate_at: Callable[[int], float] = lambda portion: 1.0
     statistics: Sequence[Range] = ()
     segments: Sequence[Segment] = ()
+    changed: Callable[[Any, int], None] = lambda shard, chunk: None
 
 
 class Damping:

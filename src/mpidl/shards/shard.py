@@ -91,11 +91,11 @@ class Shard(ShardState):
         self.portion = push.portions[1]
         if self.policy.adds_up:
             values = self._damping.damped(chunk, values, push.staleness)
-        if chunk:
-            self.policy.apply_chunk(self, chunk, values, push)
-            return False
         staleness = self.clock - fetched
         self.policy.apply_chunk(self, chunk, values, push)
+        self.settle()
+        if chunk:
+            return False
         del self._open[worker]
         self.pushes += 1
         self.staleness.add(staleness)
@@ -146,11 +146,14 @@ class Shard(ShardState):
 
     def pass_time(self, now: float) -> float:
         """Let the policy handle the passage of time, and return when the next call is due."""
-        return self.policy.pass_time(self, now)
+        due = self.policy.pass_time(self, now)
+        self.settle()
+        return due
 
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)
+        self.settle()
 
     def add_worker(self, worker: int) -> None:
         """Expect pushes of a new worker."""
@@ -159,6 +162,7 @@ class Shard(ShardState):
     def apply_rest(self) -> None:
         """Apply all gradients that the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)
+        self.settle()
 
 
 class Snapshot:

@@ -125,6 +125,8 @@ class ShardState:
         self._damping_of_all = Damping(rule.statistics, [range], parameters)
         self._open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
+        # Chunks that have changed since the last call of `settle`.
+        self._changed: set[int] = set()
         self._cut()
 
     def _cut(self) -> None:
@@ -180,19 +182,28 @@ class ShardState:
         The `ordinal` of the update counts from 1; `scale` is a factor of the rate.
         """
         parameters, state = self._views[chunk]
+        self._changed.add(chunk)
         self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate * scale)
 
     def add(self, chunk: int, values: Any, factor: float = 1.0) -> None:
         """Add `factor` times `values`, shape (chunk's size,), to one chunk of the parameters, except to frozen ones."""
         parameters = self.chunk(chunk)
+        self._changed.add(chunk)
         for part in self._unfrozen[chunk]:
             self._adding.update(parameters[part], (), values[part], 1, -factor)
 
     def assign(self, chunk: int, values: Any) -> None:
         """Replace one chunk of the parameters, except frozen ones, by `values`, shape (chunk's size,)."""
         parameters = self.chunk(chunk)
+        self._changed.add(chunk)
         for part in self._unfrozen[chunk]:
             parameters[part] = values[part]
+
+    def settle(self) -> None:
+        """Note that what a push or a policy has changed is complete."""
+        for chunk in self._changed:
+            self.scheduled_rule.changed(self, chunk)
+        self._changed.clear()
 
     def fingerprint(self) -> int:
         """Return the sum of the parameters' bits, by which changes show."""

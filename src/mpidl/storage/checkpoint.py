@@ -129,6 +129,8 @@ class Checkpoint:
         Names of the vectors beside the parameters.
     size : int
         Number of parameters.
+    trained : str
+        Name of the vector of trained values: the average of the parameters if the run kept one.
     aliases : dict of str to str
         Other names of tensors: the name in `shapes` for each.
 
@@ -162,6 +164,7 @@ class Checkpoint:
         self._vectors = SavedVectors(self._files, self.layout)
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
         self.size = self._vectors.size
+        self.trained = "rule/ema" if "ema" in self.states else "parameters"
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
         """Read a range of a vector, "parameters" or "rule/NAME", from all its shards, as an array of shape

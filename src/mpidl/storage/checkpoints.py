@@ -230,5 +230,5 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
 
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
-    parameters = arrays(checkpoint.path / INDEX, "parameters")
+    parameters = arrays(checkpoint.path / INDEX, checkpoint.trained)
     return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())

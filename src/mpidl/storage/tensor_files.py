@@ -117,7 +117,7 @@ def open_file(path: Path) -> TensorFile:
 def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
     members: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
-    for group in ("parameters", "constants"):
+    for group in (checkpoint.trained, "constants"):
         for name, dataset in datasets(checkpoint.path / INDEX, group):
             members[name], shapes[name] = dataset.name, dataset.shape
     buffers = checkpoint.buffers()

@@ -11,6 +11,7 @@ import numpy as np
 from mpidl.parameters.ranges import Range, within
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
+from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import Header
 from mpidl.wire import BLOCK, Wire, WithStatistics, encoded_bytes
 
@@ -117,6 +118,8 @@ class Capacity:
         The shards with their holders. By default, server or replica k holds shard k, for replicas of one rank.
     slices : sequence of Range
         Each partition's slice of the vector; by default, one partition has all.
+    evaluated : str
+        Name of the shards' vector that evaluations read.
     """
 
     shards: Sequence[Range]
@@ -133,6 +136,7 @@ class Capacity:
     statistics: Sequence[Range] = ()
     held: Sequence[Held] = ()
     slices: Sequence[Range] = ()
+    evaluated: str = PARAMETERS
 
     def mailboxes(self, shard: int, workers: int) -> MailboxGeometry:
         """Return the mailboxes of `workers` workers for a shard."""

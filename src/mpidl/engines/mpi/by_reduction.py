@@ -15,6 +15,7 @@ from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
+from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Meeting, Order, Phase
 
@@ -48,7 +49,8 @@ class ByReduction(OwnShard):
 
     `shards` are those of the workers with the same slice of the vector, counted from its beginning; `shard`, this
     worker's, is number `number` of all. `evaluate` is called on all workers, with an epoch and the parameters after it.
-    `epoch_over` is the epoch to evaluate at the next reduction; 0 for none.
+    `evaluated` is the name of the shards' vector for that. `epoch_over` is the epoch to evaluate at the next reduction;
+    0 for none.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class ByReduction(OwnShard):
         shards: Sequence[Range],
         evaluate: Callable[[int, np.ndarray], None],
         number: int = 0,
+        evaluated: str = PARAMETERS,
     ) -> None:
+        self._evaluated = evaluated
         self._orders = ReductionCheckpoint(shard, number)
         super().__init__(shard, self._orders)
         self.actions = {Reduce: self._reduce, Speed: self._speed}
@@ -85,8 +89,10 @@ class ByReduction(OwnShard):
         self.status.figures["first_fetch"] = monotonic.now()
 
     def fetch(self, parameters: np.ndarray) -> None:
-        """Copy the result of the last reduction."""
-        if parameters is not self._latest:
+        """Copy the result of the last reduction or, on all workers at once, gather the average."""
+        if self._evaluated != PARAMETERS:
+            self._collectives.gather(self.shard.vectors[self._evaluated], parameters)
+        elif parameters is not self._latest:
             np.copyto(parameters, self._latest)
 
     def end_pushes(self) -> None:
@@ -110,7 +116,10 @@ class ByReduction(OwnShard):
         epoch = int(self._all[:, Meeting.EPOCH].max())
         if epoch:
             self.epoch_over = 0
-            self._evaluate(epoch, request.parameters)
+            shown = request.parameters
+            if self._evaluated != PARAMETERS:
+                self.fetch(shown := np.empty_like(request.parameters))
+            self._evaluate(epoch, shown)
         return int(given.sum())
 
     def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:

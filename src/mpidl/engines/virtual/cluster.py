@@ -18,6 +18,7 @@ from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.parameters.ranges import Range
+from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import ReplicaPosition
 from mpidl.wire import Differences, ErrorFeedback, Wire
 
@@ -231,14 +232,14 @@ class VirtualCluster:
         self.spares = Spares(dtype)
         self.totals = Totals(0.0)
 
-    def collect(self, vector: np.ndarray, within: Range | None = None) -> None:
-        """Copy the parameters of all shards, or of those within a range, into `vector`, shape (size,)."""
+    def collect(self, vector: np.ndarray, within: Range | None = None, name: str = PARAMETERS) -> None:
+        """Copy a vector of all shards, or of those within a range, into `vector`, shape (size,)."""
         for server in self.servers:
             if within is not None and server.shard.range.intersect(within) is None:
                 continue
-            part = vector[server.part]
-            if not np.may_share_memory(part, server.shard.parameters):
-                part[:] = server.shard.parameters
+            part, own = vector[server.part], server.shard.vectors[name]
+            if not np.may_share_memory(part, own):
+                part[:] = own
 
     def encodes(self, exchanger: int, server: int) -> bool:
         """Return whether a wire format applies between an exchanger and a server: not within a node."""

@@ -31,6 +31,7 @@ from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.engines.virtual.without_servers import ByReduction, InMemory
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
+from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import ReplicaPosition
 from mpidl.topology.roles import Roles
 
@@ -193,10 +194,10 @@ class VirtualEngine:
         """Yield the shards with all pushes under way applied, each valid until the next."""
         return (server.settled() for server in self._cluster.servers)
 
-    def parameters(self) -> np.ndarray:
-        """Return a copy of the shards' parameters as one vector of shape (size,)."""
+    def parameters(self, name: str = PARAMETERS) -> np.ndarray:
+        """Return a copy of the shards' parameters, or of another of their vectors, as one vector of shape (size,)."""
         vector: np.ndarray = np.empty_like(self._model.parameters)
-        self._cluster.collect(vector)
+        self._cluster.collect(vector, name=name)
         return vector
 
     def _take(self) -> int:
