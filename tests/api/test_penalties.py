@@ -56,6 +56,22 @@ def torch_module():
     return module
 
 
+def jax_model():
+    pytest.importorskip("jax")
+    from jax import numpy as jnp
+
+    from mpidl.jax import JaxModel
+
+    def loss(parameters, batch):
+        inputs, targets = batch
+        return jnp.mean((inputs @ parameters["weight"] + parameters["bias"] - targets) ** 2)
+
+    trees = {"weight": jnp.asarray(WEIGHT, jnp.float32)[:, None], "bias": jnp.asarray(BIAS, jnp.float32)}
+    model = JaxModel(trees, loss)
+    model.trained = lambda: np.append(model.tree()["weight"], model.tree()["bias"]).astype(float)
+    return model
+
+
 def by_hand(values, l2=0.0, clip=None, penalised=3):
     """Return the parameters, the last loss, and the largest norm of a gradient."""
     largest = 0.0
@@ -80,14 +96,15 @@ def trained(model, path, **given):
 
 
 @pytest.mark.parametrize("given", [{"l2": L2}, {"clip": CLIP}, {"l2": L2, "clip": CLIP}], ids=str)
-@pytest.mark.parametrize("make", [Least, lambda: Least(5), network, torch_module])
+@pytest.mark.parametrize("make", [Least, lambda: Least(5), network, torch_module, jax_model])
 def test_a_model_of_ones_own(make, given, tmp_path):
     model = make()
     values, loss, largest = by_hand(model.trained().copy(), **given)
     assert largest > CLIP
     found, found_loss = trained(model, tmp_path, **given)
-    np.testing.assert_allclose(found, values, rtol=1e-6)
-    assert found_loss == pytest.approx(loss, rel=1e-6)
+    tolerance = 1e-6 if make is not jax_model else 1e-4
+    np.testing.assert_allclose(found, values, rtol=tolerance)
+    assert found_loss == pytest.approx(loss, rel=tolerance)
 
 
 def test_all_of_a_model_without_matrices_is_weights(tmp_path):

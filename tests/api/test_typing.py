@@ -26,6 +26,10 @@ summary: dict[str, object] = mpidl.train(
     epochs=3,
 )
 summary = mpidl.train(config="jobs/digits.toml", steps=10)
+summary = mpidl.train(
+    network, mpidl.Digits(), algorithm="diloco", rule={"rule": "nesterov", "rate": 0.5}, clip=1.0, l2=1e-4, relay=True,
+    transport="mixed", shuffle="portion", data_keep="memory", rate={"schedule": "cosine"},
+)
 summary = mpidl.train(config=mpidl.config.load("jobs/digits.toml", ["run.steps=10"]))
 version: str = mpidl.__version__
 
@@ -87,7 +91,8 @@ def test_a_wrong_model_and_an_unknown_keyword(check):
     [
         "mpidl.train(epochs='3')",
         "mpidl.train(data=3)",
-        "mpidl.train(rate=mpidl.Sgd())",
+        "mpidl.train(rate=mpidl.Sgd(), transport='mixed')",
+        "mpidl.train(transport='tcp')",
         "mpidl.Downpour(n_psh=1)",
         "mpidl.Dense('10')",
         "mpidl.Adagrade()",

@@ -18,7 +18,7 @@ def make(dataset, seed):
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(11, 10, dtype=kind)), nn.CrossEntropyLoss()
 
 
-def trained(comm, shared_path, name, **topology):
+def trained(comm, shared_path, name, penalties, **topology):
     from mpidl.job.build import build
     from mpidl.runs.ranks import run
 
@@ -26,8 +26,9 @@ def trained(comm, shared_path, name, **topology):
         {
             "run": {"dir": str(shared_path), "name": name, "steps": 11},
             "data": {"source": "digits", "batch": 25},
-            "model": {"factory": "test_modules_in_stages:make"},
+            "model": {"factory": "test_modules_in_stages:make", **penalties},
             "algorithm": {"name": "downpour"},
+            "server": {"rule": "sgd", "rate": 0.1},
             "topology": topology,
             "device": {"kind": "cpu"},
         }
@@ -35,14 +36,15 @@ def trained(comm, shared_path, name, **topology):
     return run(config, lambda: build(config), comm)
 
 
-def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch):
+@pytest.mark.parametrize("penalties", [{}, {"l2": 0.1, "clip": 0.2}])
+def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch, penalties):
     monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
     stages = comm.size - 2
     whole = comm.Split(0 if comm.rank < 3 else 1)
     if comm.rank < 3:
-        expected = trained(whole, shared_path, "whole")
+        expected = trained(whole, shared_path, "whole", penalties)
     whole.Free()
-    found = trained(comm, shared_path, "cut", partitions=stages, stages=stages, micro_batches=3)
+    found = trained(comm, shared_path, "cut", penalties, partitions=stages, stages=stages, micro_batches=3)
     if comm.rank == 0:
         assert found["partitions"] == stages
         for name in ("train_loss", "test_loss", "test_accuracy"):

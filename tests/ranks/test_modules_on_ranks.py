@@ -40,6 +40,25 @@ def test_one_worker_is_a_plain_loop_on_ranks_too(comm, shared_path, make):
         assert torch.equal(module.get_parameter(name), parameter), name
 
 
+def test_one_worker_clips_and_penalises_as_a_plain_loop(comm, shared_path):
+    module, plain = mlp(dtype=torch.float64), mlp(dtype=torch.float64)
+    train(module, shared_path, rule=mpidl.Sgd(0.05), steps=20, servers=comm.size - 2, clip=0.5, l2=0.1)
+    clipped = 0
+    for inputs, targets in steps(20):
+        plain.zero_grad()
+        torch.nn.functional.cross_entropy(plain(inputs.double()), targets).backward()
+        for parameter in plain.parameters():
+            if parameter.ndim > 1:
+                parameter.grad += 0.1 * parameter.detach()
+        clipped += torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5) > 0.5
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter -= 0.05 * parameter.grad
+    assert clipped
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(module.get_parameter(name), parameter, rtol=1e-5, atol=1e-7)
+
+
 def test_sync_is_the_mean_of_the_replicas_gradients(comm, shared_path):
     module, plain = (mlp(dtype=torch.float64) for _ in range(2))
     replicas = comm.size - 1
