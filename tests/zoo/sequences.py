@@ -1,0 +1,126 @@
+"""Modules of sequences: embeddings, recurrent layers and attention."""
+
+import torch
+from torch import nn
+
+from zoo.cases import CLASSES, IDS, head, zoo
+
+
+class Last(nn.Module):
+    """The first of several results, at the last place of a sequence."""
+
+    def forward(self, results):
+        return (results[0] if isinstance(results, tuple) else results)[:, -1]
+
+
+# Sequences.
+
+
+@zoo("ids")
+def embedding():
+    return head(10, nn.Embedding(IDS, 2, padding_idx=1), nn.Flatten())
+
+
+@zoo("ids")
+def embedding_with_norm():
+    return head(10, nn.Embedding(IDS, 2, max_norm=1.0), nn.Flatten())
+
+
+@zoo("ids")
+def embedding_bag():
+    return head(4, nn.EmbeddingBag(IDS, 4, mode="mean"))
+
+
+class Transposed(nn.Module):
+    def forward(self, inputs):
+        return inputs.transpose(1, 2)
+
+
+@zoo("ids")
+def gated_convolution():
+    return head(
+        3, nn.Embedding(IDS, 4), Transposed(), nn.Conv1d(4, 6, 3), nn.GLU(1), nn.AdaptiveAvgPool1d(1), nn.Flatten()
+    )
+
+
+@zoo("sequence")
+def elman():
+    return head(3, nn.RNN(4, 3, nonlinearity="relu", batch_first=True), Last())
+
+
+@zoo("sequence")
+def lstm():
+    return head(3, nn.LSTM(4, 3, num_layers=2, dropout=0.3, batch_first=True), Last())
+
+
+@zoo("sequence")
+def projected_lstm():
+    return head(4, nn.LSTM(4, 3, proj_size=2, bidirectional=True, batch_first=True), Last())
+
+
+@zoo("sequence")
+def gru():
+    return head(6, nn.GRU(4, 3, bidirectional=True, batch_first=True), Last())
+
+
+@zoo("sequence")
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.start, self.last = nn.LSTMCell(4, 3), nn.Parameter(torch.zeros(2, 3)), nn.Linear(3, CLASSES)
+
+    def forward(self, inputs):
+        state = tuple(each.expand(len(inputs), 3) for each in self.start)
+        for step in inputs.unbind(1):
+            state = self.cell(step, state)
+        return self.last(state[0])
+
+
+@zoo("sequence")
+class Attention(nn.Module):
+    """Attention with a mask, with keys and values of other widths."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.last = (
+            nn.MultiheadAttention(4, 2, 0.1, kdim=3, vdim=2, batch_first=True),
+            nn.Linear(4, CLASSES),
+        )
+        self.register_buffer("mask", torch.full((5, 5), float("-inf")).triu(1))
+
+    def forward(self, inputs):
+        found, _ = self.attention(inputs, inputs[..., :3], inputs[..., :2], attn_mask=self.mask)
+        return self.last(found.mean(1))
+
+
+@zoo("sequence")
+def encoder():
+    layer = nn.TransformerEncoderLayer(4, 2, 6, 0.1, batch_first=True, norm_first=True)
+    return head(4, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), Last())
+
+
+@zoo("sequence")
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Transformer(4, 2, 1, 1, 6, 0.1, batch_first=True)
+        self.query, self.last = nn.Parameter(torch.randn(1, 2, 4)), nn.Linear(4, CLASSES)
+
+    def forward(self, inputs):
+        return self.last(self.inner(inputs, self.query.expand(len(inputs), 2, 4)).mean(1))
+
+
+@zoo("image")
+class Vision(nn.Module):
+    """Patches with a token of the class and learned positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, 4, 4, stride=4), nn.Parameter(torch.zeros(1, 1, 4))
+        self.places, self.last = nn.Parameter(torch.randn(1, 5, 4)), nn.Linear(4, CLASSES)
+        self.block = nn.TransformerEncoderLayer(4, 2, 6, 0.0, activation="gelu", batch_first=True)
+
+    def forward(self, inputs):
+        patches = self.patches(inputs).flatten(2).transpose(1, 2)
+        values = torch.cat([self.token.expand(len(inputs), 1, 4), patches], 1) + self.places
+        return self.last(self.block(values)[:, 0])
