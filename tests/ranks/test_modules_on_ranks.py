@@ -9,6 +9,7 @@ import mpidl  # noqa: E402
 from mpidl.algorithms import ALGORITHMS  # noqa: E402
 from mpidl.data import Portions  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
+from zoo import differences  # noqa: E402
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -108,3 +109,15 @@ def loop(module, groups):
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter -= 0.05 * parameter.grad
+
+
+#: Of each kind one; `make long` has all.
+BUILT = [
+    *("dropout", "batch_norm", "spectral_norm", "channels_last", "Scalar", "Repeated", "Experts", "Teacher"),
+    *("Assigned", "CheckpointedReentrantly", "clustered", "embedding_with_norm", "lstm", "encoder", "UNet"),
+]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_what_people_build_equals_a_plain_loop_and_trains_on(comm, shared_path, name):
+    assert differences(name, str(shared_path), servers=comm.size - 2) == []

@@ -113,6 +113,11 @@ def convolution3d():
 
 
 @zoo("image")
+def unfolded():
+    return pooled(nn.Unfold(3, stride=2), nn.Conv1d(27, 4, 1), nn.Fold((6, 6), (2, 2), stride=2), width=1)
+
+
+@zoo("image")
 def transposed():
     return pooled(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.ConvTranspose2d(4, 5, 3, stride=2, dilation=2), width=5)
 

@@ -68,15 +68,8 @@ def differences(name, directory, **options):
     """Return how a module that this package trained differs from that of a plain loop, then and when trained on."""
     case = ZOO[name]
     (module, loss), (plain, its_loss) = case.made(), case.made()
-    options = {
-        "dir": directory,
-        "batch": BATCH,
-        "portion": BATCH,
-        "steps": STEPS,
-        "seed": SEED,
-        "device": "cpu",
-    } | options
-    mpidl.train(module, case.data(), loss=loss, rule=mpidl.Sgd(RATE), **options)
+    options = {"batch": BATCH, "portion": BATCH, "steps": STEPS, "seed": SEED, "device": "cpu"} | options
+    mpidl.train(module, case.data(), loss=loss, rule=mpidl.Sgd(RATE), dir=directory, name=name, **options)
     plain_loop(case, plain, its_loss, torch.optim.SGD(parameters(plain, its_loss), RATE), STEPS)
     lines = different(tensors(module, loss), tensors(plain, its_loss))
     for kind in () if lines else OPTIMISERS:

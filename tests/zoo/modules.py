@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from zoo.cases import CLASSES, zoo
@@ -82,6 +83,20 @@ class Unused(nn.Module):
 
 
 @zoo("vector")
+class References(nn.Module):
+    """Parameters that are also in plain lists, and a layer that isn't registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES)
+        self.listed = [self.layer.weight, self.layer.bias]
+        self.hidden = [nn.Linear(CLASSES, CLASSES).double()]
+
+    def forward(self, inputs):
+        return self.hidden[0](functional.linear(inputs, *self.listed))
+
+
+@zoo("vector")
 class Experts(nn.Module):
     """The gate chooses one expert for each sample; some experts get no gradient."""
 
@@ -143,6 +158,22 @@ class Teacher(nn.Module):
                 for own, new in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
                     own.mul_(0.9).add_(new, alpha=0.1)
         return self.student(inputs) + 0.5 * self.teacher(inputs)
+
+
+@zoo("vector")
+class Averaged(nn.Module):
+    """The mean of a student, as `torch.optim.swa_utils` has it, whose buffer counts the updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(6, CLASSES), nn.BatchNorm1d(CLASSES))
+        self.mean = AveragedModel(self.student, use_buffers=True).requires_grad_(False)
+
+    def forward(self, inputs):
+        found = self.student(inputs)
+        if self.training:
+            self.mean.update_parameters(self.student)
+        return found + self.mean.eval()(inputs)
 
 
 @zoo("vector")
@@ -293,6 +324,22 @@ class Spectral(nn.Module):
     def forward(self, inputs):
         found = torch.fft.rfft(inputs, dim=1) * torch.view_as_complex(self.filter)
         return self.last(torch.fft.irfft(found, n=inputs.shape[1], dim=1).mean(1))
+
+
+@zoo("sequence")
+class Graph(nn.Module):
+    """Messages along the edges of a graph, whose nodes choose discretely (Gumbel softmax)."""
+
+    def __init__(self):
+        super().__init__()
+        self.choice, self.last = nn.Linear(4, 3), nn.Linear(3, CLASSES)
+        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
+
+    def forward(self, inputs):
+        nodes = self.choice(inputs)
+        nodes = functional.gumbel_softmax(nodes, hard=True) if self.training else nodes.softmax(-1)
+        received = torch.zeros_like(nodes).index_add(1, self.edges[1], nodes[:, self.edges[0]])
+        return self.last((nodes + received).amax(1))
 
 
 @zoo("vector")

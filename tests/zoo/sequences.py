@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from zoo.cases import CLASSES, IDS, head, zoo
 
@@ -91,6 +92,29 @@ class Attention(nn.Module):
     def forward(self, inputs):
         found, _ = self.attention(inputs, inputs[..., :3], inputs[..., :2], attn_mask=self.mask)
         return self.last(found.mean(1))
+
+
+@zoo("sequence")
+class Rotary(nn.Module):
+    """Attention with rotated positions, and a gated network, as language models have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.both, self.gate, self.up = nn.Linear(4, 12, bias=False), nn.Linear(4, 6), nn.Linear(4, 6)
+        self.norm, self.down, self.last = nn.RMSNorm(4), nn.Linear(6, 4), nn.Linear(4, CLASSES)
+        angles = torch.arange(5)[:, None] / 10 ** torch.arange(2)
+        self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]), persistent=False)
+
+    def turned(self, values):
+        first, second = values.chunk(2, -1)
+        cosine, sine = self.turns
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+    def forward(self, inputs):
+        query, key, value = self.both(self.norm(inputs)).chunk(3, -1)
+        found = functional.scaled_dot_product_attention(self.turned(query), self.turned(key), value, is_causal=True)
+        values = self.norm(inputs + found)
+        return self.last(self.down(functional.silu(self.gate(values)) * self.up(values))[:, -1])
 
 
 @zoo("sequence")
