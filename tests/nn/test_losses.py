@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from mpidl.metrics import METRICS
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 
 RANDOM = np.random.default_rng(2)
@@ -96,6 +97,18 @@ def test_of_several_labels_all_must_be_right():
     assert loss.correct(np, outputs[:, :1], rows[:, :1]) == 3  # one output for two classes
     names = [LOSSES[name]().scoring(several).accuracy for name in LOSSES for several in (False, True)]
     assert names == ["accuracy", "accuracy", "accuracy", "exact match", "accuracy", "accuracy"]
+
+
+def test_metrics_read_outputs_as_the_loss_does():
+    outputs = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 0.5], [-3.0, -1.0, -2.0]])
+    rows = np.array([[0.6, 0.3, 0.1], [0.1, 0.4, 0.5], [0.2, 0.45, 0.35]])
+    found = {
+        name: METRICS["f1"](LOSSES[name]().scoring(several_labels=True))
+        for name in ("softmax_cross_entropy", "one_vs_all_logistic")
+    }
+    values = {name: metric.value(metric.sums(outputs, rows)) for name, metric in found.items()}
+    # Classes 0, 2 and 1, of which 0, 1 and 1 are predicted; labels of the first alone, of which five are predicted.
+    assert values == pytest.approx({"softmax_cross_entropy": (1 + 2 / 3 + 0) / 3, "one_vs_all_logistic": 2 / 9})
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.6])

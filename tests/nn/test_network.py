@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
+from mpidl.metrics.figures import Figures
 from mpidl.nn import LOSSES, Activation, Conv2d, Dense, Layer, Network, SoftmaxCrossEntropy
 from mpidl.parameters import Range
 
@@ -194,6 +195,9 @@ def test_evaluate_sums_losses_and_counts_correct_predictions():
     assert loss == pytest.approx(sum(expected), rel=1e-12)
     assert correct == (model.predict(batch.inputs).argmax(axis=1) == batch.targets).sum()
     assert 0 < correct < 31
+    weighed = batch._replace(weight=4.5)
+    figures = Figures().values(np.array(model.evaluate(weighed).sums(weighed)))
+    assert figures == pytest.approx({"loss": sum(expected) / 31, "accuracy": correct / 31})
     assert model.evaluate(rest)[0] == pytest.approx(6 * model.loss_and_gradient(rest)[0], rel=1e-12)
 
 
