@@ -98,6 +98,23 @@ def test_what_the_loss_leaves_out_metrics_leave_out(tmp_path, monkeypatch, name)
     assert summary["test_top5_accuracy"] == 1
 
 
+def test_a_batch_in_which_nothing_counts_changes_nothing(tmp_path):
+    images, labels = segmented(8)
+    labels[:] = 255
+    labels[2, 0] = 1
+    loss, module, plain = LEFT_OUT["module"], segmenting(), segmenting()
+    data = Indexed(list(zip(images, labels, strict=True)), list(zip(images, labels, strict=True)))
+    summary = mpidl.train(
+        module, data, loss=loss, rule=mpidl.Sgd(0.1), epochs=1, batch=2, portion=8, dir=tmp_path,
+        device="cpu",
+    )  # fmt: skip
+    assert np.isfinite([summary["train_loss"], summary["test_loss"]]).all()
+    optimiser = torch.optim.SGD(plain.parameters(), 0.1)
+    loss(plain(torch.from_numpy(images[2:3])), torch.from_numpy(labels[2:3])).backward()
+    optimiser.step()
+    torch.testing.assert_close(module.weight, plain.weight, rtol=1e-12, atol=1e-12)
+
+
 def test_losses_of_ones_own_may_ignore_ids():
     class Focal(nn.Module):
         ignore_index = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,11 @@ class Calls:
             found = f"of shape {tuple(loss.shape)}" if tensor else kind_of(loss)
             raise ModelError(f"{self._name}: the loss is {found}, expected a tensor with one element, the batch's mean")
         return loss
+
+    def value(self, loss: torch.Tensor, targets: Any) -> float:
+        """Return the loss of these targets as a number: the mean over none, NaN for PyTorch, is 0."""
+        value = float(loss.item())
+        return 0.0 if isnan(value) and not losses.weight(self._loss, targets, 1.0) else value
 
     def share(self, part: Any, targets: Any, samples: float) -> float:
         """Return the share of a part of the targets in the loss of all; `samples` is that of its samples."""

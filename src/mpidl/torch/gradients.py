@@ -179,7 +179,7 @@ class Gradients:
         loss.backward()
         self.progress.end()
         self.end()
-        return float(loss.item())
+        return self._calls.value(loss, targets)
 
     def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
         if not share:
@@ -188,7 +188,7 @@ class Gradients:
         if share != 1.0:
             loss = loss * share
         loss.backward()
-        return float(loss.item())
+        return self._calls.value(loss, targets)
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         with self._calls.precision():
