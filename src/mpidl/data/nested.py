@@ -16,7 +16,7 @@ from mpidl.errors import kind_of
 
 #: The dense tensors of PyTorch's sparse ones, by layout.
 COMPONENTS = {
-    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_coo": ("indices", "values"),
     **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), ("crow_indices", "col_indices", "values")),
     **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), ("ccol_indices", "row_indices", "values")),
 }
@@ -63,8 +63,10 @@ def leaves(values: Any) -> Iterator[Any]:
 
 def components(tensor: Any) -> dict[str, Any]:
     """Return the dense tensors that make up a sparse one of PyTorch by their names; none of anything else."""
-    names = COMPONENTS.get(str(getattr(tensor, "layout", "")), ())
-    return {name.strip("_"): getattr(tensor, name)() for name in names}
+    layout = str(getattr(tensor, "layout", ""))
+    if layout == "torch.sparse_coo":
+        tensor = tensor.detach().coalesce()
+    return {name: getattr(tensor, name)() for name in COMPONENTS.get(layout, ())}
 
 
 class Digest:

@@ -85,8 +85,10 @@ def _save_npz(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 def _save_torch(tensors: Mapping[str, np.ndarray], path: Path) -> None:
     torch = require("torch", "torch")
+    from mpidl.torch.sparse import put_together
+
     converted = {id(array): torch.from_numpy(array) for array in tensors.values()}
-    torch.save({name: converted[id(array)] for name, array in tensors.items()}, path)
+    torch.save(put_together({name: converted[id(array)] for name, array in tensors.items()}), path)
 
 
 def open_file(path: Path) -> TensorFile:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import xxhash
 
+from mpidl.torch.sparse import put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, buffers_in, parameters_in
 
 Kind = Literal["constant", "counter", "private"]
@@ -61,42 +63,66 @@ class Beside:
 
     def constants(self) -> dict[str, np.ndarray]:
         """Return the constants' values by name."""
-        return {place.name: as_array(place.tensor) for place in self._places("constant")}
+        return _arrays(self._places("constant"))
 
     def buffers(self) -> dict[str, np.ndarray]:
         """Return the values of the counters, and of the constants that the module has changed."""
         changed = [place for place in self._places("constant") if self._changed(place)]
-        return {place.name: as_array(place.tensor) for place in (*self._places("counter"), *changed)}
+        return _arrays([*self._places("counter"), *changed])
 
     def private(self) -> dict[str, np.ndarray]:
         """Return the values of the private tensors, while training only of those that the module has changed."""
-        places = [each for each in self._places("private") if self._begun is None or self._changed(each)]
-        return {place.name: as_array(place.tensor) for place in places}
+        return _arrays(each for each in self._places("private") if self._begun is None or self._changed(each))
 
     def load(self, values: Mapping[str, Any], *, changed: bool = True) -> None:
         """Copy values into the tensors of their names, as `changed` ones or as those to begin with."""
+        tensors = put_together({name: torch.as_tensor(array) for name, array in values.items()})
         for place in self._places():
-            if place.name in values:
-                assign(place.tensor, torch.as_tensor(values[place.name]))
+            if place.name in tensors:
+                assign(place.tensor, tensors[place.name])
         if changed:
-            self._loaded |= values.keys()
+            self._loaded |= tensors.keys()
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of a tensor in the host's memory."""
-    values = tensor.detach().cpu()
-    array: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+    """Return a copy of a tensor in the host's memory: dense, and float32 where NumPy has no such floats."""
+    values = _dense(tensor)
+    if values.is_floating_point() and values.dtype not in (torch.float16, torch.float32, torch.float64):
+        values = values.float()
+    array: np.ndarray = values.numpy()
     return array.copy()
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    values = tensor.detach().cpu()
+    if values.is_quantized:
+        return values.dequantize()
+    return values if values.layout is torch.strided else values.to_dense()
+
+
+def _arrays(places: Iterable[Place]) -> dict[str, np.ndarray]:
+    apart = (taken_apart(place.name, place.tensor.detach()) for place in places)
+    return {name: as_array(tensor) for tensors in apart for name, tensor in tensors.items()}
+
+
 def _digest(tensor: torch.Tensor) -> bytes:
-    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return xxhash.xxh3_128_digest(values.numpy())
+    parts = taken_apart("", tensor.detach()).values()
+    bits = (_dense(part).contiguous().reshape(-1).view(torch.uint8).numpy() for part in parts)
+    return b"".join(xxhash.xxh3_128_digest(each) for each in bits)
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module, with sparse buffers too, which PyTorch can't copy."""
+    sparse = [each for each in module.buffers() if each.layout is not torch.strided]
+    return copy.deepcopy(module, {id(each): each.clone() for each in sparse})
 
 
 def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Give a tensor values, which may have another shape; an expanded one gets memory of its own."""
-    if tensor.shape == values.shape and 0 not in tensor.stride():
+    if tensor.layout is not torch.strided:
+        values = values.to(tensor.device, tensor.dtype)
+        tensor.resize_as_sparse_(values).copy_(values)
+    elif tensor.shape == values.shape and 0 not in tensor.stride():
         with torch.no_grad():
             tensor.copy_(values)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.torch import losses
-from mpidl.torch.beside import Beside, as_array
+from mpidl.torch.beside import Beside, as_array, copied
 from mpidl.torch.calls import Calls, Tensors, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
@@ -155,7 +154,7 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        module = copy.deepcopy(self.module)
+        module = copied(self.module)
         for name in self._frozen:
             module.get_parameter(name).requires_grad_(True)
         same = TorchModel(module, self.loss, **self.settings)

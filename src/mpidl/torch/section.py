@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Module, Sections, cut_into_sections
+from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchStage", "sections", "stage"]
@@ -73,7 +73,7 @@ class TorchStage(TorchModel):
 
     def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
         children = list(whole.module.named_children())[slice(*plan.runs[rank])]
-        module = copy.deepcopy(torch.nn.Sequential(OrderedDict(children)))
+        module = copied(torch.nn.Sequential(OrderedDict(children)))
         super().__init__(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
         self._name, self._apart = f"model: stage {rank}", apart
         self._first, self._last = rank == 0, rank == plan.stages - 1

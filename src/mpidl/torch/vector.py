@@ -119,7 +119,8 @@ class Vector:
 
     def _is_statistic(self, place: Place) -> bool:
         buffer = place.tensor
-        return place.saved and buffer.dtype is self._dtype and bool(torch.isfinite(buffer).all())
+        averaged = place.saved and buffer.dtype is self._dtype and buffer.layout is torch.strided
+        return averaged and bool(torch.isfinite(buffer).all())
 
     @property
     def tensors(self) -> list[torch.Tensor]:
