@@ -1,6 +1,7 @@
 """Batch jobs of a real Slurm, by scripts that ``mpidl submit`` has written."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -63,6 +64,28 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
     assert 1 <= finish(cluster, number, told) <= 1 + (mpi == "mpirun")
     assert not summary(run)["interrupted"]
     assert counts(run) == [EPOCHS] * SAMPLES
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
+def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp_path, mpi):
+    pytest.importorskip("torch")
+    shutil.copy(JOBS.parent / "docs" / "examples" / "digits_mpidl.py", tmp_path)
+    number, _ = submit(Path("digits_mpidl.py"), f"--mpi={mpi}")
+    run, saved = tmp_path / "runs" / "run", tmp_path / "digits.pt"
+    until(lambda: last_step(run) >= 0, 60)
+    cluster.run("scancel", "--signal=USR1", *["--batch"] * (mpi == "mpirun"), number)
+    until(lambda: cluster.job(number).get("Restarts") == "1", 60)
+    assert summary(run)["interrupted"], told(number)
+    assert not saved.exists()
+    assert finish(cluster, number, told, 120) >= 1
+    assert not summary(run)["interrupted"]
+    assert [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()] == ["run"]
+    accuracies = re.findall(r"^test accuracy (\S+)$", told(number), re.MULTILINE)
+    assert len(accuracies) == 1
+    assert float(accuracies[0]) > 0.93
+    assert saved.exists()
 
 
 @pytest.mark.timeout(240)
