@@ -1,11 +1,14 @@
 """What the environment says of the world, for each launcher."""
 
+import importlib
 import os
 import re
 import resource
+import sys
 
 import pytest
 
+import mpidl
 from mpidl.errors import UsageError
 from mpidl.launch.environment import OPEN_FILES, UCX_SEGMENTS, check_world, job, prepare_mpi, threads, world
 
@@ -140,6 +143,25 @@ def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
         monkeypatch.setattr(os, "environ", dict(given))
         prepare_mpi()
         assert [os.environ.get(name) for name in names] == expected
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, True),
+        ({"PMI_RANK": "x"}, True),
+        (SRUN, True),
+        (BATCH_SCRIPT, False),
+        ({}, False),
+    ],
+)
+def test_a_rank_is_prepared_when_the_package_is_imported(monkeypatch, tmp_path, launcher, rank):
+    monkeypatch.setattr("mpidl.launch.environment.INFINIBAND", tmp_path / "none")
+    monkeypatch.setattr(os, "environ", dict(launcher))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    importlib.reload(mpidl)
+    found = [os.environ.get(name) for name in ("OMPI_MCA_osc", *UCX_SEGMENTS, "MPI4PY_RC_THREAD_LEVEL")]
+    assert found == (["^ucx", "256k", "256k", None] if rank else [None] * 4)
 
 
 @pytest.mark.parametrize(

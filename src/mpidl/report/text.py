@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from mpidl.launch import environment
+from mpidl.launch import environment, script
 from mpidl.launch.output import say
-from mpidl.launch.script import current
 
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -76,7 +75,7 @@ def summary(summary: Mapping[str, Any]) -> str:
 
 def resumption(run_dir: str, name: str) -> str:
     """Return how a script continues its run, which was to have a name and is in a directory."""
-    if current() is not None:
+    if script.current() is not None:
         size = environment.world().size
         return f"continue with `mpidl run --resume {run_dir}{f' -n {size}' if size > 1 else ''}`"
     own = PurePath(run_dir).name

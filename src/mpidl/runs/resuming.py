@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import msgspec
 
 from mpidl.config import Config, load
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment
+from mpidl.launch import environment, script
 from mpidl.launch.output import say, terminate
-from mpidl.launch.script import current
 from mpidl.runs.agreement import by_first_rank, ranks, together
+from mpidl.runs.uncaught import on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, steps, sweep
 
@@ -40,17 +39,26 @@ def choose(run: Path) -> Checkpoint | None:
     return together(lambda: Checkpoint(path))
 
 
-def begun(run: Path) -> Path | None:
-    """Begin a script's training with the directory ``runs/NAME``, on every rank.
+def begun(config: Config) -> Path | None:
+    """Begin a training of a script, on every rank; return the directory of its run if it had begun before, else None.
 
-    Return the directory of its run if it had begun before, when the script ran in the same job; else None.
+    Raise UsageError if that run is finished and was trained otherwise than is asked for now: it isn't this training's.
     """
-    script = current()
-    return None if script is None else by_first_rank(partial(script.begin, run))
+    running = script.current()
+    if running is None:
+        return None
+
+    def look() -> Path | None:
+        run = running.begin(config.run.directory)
+        if run is not None and not (_summary(run) or {}).get("interrupted", True):
+            _check_keys(config, run)
+        return run
+
+    with on_all_ranks():
+        return by_first_rank(look)
 
 
-def check_keys(config: Config, run: Path) -> None:
-    """Raise UsageError if a finished run was trained otherwise than a script's training asks for: it isn't its own."""
+def _check_keys(config: Config, run: Path) -> None:
     saved, asked = (tomllib.loads(text) for text in ((run / "config.toml").read_text(), config.to_toml()))
     for section in ("data", "model", "algorithm", "server", "rate"):
         before, now = saved.get(section, {}), asked.get(section, {})
@@ -62,6 +70,14 @@ def check_keys(config: Config, run: Path) -> None:
                 )
 
 
+def _summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that has ended, finished or interrupted; None if there is none."""
+    try:
+        return msgspec.json.decode((run / "summary.json").read_bytes(), type=dict[str, Any])
+    except (OSError, ValueError):
+        return None
+
+
 def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has been trained to its end; None if something is left to do.
 
@@ -70,9 +86,10 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
     def look() -> dict[str, Any] | None:
         try:
-            summary = msgspec.json.decode((run / "summary.json").read_bytes(), type=dict[str, Any])
-            before = load(run / "config.toml").run
-        except (OSError, ValueError, MpidlError):
+            summary, before = _summary(run), load(run / "config.toml").run
+        except MpidlError:
+            return None
+        if summary is None:
             return None
         asked, done = (
             (name, run.epochs, run.steps, run.target, run.patience)

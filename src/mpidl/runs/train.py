@@ -26,10 +26,10 @@ from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import together
 from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, signature
-from mpidl.runs.resuming import begun, check_keys
+from mpidl.runs.resuming import begun
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
-from mpidl.runs.uncaught import end_job_together, on_all_ranks
+from mpidl.runs.uncaught import end_job_together
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
 
@@ -130,16 +130,12 @@ def train(
     models: list[Any] = []
     with held(), ExitStack() as lent:
         run = resolved.run.directory
-        earlier = begun(run)
+        earlier = begun(resolved)
         continued = run if resume else earlier
         summary = start(resolved, make, continued)
-        if continued is not None and not models:
+        if continued is not None and model is not None and not models:
             # Nothing was left to train.
-            if not resume:
-                with on_all_ranks():
-                    check_keys(resolved, continued)
-            if model is not None:
-                _restore(make(resolved, checkpoint := latest(continued)), checkpoint)
+            _restore(make(resolved, checkpoint := latest(continued)), checkpoint)
         if summary.get("interrupted"):
             discard()
             if on_interrupt == "exit":
