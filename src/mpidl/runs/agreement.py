@@ -7,12 +7,14 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 import xxhash
 
-from mpidl.errors import MpidlError, UsageError, outcome
+from mpidl.errors import MpidlError, UsageError, outcome, quoted
 from mpidl.launch import environment, shared_memory
 from mpidl.runs.uncaught import on_all_ranks
 
@@ -22,14 +24,50 @@ T = TypeVar("T")
 Gather = Callable[[Any], list[Any]]
 
 
-@functools.cache
-def ranks() -> tuple[int, Gather]:
-    """Return this rank, and a function that gathers the values of all ranks on each.
+_chosen: ContextVar[Any] = ContextVar("communicator", default=None)
 
-    With more than one rank, the first call removes what a killed job has left on this node, then initialises MPI.
+
+@contextmanager
+def among(comm: Any) -> Iterator[None]:
+    """In this context, let the ranks of a communicator, an `MPI.Intracomm`, agree and train; if it is None, all ranks.
+
+    Raise UsageError if it is no communicator, or this rank isn't in it.
+    """
+    if comm is not None and not (comm and hasattr(comm, "allgather")):
+        expected = "a communicator of mpi4py that this rank is in, such as MPI.COMM_WORLD.Split(color)"
+        raise UsageError(f"comm: found {quoted(comm)}, expected {expected}")
+    token = _chosen.set(comm)
+    try:
+        yield
+    except MpidlError as error:
+        error.everywhere &= comm is None or comm.size == environment.world().size
+        raise
+    finally:
+        _chosen.reset(token)
+
+
+def communicator() -> Any:
+    """Return the communicator of the ranks that train; None if this process does so alone."""
+    comm = _chosen.get()
+    if comm is None:
+        return _all_ranks()
+    return None if comm.size == 1 else comm
+
+
+def ranks() -> tuple[int, Gather]:
+    """Return this rank, and a function that gathers the values of all ranks on each."""
+    comm = communicator()
+    return (0, lambda value: [value]) if comm is None else (comm.rank, comm.allgather)
+
+
+@functools.cache
+def _all_ranks() -> Any:
+    """Return MPI.COMM_WORLD; None if there is one rank.
+
+    With more, the first call removes what a killed job has left on this node, then initialises MPI.
     """
     if environment.world().size == 1:
-        return 0, lambda value: [value]
+        return None
     shared_memory.sweep()
     shared_memory.note()
     begun = "mpi4py.MPI" in sys.modules
@@ -42,7 +80,7 @@ def ranks() -> tuple[int, Gather]:
         ucx.quieten()
     shared_memory.note()
     environment.check_world(MPI.COMM_WORLD.size)
-    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allgather
+    return MPI.COMM_WORLD
 
 
 def together(
@@ -98,11 +136,8 @@ def _trace(error: MpidlError, size: int) -> None:
 
 def at_first_rank(value: T) -> list[T] | None:
     """Return the values of all ranks on the first one, and None on the others."""
-    if environment.world().size == 1:
-        return [value]
-    from mpi4py import MPI
-
-    found: list[T] | None = MPI.COMM_WORLD.gather(value)
+    comm = communicator()
+    found: list[T] | None = [value] if comm is None else comm.gather(value)
     return found
 
 

@@ -40,7 +40,7 @@ from mpidl.runs.world import World
 from mpidl.transport.routes import Routes
 
 
-def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = None) -> dict[str, Any]:
+def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[str, Any]:
     """Run a job on all ranks of a communicator; collective.
 
     Parameters
@@ -48,8 +48,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     config : Config
     build : callable
         Makes the job; called on every rank.
-    comm : MPI.Intracomm, optional
-        MPI.COMM_WORLD by default.
+    comm : MPI.Intracomm
 
     Returns
     -------
@@ -61,7 +60,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm | None = N
     MpidlError, UsageError
         A rank failed before the training began. Every rank raises the same error.
     """
-    world = World(MPI.COMM_WORLD if comm is None else comm, config)
+    world = World(comm, config)
     job = world.agree(build)
     with _share_samples(world, job):
         job = _compare(world, job)

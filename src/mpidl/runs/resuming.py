@@ -10,7 +10,7 @@ import msgspec
 
 from mpidl.config import Config, load
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment, script
+from mpidl.launch import script
 from mpidl.launch.output import say, terminate
 from mpidl.runs.agreement import by_first_rank, ranks, together
 from mpidl.runs.uncaught import on_all_ranks
@@ -104,5 +104,5 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
 
 def _say(line: str) -> None:
-    if environment.world().rank == 0:
+    if ranks()[0] == 0:
         say(line, terminate)

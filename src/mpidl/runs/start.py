@@ -13,9 +13,8 @@ from mpidl.config import Config
 from mpidl.job.build import build
 from mpidl.job.description import of_config
 from mpidl.job.job import Job
-from mpidl.launch import environment
 from mpidl.launch.output import say
-from mpidl.runs.agreement import by_first_rank, check_same, ranks
+from mpidl.runs.agreement import by_first_rank, check_same, communicator, ranks
 from mpidl.runs.resuming import choose, finished
 from mpidl.runs.uncaught import on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
@@ -116,7 +115,7 @@ def _start(
     def build_job() -> Job:
         return dataclasses.replace(make(config, checkpoint), continues=continues)
 
-    if environment.world().size == 1:
+    if (comm := communicator()) is None:
         from mpidl.runs.one_process import OneProcess
 
         if (partitions := config.topology.partitions) > 1:
@@ -124,4 +123,4 @@ def _start(
         return OneProcess(build_job()).run()
     from mpidl.runs.ranks import run
 
-    return run(config, build_job)
+    return run(config, build_job, comm)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, source_of
@@ -24,7 +24,7 @@ from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
-from mpidl.runs.agreement import together
+from mpidl.runs.agreement import among, together
 from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, signature
 from mpidl.runs.resuming import begun
 from mpidl.runs.start import start
@@ -32,6 +32,9 @@ from mpidl.runs.training_process import end_stopped
 from mpidl.runs.uncaught import end_job_together
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def train(
@@ -44,6 +47,7 @@ def train(
     rule: Rule | str | Section | None = None,
     resume: bool = False,
     callbacks: Sequence[Callable[..., object]] = (),
+    comm: MPI.Intracomm | None = None,
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
 ) -> dict[str, Any]:
@@ -76,6 +80,9 @@ def train(
         Each is called on the coordinator's process after each report and evaluation, with the record that
         ``metrics.jsonl`` gets, or with the record and the model's present values: a dict of arrays by their names.
         Other ranks may wait for it. The run ends with one line if it raises an error.
+    comm : mpi4py.MPI.Intracomm, optional
+        Communicator of the ranks that train, all of which call this function; other ranks don't. ``MPI.COMM_WORLD`` by
+        default.
     on_interrupt : {"exit", "return"}
         What follows when a signal (SIGINT, SIGTERM, SIGUSR1, SIGHUP) has stopped the run, which has then saved. By
         default the process exits with code 75, as the command does, by SystemExit (in an interactive session, by
@@ -119,7 +126,8 @@ def train(
         environment.prepare_mpi(found.topology.transport, found.data.keep == "distributed")
         return found
 
-    resolved = together(resolved_here)
+    with among(comm):
+        resolved = together(resolved_here)
 
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = opened(config.data_source if data is None else data)
@@ -128,7 +136,7 @@ def train(
         return Job.of(config, dataset, built, checkpoint, Script(model is not None, Callbacks(callbacks)))
 
     models: list[Any] = []
-    with held(), ExitStack() as lent:
+    with among(comm), held(), ExitStack() as lent:
         run = resolved.run.directory
         earlier = begun(resolved)
         continued = run if resume else earlier
