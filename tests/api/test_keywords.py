@@ -17,8 +17,8 @@ OTHERWISE = {"model.layer", "model.factory", "model.loss", "virtual"}
 #: A value of each keyword that isn't the default.
 VALUES = {
     "name": "other", "dir": "elsewhere", "epochs": 3, "steps": 5, "seed": 1, "deterministic": True, "metrics": ("f1",),
-    "target": "accuracy > 0.5", "patience": 3, "report": 2.0, "terminate_on_nan": False, "batch": 16, "portion": 256,
-    "shuffle": "portion", "drop_last": True, "data_keep": "memory", "validation": 0.25,
+    "target": "accuracy > 0.5", "patience": 3, "report": 2.0, "ema": 0.5, "terminate_on_nan": False, "batch": 16,
+    "portion": 256, "shuffle": "portion", "drop_last": True, "data_keep": "memory", "validation": 0.25,
     "augment": mpidl.data.Augmentation(reflect=True),
     "normalise": mpidl.data.Normalisation(mean=0.5), "label_smoothing": 0.1, "l2": 0.25, "clip": 2.0,
     "dtype": "float64", "groups": (Group("*", rate=2.0),), "initial": "weights.npz",
@@ -101,6 +101,8 @@ OWN_RULE = "but easgd has no choice of rule, expected no [server], or server.rul
     [
         ({"config": {"model": {"nonsense": 1}}}, "model.nonsense: unknown key; known: autocast, "),
         ({"config": {"model": {"label_smoothing": 0.5}}}, "model.label_smoothing: model.factory is given, whose "),
+        ({"config": {"data": {"source": "digit"}}}, "data.source: unknown name 'digit', did you mean 'digits'?"),
+        ({"config": {"data": {"path": "x"}}}, "data.path: unknown key"),
         ({"config": {"model": 3}}, "model: expected a section, [model], found 3"),
         ({"algorithm": mpidl.algorithms.Easgd(), "rule": mpidl.Sgd()}, f"server.rule: 'sgd', {OWN_RULE}"),
         ({"config": {"algorithm": {"name": "easgd"}, "server": {"rate": 3}}}, f"server.rate: 3, {OWN_RULE}"),

@@ -109,17 +109,22 @@ def test_optimisers_of_pytorch(tmp_path):
     module, optim = torch.nn.Linear(64, 10), torch.optim
     parameters = list(module.parameters())
     for found, right in [
-        (optim.SGD(parameters, 0.1), "mpidl.rules.Sgd(0.1)"),
-        (optim.SGD(parameters, 0.1, momentum=0.5), "mpidl.rules.Momentum(0.1, 0.5)"),
-        (optim.SGD(parameters, 0.1, momentum=0.5, nesterov=True), "mpidl.rules.Nesterov(0.1, 0.5)"),
-        (optim.AdamW(parameters, 0.003), "mpidl.rules.Adamw(0.003)"),
-        (optim.RMSprop(parameters, 0.003, momentum=0.5), "mpidl.rules.Rmsprop(0.003)"),
-        (optim.Adam, "mpidl.rules.Adam()"),
+        (optim.SGD(parameters, 0.1), "rule=mpidl.rules.Sgd(0.1)"),
+        (optim.SGD(parameters, 0.1, momentum=0.5), "rule=mpidl.rules.Momentum(0.1, 0.5)"),
+        (optim.SGD(parameters, 0.1, momentum=0.5, nesterov=True), "rule=mpidl.rules.Nesterov(0.1, 0.5)"),
+        (optim.AdamW(parameters, 0.003), "rule=mpidl.rules.Adamw(0.003)"),
+        (optim.RMSprop(parameters, 0.003, momentum=0.5), "rule=mpidl.rules.Rmsprop(0.003)"),
+        (optim.Adam, "rule=mpidl.rules.Adam()"),
         (optim.LBFGS(parameters), "algorithm=mpidl.Sandblaster()"),
-        (optim.Rprop(parameters), "a rule of mpidl.rules: Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw"),
+        (
+            optim.Rprop(parameters),
+            "a rule of mpidl.rules, one of Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw",
+        ),
     ]:
         text = line(lambda found=found: mpidl.train(module, mpidl.Digits(), rule=found, dir=tmp_path))
         assert text.startswith(f"rule: expected {right}, found ")
+    text = line(lambda: mpidl.train(module, mpidl.Digits(), algorithm=optim.Adam(parameters), dir=tmp_path))
+    assert text.startswith("algorithm: expected rule=mpidl.rules.Adam(0.001), found ")
     text = line(lambda: mpidl.train(module, mpidl.Digits(), loss=torch.nn.CrossEntropyLoss, dir=tmp_path))
     assert text == "model.loss: found the class CrossEntropyLoss, expected one of its objects"
 

@@ -185,6 +185,8 @@ def from_dict(
             raise UsageError(f"{shown(section)}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")
     if data_source is None:
         data_source = _source(values)
+    else:
+        _check_source(values.get("data", {}), data_source)
     if algorithm is None:
         algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
     values["data"] = _without_source(values.get("data", {}))
@@ -225,6 +227,13 @@ def _source(values: Mapping[str, Any]) -> Source:
     default = Factory.name if isinstance(table, Mapping) and "factory" in table else None
     source: Source = _named(SOURCES, "data", "source", values, default, schema.keys(DataSection))
     return source
+
+
+def _check_source(table: Any, given: Source) -> None:
+    """Raise UsageError if a section names a source that doesn't exist, though another one is `given`."""
+    schema.check_table("data", table)
+    if table.get("source", given.name) not in (given.name, PythonData.name):
+        schema.choose(SOURCES, "data.source", table["source"])
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:

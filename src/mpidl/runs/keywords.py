@@ -127,10 +127,10 @@ def _like_torch(optimiser: Any) -> str | None:
     if name == "sgd" and options.get("momentum"):
         name = "nesterov" if options.get("nesterov") else "momentum"
     if name not in RULES:
-        return f"a rule of mpidl.rules: {', '.join(each.__name__ for each in RULES.values())}"
+        return f"a rule of mpidl.rules, one of {', '.join(each.__name__ for each in RULES.values())}"
     keys = ("lr", "momentum") if name in ("momentum", "nesterov") else ("lr",)
     given = ", ".join(f"{options[key]:g}" for key in keys if key in options)
-    return f"mpidl.rules.{RULES[name].__name__}({given})"
+    return f"rule=mpidl.rules.{RULES[name].__name__}({given})"
 
 
 def _found(value: Any) -> str:
