@@ -74,6 +74,12 @@ def test_a_rule_subtracts_the_gradient_of_statistics_as_it_is():
         (RateSchedule("cosine"), [1, 0.853553, 0.5, 0.146447]),
         (RateSchedule(warm_up=2), [0, 0.5, 1, 1]),
         (RateSchedule("cosine", warm_up=4), [0, 0.213388, 0.25, 0.10983]),
+        (RateSchedule("linear"), [1, 0.75, 0.5, 0.25]),
+        (RateSchedule("linear", warm_up=2), [0, 0.5, 1, 0.5]),
+        (RateSchedule("linear", warm_up=5), [0, 0.2, 0.4, 0.6]),
+        (RateSchedule("one_cycle", warm_up=2), [0.04, 0.52, 1, 0.500002]),
+        (RateSchedule("one_cycle"), [0.04, 0.935692, 0.811746, 0.28306]),
+        (RateSchedule("one_cycle", warm_up=4), [0.04, 0.180589, 0.52, 0.859411]),
     ],
 )
 def test_multipliers(schedule, expected):
@@ -89,14 +95,13 @@ def test_a_rate_of_nothing_moves_nothing(name, lab, least_squares):
     moved = lab.trained(problem, algorithm, **options)
     start = least_squares()[0].parameters
     assert not np.allclose(moved, start, rtol=0, atol=1e-6)
-    nothing = {"rate_at": lambda portion: 0.0}
+    nothing = {"rate_at": lambda batch: 0.0}
     still = lab.trained(least_squares(), algorithm, of_shards=nothing, of_steps=nothing, **options)
     np.testing.assert_allclose(still, start, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("algorithm", [Downpour(), Softsync(n=1)])
 def test_a_schedule_is_that_of_serial_sgd(algorithm, lab, least_squares):
-    """Portions of one batch: each step has the rate of its own portion."""
     per_epoch = len(lab.batches(least_squares(), epochs=1))
     rates = RateSchedule("steps", [1], 0.5, warm_up=0.5)
     taken = iter(range(10**6))
@@ -107,7 +112,7 @@ def test_a_schedule_is_that_of_serial_sgd(algorithm, lab, least_squares):
     serial = lab.serial(least_squares(), update)
     found = lab.trained(
         least_squares(), algorithm, rule=Sgd(0.05),
-        of_shards={"rate_at": lambda portion: rates.at((portion + 0.5) / per_epoch, 2)},
+        of_shards={"rate_at": lambda batch: rates.at((batch + 0.5) / per_epoch, 2)},
     )  # fmt: skip
     np.testing.assert_array_equal(found, serial)
 
@@ -120,7 +125,7 @@ def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
         "run": {"epochs": 2},
     }  # fmt: skip
     job = place(build(from_dict(sections)), 1)
-    last = 2 * job.schedule.portions.per_epoch - 1
+    last = 2 * job.schedule.portions.per_epoch * job.schedule.per_portion - 1
     assert job.scheduled_rule.rate_at(last) == factor
     assert job.rate_at(last) == 0.5
 

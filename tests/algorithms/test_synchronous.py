@@ -83,7 +83,7 @@ def test_late_gradients_are_dropped_whole_and_the_others_are_applied(lab, tally)
     dropped = []
     engine = lab.engine((model, split), BackupSync(1), rule=Sgd(1.0), replicas=4, epochs=8, times=times)
     for shard in engine.shards:
-        shard.on_drop = lambda push: dropped.append(push.portions[0])
+        shard.on_drop = lambda push: dropped.append(push.batches[0])
     totals = engine.run()
     assert totals.dropped == len(dropped) > 0
     # A portion is one batch here; each is dropped by both shards, as they see the same arrivals.

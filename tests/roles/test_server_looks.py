@@ -36,7 +36,7 @@ class Rank:
     def __init__(self, clock, pushes, until):
         self._clock, self._pushes, self._until = clock, pushes, until
         self.inbox = self.orders = self.reports = self
-        self.parameters = np.zeros(1)
+        self.vectors = {"parameters": np.zeros(1)}
         self.slept, self.shown, self.woken = [], [], []
 
     def server(self, number):

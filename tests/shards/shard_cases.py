@@ -55,7 +55,7 @@ def make(case, size, chunk, dtype, xp=None, seed=0):
     """Return a shard; the seed gives its first values."""
     rule, policy = CASES[case]
     parameters = np.random.default_rng(seed).normal(size=size).astype(dtype)
-    scheduled = ScheduledRule(rule, lambda portion: 1 / (2 + portion), [Range(5, 7), Range(12, 30)])
+    scheduled = ScheduledRule(rule, lambda batch: 1 / (2 + batch), [Range(5, 7), Range(12, 30)])
     whole = Range(3, 3 + size)
     if xp is None:
         return Shard(whole, parameters, scheduled, policy(), chunk, clock=4)

@@ -13,7 +13,7 @@ SIZE, CHUNK = 1003, 64
 
 
 def make(dtype):
-    rule = ScheduledRule(Adagrad(0.1), lambda portion: 1 / (1 + portion))
+    rule = ScheduledRule(Adagrad(0.1), lambda batch: 1 / (1 + batch))
     return Shard(Range(5, 5 + SIZE), np.ones(SIZE, dtype), rule, ApplyAtOnce(), CHUNK, clock=3)
 
 

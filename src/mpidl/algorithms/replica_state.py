@@ -24,7 +24,7 @@ class ReplicaState:
     Parameters
     ----------
     rate_at : callable
-        Takes a portion's number and returns the factor of learning rates for gradients of that portion.
+        Takes a minibatch's number in the run and returns the factor of learning rates for its gradient.
     statistics : sequence of Range
         Parameters that rules don't change, such as running means: `sparing` of `mpidl.rules.Rule.update`.
     segments : sequence of Segment
@@ -36,8 +36,8 @@ class ReplicaState:
 
     Attributes
     ----------
-    portion : int
-        The portion of the current batch; set by the engine.
+    portion, batch : int
+        The portion of the current batch, and the batch's number in the run; set by the engine.
     weight : float
         Weight of the last gradient's batch, as in `mpidl.data.Batch`; set by the engine.
     counts : Counter
@@ -46,7 +46,7 @@ class ReplicaState:
 
     def __init__(
         self,
-        rate_at: Callable[[int], float] = lambda portion: 1.0,
+        rate_at: Callable[[int], float] = lambda batch: 1.0,
         statistics: Sequence[Range] = (),
         segments: Sequence[Segment] = (),
         kept: Callable[[], Mapping[str, np.ndarray]] = dict,
@@ -54,7 +54,7 @@ class ReplicaState:
     ) -> None:
         self.fragments = fragments
         self._rate_at, self._statistics, self._segments, self._kept = rate_at, statistics, segments, kept
-        self.portion = 0
+        self.portion = self.batch = 0
         self.weight = 1.0
         self.counts: Counter[str] = Counter()
         self._vectors: dict[str, Any] = {}
@@ -79,7 +79,7 @@ class ReplicaState:
     def step_by(self, rule: Rule, parameters: Any) -> Step:
         """Return a function of a gradient that changes `parameters`, shape (size,), by `rule`; its state is kept."""
         segmented = SegmentedRule(rule, Range(0, parameters.size), self._statistics, self._segments)
-        step = Step(rule, segmented, parameters, lambda: self._rate_at(self.portion), self.counts)
+        step = Step(rule, segmented, parameters, lambda: self._rate_at(self.batch), self.counts)
         for name, vector in zip(rule.states, step.state, strict=True):
             self.keep(f"rule/{name}", vector)
         return step

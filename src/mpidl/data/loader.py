@@ -36,6 +36,8 @@ class Loader:
         Number of the current portion's batches that are done or handed out.
     tickets : int
         Number of portions that this worker has taken, excluding those of `resumed`.
+    per_portion : int
+        Number of batches in a whole portion.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Loader:
         self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
-        self.done = self.tickets = 0
+        self.done, self.tickets, self.per_portion = 0, 0, schedule.per_portion
         self._batches: list[Minibatch] = []
         self._batches_ahead: list[Minibatch] = []
         # Parts of portions behind the run's last step.

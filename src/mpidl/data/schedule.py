@@ -150,6 +150,11 @@ class Schedule:
         First portion that hasn't been taken yet; 0 unless the run is resumed.
     unfinished : sequence of (portion, batches done)
         Portions that were in progress when the run was stopped; they come first.
+
+    Attributes
+    ----------
+    per_portion : int
+        Number of batches in a whole portion.
     """
 
     def __init__(
@@ -163,21 +168,30 @@ class Schedule:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
         self._given_back: list[Assignment] = []
-        self._per_portion = portions.portion // portions.batch
+        self.per_portion = portions.portion // portions.batch
         self.steps_per_epoch = -(-portions.samples // portions.batch)
         self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
         self.epochs = -(-self.steps // self.steps_per_epoch)
         whole, rest = divmod(self.steps, self.steps_per_epoch)
-        self.end = whole * portions.per_epoch + -(-rest // self._per_portion)
+        self.end = whole * portions.per_epoch + -(-rest // self.per_portion)
 
     def batches(self, portion: int) -> int:
         """Return the number of batches in a portion; an epoch's last portion may have fewer."""
-        return min(self._per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self._per_portion)
+        return min(self.per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self.per_portion)
 
     def _last(self, portion: int) -> int:
         """Return the number of a portion's batches before the end of the run."""
         epoch, within = divmod(portion, self.portions.per_epoch)
-        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - within * self._per_portion)
+        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - within * self.per_portion)
+
+    def step(self, batch: int) -> int:
+        """Return the number of steps before a minibatch, given its number in the run.
+
+        Numbers count on as if each portion were whole.
+        """
+        portion, within = divmod(max(0, batch), self.per_portion)
+        epoch, place = divmod(portion, self.portions.per_epoch)
+        return epoch * self.steps_per_epoch + place * self.per_portion + within
 
     @property
     def tickets(self) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut
+from mpidl.job.rates import own_schedule
 from mpidl.nn.groups import segments_of, statistics_in
 from mpidl.parameters import Layout, Range, moves
 from mpidl.partition.plan import Plan
@@ -23,6 +24,9 @@ from mpidl.shards.average import AVERAGE, Average
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import Position
+
+#: Factors of rates that are kept: the chunks of a push have the same one.
+RATES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +98,18 @@ class PlacedJob:
         algorithm = self.job.algorithm
         return algorithm.units(self.schedule.portions.per_epoch) if isinstance(algorithm, Coordinated) else 0
 
-    def rate_at(self, portion: int) -> float:
-        """Return the factor of all rates for a gradient of this portion."""
-        schedule = self.schedule
-        epochs = schedule.steps / schedule.steps_per_epoch
-        # The middle of the portion: at its beginning, the first step of a warm-up would have a rate of 0.
-        return self.job.config.rate.at((portion + 0.5) / schedule.portions.per_epoch, epochs)
+    @cached_property
+    def rate_at(self) -> Callable[[int], float]:
+        """Returns the factor of all rates for the gradient of a minibatch, given its number in the run."""
+        rate, schedule, per_epoch = self.job.config.rate, self.schedule, self.schedule.steps_per_epoch
+        length, own = schedule.steps / per_epoch, own_schedule(rate)
+
+        def at(batch: int) -> float:
+            step = schedule.step(batch)
+            # The middle of the step: at its beginning, the first of a warm-up would have a rate of 0.
+            return rate.at((step + 0.5) / per_epoch, length) * own(step)
+
+        return lru_cache(RATES)(at)
 
     @property
     def evaluated(self) -> str:
@@ -133,7 +143,9 @@ def place(job: Job, replicas: int, plan: Plan | Sections | None = None) -> Place
     if _resume(job, replicas):
         position = position.with_replicas(schedule, deterministic)
         schedule = _schedule(job, position)
-    return PlacedJob(job, replicas, plan, layout, slices, position, schedule)
+    placed = PlacedJob(job, replicas, plan, layout, slices, position, schedule)
+    placed.rate_at(0)  # a function of the user's own fails before the training
+    return placed
 
 
 def _resume(job: Job, replicas: int) -> bool:

@@ -19,14 +19,14 @@ GROUP = 8
 class Gathered(NamedTuple):
     """The sum of pushes: a vector of shape (size,), valid until the sum after the next one is taken.
 
-    `fetched` has the oldest clock of each shard at which one of the pushes was computed, and `portions` the first and
-    the last portion. If `late`, the pushes came after their workers' marks, in a checkpoint that others have not marked
-    yet. `taken` has, for each worker with a push, the number of its chunks taken from each shard's mailbox.
+    `fetched` has the oldest clock of each shard at which one of the pushes was computed, and `batches` the first and
+    the last minibatch. If `late`, the pushes came after their workers' marks, in a checkpoint that others have not
+    marked yet. `taken` has, for each worker with a push, the number of its chunks taken from each shard's mailbox.
     """
 
     vector: np.ndarray
     fetched: list[int]
-    portions: tuple[int, int]
+    batches: tuple[int, int]
     late: bool
     taken: dict[int, list[int]]
 
@@ -69,7 +69,7 @@ class PushAggregator:
         self._pushes = 0
         self._touched = [[False] * count for count in self._counts]
         self._fetched: list[int | None] = [None] * len(self._shards)
-        self._portions: tuple[int, int] | None = None
+        self._batches: tuple[int, int] | None = None
         self.late = self.closing = self._has_whole = False
 
     @property
@@ -138,8 +138,8 @@ class PushAggregator:
         """Note that a shard's part of a push is whole."""
         known, worker = self._fetched[shard], message.worker
         self._fetched[shard] = message.fetched if known is None else min(known, message.fetched)
-        (first, last), (known_first, known_last) = message.portions, self._portions or message.portions
-        self._portions = min(first, known_first), max(last, known_last)
+        (first, last), (known_first, known_last) = message.batches, self._batches or message.batches
+        self._batches = min(first, known_first), max(last, known_last)
         self._missing[worker] -= 1
         if not self._missing[worker]:
             self.window.ends_push(worker, self._clock(), first=not self._has_whole)
@@ -147,14 +147,14 @@ class PushAggregator:
 
     def swap(self) -> Gathered:
         """Return the sum, which has whole pushes only, and begin another."""
-        assert self._portions is not None, "nothing has arrived"
+        assert self._batches is not None, "nothing has arrived"
         assert self.whole, "a push has arrived in part"
         vector = self._vectors[0]
         for part in self._statistics:
             vector[part] /= self._pushes
         fetched = [0 if clock is None else clock for clock in self._fetched]
         taken = {worker: [inbox.taken(worker) for inbox in self._inboxes] for worker in self._here}
-        gathered = Gathered(vector, fetched, self._portions, self.late, taken)
+        gathered = Gathered(vector, fetched, self._batches, self.late, taken)
         self._vectors.reverse()
         self._begin()
         return gathered

@@ -111,7 +111,7 @@ class Relay(Role):
         started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
         before = ring.bytes
-        ring.begin(gathered.fetched, gathered.portions)
+        ring.begin(gathered.fetched, gathered.batches)
         self._until(lambda: ring.send(gathered.vector))
         self._until(ring.applied)
         figures["pushes"] += 1
@@ -151,14 +151,14 @@ class Relay(Role):
         if message.chunk == END:
             aggregator.active.discard(worker)
             aggregator.window.leaves(worker)
-        elif message.portions[0] > self._order:
+        elif message.batches[0] > self._order:
             # The sum so far is before this order. An earlier order that is incomplete is given up.
-            self._order, self._cutting, aggregator.late = message.portions[0], True, False
+            self._order, self._cutting, aggregator.late = message.batches[0], True, False
             aggregator.marked.clear()
             aggregator.marked.add(worker)
             self.residuals.join()
             self._until(lambda: self._link.rings[LATE].mark(self._order))
-        elif message.portions[0] == self._order:
+        elif message.batches[0] == self._order:
             aggregator.marked.add(worker)
 
     def _post_now_and_then(self, state: State) -> None:

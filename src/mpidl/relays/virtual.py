@@ -22,14 +22,14 @@ class Sum(PushInFlight):
     """The sum of pushes on its way from the relay to all servers.
 
     `applied` occurs when all servers have applied it and the relay shows what they had then. `fetched` has the oldest
-    clock of each shard at which one of the pushes was computed, `portions` the first and the last portion, and
+    clock of each shard at which one of the pushes was computed, `batches` the first and the last minibatch, and
     `workers` the workers with a push in it, by their number at the relay; `missing` pushes have not arrived yet. Once
     `closed`, no further push is added.
     """
 
     applied: simpy.Event
     fetched: list[int]
-    portions: tuple[int, int]
+    batches: tuple[int, int]
     workers: set[int] = field(default_factory=set)
     pushes: int = 0
     missing: int = 0
@@ -80,22 +80,22 @@ class VirtualRelay(Exchanger):
         """Expect pushes of a replica that has returned."""
         self._window.joins(self._workers[replica], self._now)
 
-    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
+    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], batches: tuple[int, int]) -> Process:
         """Add a push to a sum, and return a process that ends when the servers have applied the sum."""
         if not self._sums or self._sums[-1].closed:
             total = self._cluster.spares.take(vector.shape)
             total[:] = 0
             applied = self._cluster.environment.event()
             nbytes = [total[server.part].nbytes for server in self._cluster.servers]
-            self._sums.append(Sum(self, total, len(nbytes), nbytes, applied, list(fetched), portions))
+            self._sums.append(Sum(self, total, len(nbytes), nbytes, applied, list(fetched), batches))
         gathered, worker = self._sums[-1], self._workers[replica]
-        self._add(gathered, vector, fetched, portions)
+        self._add(gathered, vector, fetched, batches)
         gathered.workers.add(worker)
         gathered.missing += 1
         self._window.begins_push(worker, self._now)
         return self._arrive(gathered, replica, vector.nbytes)
 
-    def _add(self, gathered: Sum, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+    def _add(self, gathered: Sum, vector: np.ndarray, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         total = gathered.vector
         gathered.pushes += 1
         means = [total[part] + (vector[part] - total[part]) / gathered.pushes for part in self._statistics]
@@ -103,8 +103,8 @@ class VirtualRelay(Exchanger):
         for part, mean in zip(self._statistics, means, strict=True):
             total[part] = mean
         gathered.fetched = [min(pair) for pair in zip(gathered.fetched, fetched, strict=True)]
-        gathered.portions = min(gathered.portions[0], portions[0]), max(gathered.portions[1], portions[1])
-        self._traffic.expect(gathered, gathered.fetched, gathered.portions)
+        gathered.batches = min(gathered.batches[0], batches[0]), max(gathered.batches[1], batches[1])
+        self._traffic.expect(gathered, gathered.fetched, gathered.batches)
 
     def _arrive(self, gathered: Sum, replica: int, size: int) -> Process:
         """Carry a push to the relay, which adds up one push after the other."""
@@ -152,7 +152,7 @@ class VirtualRelay(Exchanger):
             exact, gathered.vector = gathered.vector, cluster.spares.take(gathered.vector.shape)
             gathered.nbytes = self.encode(self._wire, cluster, exact, gathered.vector)
             cluster.spares.give(exact)
-            self._traffic.expect(gathered, gathered.fetched, gathered.portions)
+            self._traffic.expect(gathered, gathered.fetched, gathered.batches)
         cluster.totals.bytes_pushed += sum(gathered.nbytes)
         self._traffic.send(gathered)
         yield cluster.environment.all_of(self.unapplied)

@@ -50,13 +50,13 @@ class Outbox:
         """Whether the whole push has been written."""
         return self._push.all_taken
 
-    def begin(self, fetched: int, portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
+    def begin(self, fetched: int, batches: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `write` and publish until it is `delivered`.
 
-        `fetched` is the shard's clock at the last fetch; `portions` are the first and the last one that the push was
+        `fetched` is the shard's clock at the last fetch; `batches` are the first and the last one that the push was
         computed on. If `zero_copy`, the vector is unchanged until the server has been flushed after the push.
         """
-        self._push.begin(fetched, portions)
+        self._push.begin(fetched, batches)
         self._zero_copy = zero_copy and not self._encodes
 
     def has_chunks_from(self, start: int) -> bool:

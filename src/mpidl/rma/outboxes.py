@@ -32,10 +32,10 @@ class Outboxes:
         """Bytes of values delivered."""
         return sum(outbox.bytes for outbox in self._all)
 
-    def begin(self, fetched: Sequence[int], portions: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
+    def begin(self, fetched: Sequence[int], batches: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push, to `send` until that returns True; see `Outbox.begin`. `fetched` has each shard's clock."""
         for outbox, clock in zip(self._all, fetched, strict=True):
-            outbox.begin(clock, portions, zero_copy)
+            outbox.begin(clock, batches, zero_copy)
 
     def send(self, vector: Any, start: int = 0) -> bool:
         """Deliver the chunks of a vector that don't begin before `start`, as far as there are free slots for them.

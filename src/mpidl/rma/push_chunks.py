@@ -28,11 +28,11 @@ class PushChunks:
         self._headers = np.zeros((group, HEADER), np.int64)
         self._encoded = np.empty(group * geometry.slot if feedback is not None else 0, np.uint8)
         self._left = self.pushes = 0
-        self._fetched, self._portions = 0, (-1, -1)
+        self._fetched, self._batches = 0, (-1, -1)
 
-    def begin(self, fetched: int, portions: tuple[int, int]) -> None:
+    def begin(self, fetched: int, batches: tuple[int, int]) -> None:
         """Begin a push; see `Outbox.begin`."""
-        self._left, self._fetched, self._portions = self._chunks, fetched, portions
+        self._left, self._fetched, self._batches = self._chunks, fetched, batches
 
     @property
     def all_taken(self) -> bool:
@@ -53,7 +53,7 @@ class PushChunks:
         headers, first = self._headers[:count], self._left - count
         headers[:, PUSH] = self.pushes
         headers[:, FETCHED] = self._fetched
-        headers[:, FIRST], headers[:, LAST] = self._portions
+        headers[:, FIRST], headers[:, LAST] = self._batches
         headers[:, ENCODED] = self._feedback is not None
         begin = first * self._chunk
         part = values[..., begin : self._left * self._chunk]

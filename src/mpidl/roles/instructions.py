@@ -77,6 +77,7 @@ class Finish:
 Instruction = Save | Test | Keep | Stop | Log | Fail | Finish
 
 
-def dropped(push: PushHeader) -> Log:
-    """Return the record of a push that a shard's policy left out."""
-    return Log("drop", {"worker": push.worker, "portions": sorted(set(push.portions)), "staleness": push.staleness})
+def dropped(push: PushHeader, per_portion: int) -> Log:
+    """Return the record of a push that a shard's policy left out, given the batches in a whole portion."""
+    portions = sorted({batch // per_portion for batch in push.batches})
+    return Log("drop", {"worker": push.worker, "portions": portions, "staleness": push.staleness})

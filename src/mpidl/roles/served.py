@@ -25,7 +25,8 @@ GROUP = 8
 class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
-    `directory` is the run's; `workers`, `deterministic` and `finite` are those of `mpidl.roles.server.Server`.
+    `directory` is the run's; `workers`, `per_portion`, `deterministic` and `finite` are those of
+    `mpidl.roles.server.Server`.
     `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `order` is the ordinal of
     the last order to save that was taken up, and `due` the time of the next call of `look`.
     """
@@ -40,12 +41,13 @@ class ServedShard:
         directory: Path,
         *,
         workers: int,
+        per_portion: int,
         deterministic: bool,
         finite: bool,
         accrue: Callable[[int, Message], None] | None = None,
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
-        self._directory, self._finite, self._accrue = directory, finite, accrue
+        self._directory, self._per_portion, self._finite, self._accrue = directory, per_portion, finite, accrue
         self.due = math.inf
         shard.on_drop = self._log_drop
         self._snapshot, self.order = Snapshot(shard), 0
@@ -106,11 +108,11 @@ class ServedShard:
         if message.chunk == END:
             self._remove_worker(message.worker)
         elif message.chunk == MARK:
-            self._mark(message.worker, message.portions[0])
+            self._mark(message.worker, message.batches[0])
         elif self._accrue is not None:
             self._accrue(self.number, message)
         else:
-            received = (message.worker, message.chunk, message.fetched, message.values, message.portions)
+            received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
             self.shard.receive_chunk(*received)
             self._snapshot.receive_chunk(*received)
         self._show_clock(before)
@@ -140,7 +142,7 @@ class ServedShard:
             self.post(wake=True)
 
     def _log_drop(self, push: PushHeader) -> None:
-        log = dropped(push)
+        log = dropped(push, self._per_portion)
         record_event(self._directory, log.kind, self._rank, f"server {self._server}", **log.details)
 
     # Checkpoints.

@@ -24,9 +24,10 @@ class Server(Role):
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
     `shards` has its shards by their numbers, at least one; their parameters move into the transport's memory when it is
-    bound. `workers` replicas push to each. A `deterministic` server applies pushes in rounds: chunk by chunk, one push
-    of every worker that still trains, in the workers' order. `coordinated` says whether a coordinator drives the
-    algorithm; `finite`, whether checkpoints must be finite (see `mpidl.storage.writer.save_shard`).
+    bound. `workers` replicas push to each; whole portions have `per_portion` batches. A `deterministic` server applies
+    pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
+    says whether a coordinator drives the algorithm; `finite`, whether checkpoints must be finite (see
+    `mpidl.storage.writer.save_shard`).
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Server(Role):
         directory: Path,
         *,
         workers: int,
+        per_portion: int = 1,
         deterministic: bool = False,
         coordinated: bool = False,
         finite: bool = False,
@@ -45,8 +47,8 @@ class Server(Role):
         accrue = None if self._sandblaster is None else self._sandblaster.accrue
         self.served = [
             ServedShard(
-                own, shard, number, directory, workers=workers, deterministic=deterministic, finite=finite,
-                accrue=accrue,
+                own, shard, number, directory, workers=workers, per_portion=per_portion, deterministic=deterministic,
+                finite=finite, accrue=accrue,
             )
             for own, shard in shards.items()
         ]  # fmt: skip

@@ -202,7 +202,8 @@ class OneProcess:
         )  # fmt: skip
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
-        self._control.log(dropped(push), role=f"server {shard}")
+        log = dropped(push, self._placed.schedule.per_portion)
+        self._control.log(log, role=f"server {shard}")
 
     # What the run's control asks.
 

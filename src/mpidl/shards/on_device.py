@@ -81,10 +81,10 @@ class ShardOnDevice(Shard):
         return {name: to_host(values) for name, values in self.state().items()}
 
     def receive_chunk(
-        self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
+        self, worker: int, chunk: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)
     ) -> bool:
         """Handle one chunk of a push, with `values` in the host's memory."""
-        completed = super().receive_chunk(worker, chunk, fetched, self.bring(values), portions)
+        completed = super().receive_chunk(worker, chunk, fetched, self.bring(values), batches)
         self.chunk(chunk).get(out=self.part(self._published, chunk))
         return completed
 

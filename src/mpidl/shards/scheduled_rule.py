@@ -23,7 +23,7 @@ class ScheduledRule:
     rule : Rule or None
         None if only a coordinator's operations change the shard's vectors.
     rate_at : callable
-        Takes the number of a portion of the data and returns the factor of the rule's rate for a gradient of it.
+        Takes the number of a minibatch in the run and returns the factor of the rule's rate for a gradient of it.
     statistics : sequence of Range
         Ranges of the flat parameter vector that hold statistics, such as a batch normalisation's running means.
         `mpidl.rules.Rule.update` subtracts their gradient unchanged.
@@ -34,7 +34,7 @@ class ScheduledRule:
     """
 
     rule: Rule | None
-    rate_at: Callable[[int], float] = lambda portion: 1.0
+    rate_at: Callable[[int], float] = lambda batch: 1.0
     statistics: Sequence[Range] = ()
     segments: Sequence[Segment] = ()
     changed: Callable[[Any, int], None] = lambda shard, chunk: None

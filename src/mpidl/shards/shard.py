@@ -67,7 +67,7 @@ class Shard(ShardState):
         """Make changes of the parameters other than by pushes visible to others."""
 
     def receive_chunk(
-        self, worker: int, chunk: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)
+        self, worker: int, chunk: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)
     ) -> bool:
         """Handle one chunk of a push, and return whether it completed the push.
 
@@ -80,15 +80,15 @@ class Shard(ShardState):
         fetched : int
             This shard's clock at the worker's fetch.
         values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares
-        portions : (int, int)
-            The first and the last portion that the push was computed on.
+        batches : (int, int)
+            The numbers of the first and the last minibatch that the push was computed on.
         """
         if chunk == self.chunks - 1:
             staleness = self.clock - fetched
             self.begun += self.policy.takes(staleness)
-            self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, portions)
+            self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, batches)
         push = self._open[worker]
-        self.portion = push.portions[1]
+        self.batch = push.batches[1]
         if self.policy.adds_up:
             values = self._damping.damped(chunk, values, push.staleness)
         staleness = self.clock - fetched
@@ -102,21 +102,21 @@ class Shard(ShardState):
         self.policy.end_push(self, push)
         return True
 
-    def receive_push(self, worker: int, fetched: int, values: Any, portions: tuple[int, int] = (-1, -1)) -> None:
+    def receive_push(self, worker: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)) -> None:
         """Handle a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
         for chunk in reversed(range(self.chunks)):
-            self.receive_chunk(worker, chunk, fetched, values[..., self._slices[chunk]], portions)
+            self.receive_chunk(worker, chunk, fetched, values[..., self._slices[chunk]], batches)
 
     def receive_sum(
         self,
         parts: Sequence[np.ndarray] | np.ndarray,
         weights: Sequence[float] | None,
-        portions: tuple[int, int] = (-1, -1),
+        batches: tuple[int, int] = (-1, -1),
     ) -> None:
         """Handle the sum of several vectors as one push of worker 0 with staleness 0.
 
         The parts, (range.size,) each and in the host's memory, are added in order, and not changed. With weights, their
-        mean takes the place of the sum. They were computed on `portions`, the first and the last.
+        mean takes the place of the sum. They were computed on `batches`, the first and the last.
         """
         fetched, equal = self.clock, weights is None or len(set(weights)) == 1
         for chunk in reversed(range(self.chunks)):
@@ -130,7 +130,7 @@ class Shard(ShardState):
                     total = np.divide(total, len(parts), out=out)
             else:
                 total = self._weighted(pieces, weights, out)
-            self.receive_chunk(0, chunk, fetched, total, portions)
+            self.receive_chunk(0, chunk, fetched, total, batches)
 
     def _weighted(self, pieces: Sequence[np.ndarray], weights: Sequence[float], out: np.ndarray) -> np.ndarray:
         """Write the weighted mean of pieces into `out`, and return it."""
@@ -211,8 +211,8 @@ class Snapshot:
             self.copy.pass_time(math.inf)
 
     def receive_chunk(
-        self, worker: int, chunk: int, fetched: int, values: np.ndarray, portions: tuple[int, int]
+        self, worker: int, chunk: int, fetched: int, values: np.ndarray, batches: tuple[int, int]
     ) -> None:
         """Apply a chunk that the shard has received to the copy, if the worker has not made its mark."""
         if worker in self._awaited:
-            self.copy.receive_chunk(worker, chunk, fetched, values, portions)
+            self.copy.receive_chunk(worker, chunk, fetched, values, batches)

@@ -23,7 +23,7 @@ PARAMETERS = "parameters"
 BLOCK = 1 << 14
 
 #: Counters among the attributes of `ShardState`.
-COUNTERS = ("clock", "begun", "pushes", "dropped", "portion")
+COUNTERS = ("clock", "begun", "pushes", "dropped", "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class PushHeader:
         The shard's clock at the worker's fetch.
     staleness : int
         Number of updates between the worker's fetch and the arrival of the push.
-    portions : (int, int)
-        The first and the last portion of the data that the push was computed on.
+    batches : (int, int)
+        The numbers, in the run, of the first and the last minibatch that the push was computed on.
     """
 
     worker: int
     ordinal: int
     fetched: int
     staleness: int
-    portions: tuple[int, int]
+    batches: tuple[int, int]
 
 
 class ShardState:
@@ -79,8 +79,8 @@ class ShardState:
     begun, pushes, dropped : int
         Number of accepted pushes whose first chunk has arrived, of complete pushes, and of pushes that the policy has
         dropped.
-    portion : int
-        The last portion that the push of the last chunk was computed on; it sets the rate.
+    batch : int
+        The number of the last minibatch that the push of the last chunk was computed on; it sets the rate.
     staleness : Histogram
         Staleness of the complete pushes.
     on_drop : callable
@@ -109,7 +109,7 @@ class ShardState:
         self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
         self.clock = self.begun = clock
         self.pushes = self.dropped = 0
-        self.portion = -1
+        self.batch = -1
         self.staleness = Histogram()
         self.on_drop: Callable[[PushHeader], None] = lambda push: None
         self.chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
@@ -174,7 +174,7 @@ class ShardState:
     @property
     def rate_factor(self) -> float:
         """The factor of all rates for the push of the last chunk."""
-        return self._rate_at(self.portion)
+        return self._rate_at(self.batch)
 
     def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters, by a gradient of the chunk's size.
@@ -211,14 +211,14 @@ class ShardState:
         bits = parameters.view(f"u{parameters.itemsize}")
         return int(np.add.reduce(bits, dtype=np.uint64))
 
-    def update_sparsely(self, gradient: Any, ordinal: int, portion: int, staleness: int) -> None:
+    def update_sparsely(self, gradient: Any, ordinal: int, batch: int, staleness: int) -> None:
         """Apply the rule to all parameters whose element of a gradient, shape (range.size,), is not 0.
 
-        The gradient's elements for statistics are changed. The `ordinal` of the update counts from 1; `portion` is the
-        gradient's, and `staleness` counts the updates since its parameters were read.
+        The gradient's elements for statistics are changed. The `ordinal` of the update counts from 1; `batch` is the
+        number of the gradient's, and `staleness` counts the updates since its parameters were read.
         """
         assert self.rule is not None
-        rate = self.rule.rate * self._rate_at(portion)
+        rate = self.rule.rate * self._rate_at(batch)
         self._damping_of_all.damp(0, gradient, staleness)
         self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
 
@@ -232,7 +232,7 @@ class ShardState:
             the attributes, the histogram of staleness, and the headers of open pushes.
         """
         headers = [
-            (push.worker, push.ordinal, push.fetched, push.staleness, *push.portions) for push in self._open.values()
+            (push.worker, push.ordinal, push.fetched, push.staleness, *push.batches) for push in self._open.values()
         ]
         return {
             **self.saved_vectors(),

@@ -148,8 +148,8 @@ class Header(IntEnum):
     CHUNK = 1  # number of the chunk within the shard, END or MARK
     FETCHED = 2  # the shard's clock when the worker fetched
     COUNT = 3  # elements
-    FIRST = 4  # first portion that the push was computed on; a mark's order
-    LAST = 5  # last portion
+    FIRST = 4  # number of the first minibatch that the push was computed on; a mark's order
+    LAST = 5  # of the last one
     ENCODED = 6  # 0 if the values are as they are, 1 if they are encoded
 
 
@@ -167,8 +167,8 @@ class Message(NamedTuple):
         The shard's clock when the worker fetched the parameters of its gradient.
     values : array (count,)
         Valid until the chunk is released.
-    portions : (int, int)
-        First and last portion that the push was computed on; the first is the order where this is a mark.
+    batches : (int, int)
+        First and last minibatch that the push was computed on; the first is the order where this is a mark.
     """
 
     worker: int
@@ -176,7 +176,7 @@ class Message(NamedTuple):
     chunk: int
     fetched: int
     values: np.ndarray
-    portions: tuple[int, int]
+    batches: tuple[int, int]
 
 
 class Row(IntEnum):
@@ -201,7 +201,7 @@ class Meeting(IntEnum):
     EPOCH = 1  # an epoch that is over and not evaluated yet, or 0
     ORDER = 2  # the first worker's: Control.ORDER
     LAST = 3  # and Control.LAST
-    PORTION = 4  # the portion of its last batch
+    BATCH = 4  # the number of its last batch
     WEIGHT = 5  # the weight of its vector, the bits of a float64
     SECONDS = 6  # mean seconds of its gradients since the last message, likewise; 0 if there were none
 
@@ -244,7 +244,7 @@ class Saved:
 
 TICKETS = 1 << 32
 #: Added to a unit's number if another worker had taken that unit before. The header of a push has evaluation and unit
-#: in the place of the clock, and the bits of two float64, the sums of losses and of weights, in that of the portions.
+#: in the place of the clock, and the bits of two float64, the sums of losses and of weights, in that of the batches.
 COPY = 1 << 31
 
 

@@ -85,9 +85,9 @@ class Fragment:
         given, weights = self.given, self.all.view(np.float64)[:, Meeting.WEIGHT]
         self.applied, self._requests = True, []
         if given:
-            portion = int(self.all[:, Meeting.PORTION].max())
+            batch = int(self.all[:, Meeting.BATCH].max())
             parts = [self._received[worker] for worker in given]
-            self.shard.receive_sum(parts, weights[given].tolist(), (portion, portion))
+            self.shard.receive_sum(parts, weights[given].tolist(), (batch, batch))
             self._requests = self._to_all.start_gather(self.shard.parameters, self.result)
 
     def gather(self, vector: np.ndarray) -> None:
@@ -203,7 +203,7 @@ class ByFragments(RequestHandler):
 
     def _start(self, request: StartReduction) -> None:
         fragment = self._fragments[request.part]
-        fragment.says[:] = request.weight > 0, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
+        fragment.says[:] = request.weight > 0, self.epoch_over, 0, 0, self.unpushed.batch, 0, 0
         fragment.says.view(np.float64)[Meeting.WEIGHT] = request.weight
         self.epoch_over = 0
         if self._peers.rank == 0:

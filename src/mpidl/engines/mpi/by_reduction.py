@@ -124,7 +124,7 @@ class ByReduction(OwnShard):
 
     def _agree(self, gives: bool, weight: float = 0.0) -> np.ndarray:
         """Exchange weights of vectors, finished epochs and orders among all workers; return which give a vector."""
-        self._says[:] = gives, self.epoch_over, 0, 0, self.unpushed.portion, 0, 0
+        self._says[:] = gives, self.epoch_over, 0, 0, self.unpushed.batch, 0, 0
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
@@ -155,9 +155,9 @@ class ByReduction(OwnShard):
         """Sum this shard's part of all vectors, and update the shard."""
         with waiting(self.status):
             self._collectives.scatter(request.vector, given, self._received)
-        portion = int(self._all[:, Meeting.PORTION].max())
+        batch = int(self._all[:, Meeting.BATCH].max())
         weights = self._all.view(np.float64)[given, Meeting.WEIGHT].tolist() if request.mean else None
-        self.shard.receive_sum(self._received[: int(given.sum())], weights, (portion, portion))
+        self.shard.receive_sum(self._received[: int(given.sum())], weights, (batch, batch))
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Gather all shards into a vector."""

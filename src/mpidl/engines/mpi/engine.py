@@ -73,6 +73,7 @@ class MpiEngine:
         resumed: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
+        handler.unpushed.per_portion = schedule.per_portion
         self.state, self._hooks = state, hooks
         self.loader = Loader(
             schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True, ask=self._ask_for_ticket
@@ -135,7 +136,7 @@ class MpiEngine:
             self.participant.unused = int(batch is not None)
         if batch is not None:
             assert self.loader.current is not None
-            self.state.portion = self.loader.current.portion
+            self.state.portion, self.state.batch = self.loader.current.portion, batch.number
             self.handler.took(self.loader.current.portion, self.loader.done - 1)
         return batch
 

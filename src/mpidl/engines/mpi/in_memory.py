@@ -177,7 +177,7 @@ class InMemory(OwnShard):
         total, shard = self._gate.clock, self.shard
         staleness = max(0, total - self._read)
         with self._gate:
-            self._whole.update_sparsely(request.gradient, total + 1, self.unpushed.portion, staleness)
+            self._whole.update_sparsely(request.gradient, total + 1, self.unpushed.batch, staleness)
             self._gate.count_update()
             self.unpushed.pushed()
         shard.staleness.add(staleness)

@@ -174,15 +174,23 @@ class VirtualReplica(Exchanger):
         if current is not None:
             self.state.portion = current.portion
             if batch is not None:
+                self.state.batch = batch.number
                 self.computing = Assignment(current.portion, self.loader.done - 1, self.loader.done)
                 self.unpushed.append(self.computing)
         return batch
 
+    def batches(self) -> tuple[int, int]:
+        """Return the numbers of the first and the last batch that are not pushed; -1 if there is none."""
+        if not self.unpushed:
+            return -1, -1
+        first, last, per_portion = self.unpushed[0], self.unpushed[-1], self.loader.per_portion
+        return first.portion * per_portion + first.first, last.portion * per_portion + last.last - 1
+
     def pushed(self, rest: int = 0) -> tuple[int, int]:
-        """Count all batches except the last `rest` as pushed; return the first and the last portion before that."""
-        portions = (self.unpushed[0].portion, self.unpushed[-1].portion) if self.unpushed else (-1, -1)
+        """Count all batches except the last `rest` as pushed; return the first and the last batch before that."""
+        batches = self.batches()
         del self.unpushed[: len(self.unpushed) - rest]
-        return portions
+        return batches
 
     def mean_seconds(self) -> float:
         """Return the mean duration of its gradients since the last call, 0 if there were none."""

@@ -26,7 +26,7 @@ class Intermediary(Protocol):
     def joins(self, replica: int) -> None:
         """Expect pushes of a replica that has returned."""
 
-    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], portions: tuple[int, int]) -> Process:
+    def push(self, replica: int, vector: np.ndarray, fetched: Sequence[int], batches: tuple[int, int]) -> Process:
         """Take a push, and return a process that ends when the servers have applied it."""
         ...
 
@@ -124,7 +124,7 @@ class ThroughServers(RequestHandler):
                 # If the replica dies meanwhile, it has pushed nothing.
                 yield from self._take_ahead(replica, replica.parameters)
                 following, replica.brought = replica.spare, True
-        portions = self._pushed(replica)
+        batches = self._pushed(replica)
         vector = self._vector_to_send(replica, request.vector)
         if self._wire is None:
             nbytes = [vector[..., server.part].nbytes for server in cluster.servers]
@@ -132,7 +132,7 @@ class ThroughServers(RequestHandler):
             nbytes = replica.encode(self._wire, cluster, request.vector, vector)
         cluster.totals.bytes_pushed += sum(nbytes)
         push = PushInFlight(replica, vector, len(cluster.servers), nbytes)
-        self._traffic.expect(push, fetched, portions)
+        self._traffic.expect(push, fetched, batches)
         if machines is None:
             for server in cluster.servers:
                 self._traffic.apply(push, server)
@@ -142,13 +142,13 @@ class ThroughServers(RequestHandler):
             self._fetch_ahead(replica)
 
     def _push_to_intermediary(self, replica: VirtualReplica, vector: np.ndarray) -> None:
-        portions = self._pushed(replica)
-        taken = self._intermediaries[replica.number].push(replica.number, vector, replica.fetched, portions)
+        batches = self._pushed(replica)
+        taken = self._intermediaries[replica.number].push(replica.number, vector, replica.fetched, batches)
         replica.unapplied = [delivery for delivery in replica.unapplied if delivery.is_alive]
         replica.unapplied.append(self._cluster.environment.process(taken))
 
     def _pushed(self, replica: VirtualReplica) -> tuple[int, int]:
-        """Count a push, and return the first and the last portion that it was computed on."""
+        """Count a push, and return the first and the last minibatch that it was computed on."""
         self._cluster.totals.pushes += 1
         self._cluster.totals.last_push = self._cluster.clock()
         return replica.pushed()

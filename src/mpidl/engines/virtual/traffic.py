@@ -91,10 +91,10 @@ class Traffic:
             vector[server.part] = parameters
         return nbytes
 
-    def expect(self, push: PushInFlight, fetched: Sequence[int], portions: tuple[int, int]) -> None:
+    def expect(self, push: PushInFlight, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         """Announce a push to the servers, with the clock of each at which it was computed."""
         for server, clock in zip(self._cluster.servers, fetched, strict=True):
-            server.coming[push] = (push.sender.number, clock, push.vector[..., server.part], portions)
+            server.coming[push] = (push.sender.number, clock, push.vector[..., server.part], batches)
 
     def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
         """Send a push to all servers, `followed` by fetches into a vector from some of them."""

@@ -29,8 +29,8 @@ class Reduction:
         Occurs when all active replicas have contributed, and the vectors have been exchanged.
     vectors : dict of int to (array or None, float)
         For each replica its vector, if it contributes one, and the vector's weight.
-    portion : int
-        The last portion that a vector was computed on.
+    batch : int
+        The number of the last batch that a vector was computed on.
     seconds : dict of int to float
         For each replica, the mean duration of its gradients since its previous reduction; 0 if there were none.
     given : int or None
@@ -42,7 +42,7 @@ class Reduction:
     mean: bool
     arrived: simpy.Event
     vectors: dict[int, tuple[np.ndarray | None, float]] = field(default_factory=dict)
-    portion: int = -1
+    batch: int = -1
     seconds: dict[int, float] = field(default_factory=dict)
     given: int | None = None
 
@@ -55,7 +55,7 @@ class ByReduction(RequestHandler):
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
-        self._portion = -1
+        self._batch = -1
         # Reductions that lack vectors of some replicas, and those that each replica hasn't finished.
         self._gathering: deque[Reduction] = deque()
         self._started: defaultdict[int, deque[Reduction]] = defaultdict(deque)
@@ -100,7 +100,7 @@ class ByReduction(RequestHandler):
         weight: float,
         whole: bool = False,
     ) -> None:
-        self._portion = max([self._portion, *(batches.portion for batches in replica.unpushed[-1:])])
+        self._batch = max(self._batch, replica.batches()[1])
         reduction = next((each for each in self._gathering if replica.number not in each.vectors), None)
         if reduction is None:
             reduction = Reduction(part, whole, mean, self._cluster.environment.event())
@@ -114,7 +114,7 @@ class ByReduction(RequestHandler):
         active = sum(replica.active for replica in self._cluster.replicas)
         while self._gathering and active and len(self._gathering[0].vectors) == active:
             reduction = self._gathering.popleft()
-            reduction.portion = self._portion
+            reduction.batch = self._batch
             for number in reduction.vectors if reduction.whole else ():
                 self._cluster.replicas[number].pushed()
             self._cluster.environment.process(self._exchange(reduction))
@@ -150,12 +150,12 @@ class ByReduction(RequestHandler):
         """Apply the mean or the sum of the vectors, in the order of the replicas."""
         in_order = [each for _, each in sorted(reduction.vectors.items())]
         given = [(vector, weight) for vector, weight in in_order if vector is not None]
-        vectors, portions = [vector for vector, _ in given], (reduction.portion, reduction.portion)
+        vectors, batches = [vector for vector, _ in given], (reduction.batch, reduction.batch)
         weights = [weight for _, weight in given] if reduction.mean else None
         reduction.given = len(given)
         for server in self._cluster.servers if given else ():
             if server.shard.range.intersect(reduction.part) is not None:
-                server.shard.receive_sum([vector[server.part] for vector in vectors], weights, portions)
+                server.shard.receive_sum([vector[server.part] for vector in vectors], weights, batches)
 
 
 class InMemory(RequestHandler):
@@ -179,11 +179,11 @@ class InMemory(RequestHandler):
 
     def _update(self, replica: VirtualReplica, request: Update) -> Process:
         yield from ()
-        _, portion = replica.pushed()
+        _, batch = replica.pushed()
         (server,), (read,) = self._cluster.servers, replica.fetched
         shard = server.shard
         staleness = shard.clock - read
-        shard.update_sparsely(request.gradient, shard.clock + 1, portion, staleness)
+        shard.update_sparsely(request.gradient, shard.clock + 1, batch, staleness)
         shard.staleness.add(staleness)
         shard.pushes += 1
         shard.clock += 1

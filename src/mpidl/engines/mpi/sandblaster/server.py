@@ -62,7 +62,7 @@ class SandblasterServer:
         """Accrue one chunk of a unit in one of the shards."""
         evaluation, number = divmod(message.fetched, TICKETS)
         copy, unit = divmod(number, COPY)
-        loss, weight = np.array(message.portions, np.int64).view(np.float64).tolist()
+        loss, weight = np.array(message.batches, np.int64).view(np.float64).tolist()
         shard, accrual = self._shards[shard_number], self._accruals[shard_number]
         if message.chunk == 0:
             shard.pushes += 1

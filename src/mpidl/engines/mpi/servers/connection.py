@@ -161,13 +161,13 @@ class Connection:
     def begin_push(self, vector: Any, zero_copy: bool) -> None:
         """Begin the push of a vector, unless it has begun; with `zero_copy` it stays as it is until the next fetch."""
         if self._begun is None:
-            self.begin(vector, self.fetched[:, ShardClock.CLOCK].tolist(), self._unpushed.portions, zero_copy)
+            self.begin(vector, self.fetched[:, ShardClock.CLOCK].tolist(), self._unpushed.batches, zero_copy)
         assert self._begun is vector, "a part of another vector has been sent"
 
-    def begin(self, vector: Any, clocks: Sequence[int], portions: tuple[int, int], zero_copy: bool = False) -> None:
+    def begin(self, vector: Any, clocks: Sequence[int], batches: tuple[int, int], zero_copy: bool = False) -> None:
         """Begin a push; its headers have a clock for each shard, and two numbers."""
         self._begun, self._pushed_before = vector, self.link.pushes.bytes
-        self.link.pushes.begin(clocks, portions, zero_copy)
+        self.link.pushes.begin(clocks, batches, zero_copy)
 
     def send(self, vector: Any, start: int = 0) -> bool:
         """Send the chunks from element `start` on as far as there is room; return whether all of the push is sent."""
