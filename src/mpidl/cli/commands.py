@@ -129,6 +129,9 @@ def run_script(arguments: argparse.Namespace) -> int:
         # As in any script, a signal acts at once where no training handles it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signals.release()
+    else:
+        line = f"no training has begun for {signals.PATIENCE:.0f} s, in which to stop: stopping here"
+        signals.stop_if_pending(lambda: say(line) if started.rank == 0 else None)
     code = 0
     try:
         script.run()

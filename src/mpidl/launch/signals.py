@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +15,8 @@ from typing import Any
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 #: Exit code of a process that such a signal has stopped after saving (EX_TEMPFAIL, "requeue me" to schedulers).
 STOPPED = 75
+#: Seconds that a script has to begin a training, or to end, before a held signal stops it: a scheduler gives 120.
+PATIENCE = 50.0
 
 
 def hold() -> None:
@@ -52,6 +58,24 @@ def discard() -> None:
     """Forget signals that came while they were blocked."""
     while pending := signal.sigpending().intersection(STOPPING):
         signal.sigwait(pending)
+
+
+def stop_if_pending(tell: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Watch over held signals: if one is pending for some time, call `tell`, and end this process with code `STOPPED`.
+
+    Nothing else would do so where a script takes its time before, between or after its trainings.
+    """
+
+    def watch() -> None:
+        since = None
+        while since is None or time.monotonic() - since < seconds:
+            time.sleep(seconds / 50)
+            since = (since or time.monotonic()) if signal.sigpending().intersection(STOPPING) else None
+        tell()
+        sys.stdout.flush()
+        os._exit(STOPPED)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
