@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.gradient_norm import GradientNorm
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
@@ -33,6 +34,8 @@ class ReplicaState:
         Returns what the replica keeps of its model for itself, by its names in checkpoints.
     fragments : sequence of Range
         The parts of the vector that replicas reduce one after another, if any.
+    norm : GradientNorm
+        Measures the replica's gradients; the engine shows it each.
 
     Attributes
     ----------
@@ -51,14 +54,16 @@ class ReplicaState:
         segments: Sequence[Segment] = (),
         kept: Callable[[], Mapping[str, np.ndarray]] = dict,
         fragments: Sequence[Range] = (),
+        norm: GradientNorm | None = None,
     ) -> None:
-        self.fragments = fragments
+        self.fragments, self.norm = fragments, norm or GradientNorm()
         self._rate_at, self._statistics, self._segments, self._kept = rate_at, statistics, segments, kept
         self.portion = self.batch = 0
         self.weight = 1.0
         self.counts: Counter[str] = Counter()
         self._vectors: dict[str, Any] = {}
         self._loaded: dict[str, np.ndarray] = {}
+        self._step: Step | None = None
 
     def keep(self, name: str, vector: Any) -> Any:
         """Include a vector in checkpoints, and return it; that of a resumed replica gets its saved values.
@@ -82,7 +87,13 @@ class ReplicaState:
         step = Step(rule, segmented, parameters, lambda: self._rate_at(self.batch), self.counts)
         for name, vector in zip(rule.states, step.state, strict=True):
             self.keep(f"rule/{name}", vector)
+        self._step = step
         return step
+
+    @property
+    def rate(self) -> float:
+        """The current learning rate of the replica's own steps; 0 if it makes none."""
+        return 0.0 if self._step is None else self._step.rate
 
     def scale_statistics(self, change: Any, factor: float) -> None:
         """Multiply a change of the parameters, shape (size,), by a factor where it is of statistics."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from mpidl.shards.staleness import Histogram
 
@@ -41,6 +44,29 @@ class Spent:
     waiting_seconds: float = 0.0
     bytes_behind: int = 0
     busy_seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How large a run's steps are at present; None where there is no such figure.
+
+    Attributes
+    ----------
+    server_rate, worker_rate : float or None
+        Learning rate of the servers' rule, and of steps that replicas make by themselves.
+    gradient_norm : float or None
+        Euclidean norm of a recent gradient; median over the replicas.
+    """
+
+    server_rate: float | None = None
+    worker_rate: float | None = None
+    gradient_norm: float | None = None
+
+    @classmethod
+    def of(cls, server_rates: Any, worker_rates: Any, norms: Any) -> Learning:
+        """Return the medians over shards or replicas; 0 stands for none."""
+        found = ([value for value in map(float, values) if value] for values in (server_rates, worker_rates, norms))
+        return cls(*(median(values) if values else None for values in found))
 
 
 @dataclass
@@ -86,6 +112,7 @@ class Totals:
     evaluation_seconds: float = 0.0
     staleness: Histogram = field(default_factory=Histogram)
     spent: Spent = field(default_factory=Spent)
+    learning: Learning = Learning()
 
     @property
     def seconds(self) -> float:
@@ -184,6 +211,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         waiting_seconds=float(workers["waiting_seconds"].mean()),
         busy_seconds=servers["busy_seconds"].tolist(),
     )
+    norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
     staleness = Histogram(
         servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
     )
@@ -197,4 +225,5 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         staleness=staleness,
         spent=spent,
+        learning=Learning.of(servers["rate"], leads["rate"], norms),
     )

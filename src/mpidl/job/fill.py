@@ -10,7 +10,7 @@ import numpy as np
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
-from mpidl.rules.segments import Segment
+from mpidl.rules.segments import Segment, unfrozen
 from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
@@ -118,6 +118,13 @@ def own_segments(placed: PlacedJob, own: Range) -> list[Segment]:
     """Return the segments of a rank's slice `own`, counted from its beginning."""
     found = ((each, each.range.intersect(own)) for each in placed.segments)
     return [each._replace(range=part.shift(-own.start)) for each, part in found if part is not None]
+
+
+def own_trained(placed: PlacedJob, own: Range) -> list[Range]:
+    """Return the ranges of a rank's slice `own` that are trained, counted from its beginning."""
+    untrained = [each for each in own_segments(placed, own) if each.frozen]
+    untrained += [Segment(each, frozen=True) for each in own_statistics(placed, own)]
+    return [Range(each.start, each.stop) for each in unfrozen(sorted(untrained), Range(0, own.size))]
 
 
 def own_statistics(placed: PlacedJob, own: Range) -> list[Range]:

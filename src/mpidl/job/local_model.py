@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 
 from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.gradient_norm import GradientNorm
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
-from mpidl.job.fill import own_fragments, own_segments, own_statistics
+from mpidl.job.fill import own_fragments, own_segments, own_statistics, own_trained
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.nn import Network
@@ -25,7 +26,7 @@ from mpidl.partition.group import Group
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.partition.sections import Sections
-from mpidl.rules.segments import Segment, unfrozen
+from mpidl.rules.segments import Segment
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +85,7 @@ def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: Group 
     if not (l2 or clip or coordinated):
         return model
     segments = own_segments(placed, part)
-    untrained = [each for each in segments if each.frozen]
-    untrained += [Segment(each, frozen=True) for each in own_statistics(placed, part)]
-    trained = [Range(each.start, each.stop) for each in unfrozen(sorted(untrained), Range(0, part.size))]
+    trained = own_trained(placed, part)
     names = weights_of(job.original) if l2 else []
     weights = within([each.range for each in placed.layout if each.name in names], part)
     applied = segments if coordinated else []
@@ -125,7 +124,10 @@ def _device(job: Job, number: int) -> Device | None:
 def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     """Return the initial state of a replica, or of this rank's part of one."""
     part = local.slice
+    # A coordinator knows the norm of the whole gradient.
+    trained = [] if isinstance(placed.job.algorithm, Coordinated) else own_trained(placed, part)
+    norm = GradientNorm(trained, placed.job.config.run.report)
     return ReplicaState(
         placed.rate_at, own_statistics(placed, part), own_segments(placed, part), partial(kept_by_replica, local.host),
-        own_fragments(placed, part),
+        own_fragments(placed, part), norm,
     )  # fmt: skip

@@ -190,7 +190,8 @@ class Reporter:
     def iterated(self, totals: Totals, iteration: Iteration) -> None:
         """Record an iteration of a coordinator, unless iterations are too frequent."""
         self._accrued = iteration.samples
-        self._iteration = {"iteration": {name: getattr(iteration, name) for name in ITERATION}}
+        last = {name: getattr(iteration, name) for name in ITERATION}
+        self._iteration = {"gradient_norm": iteration.gradient_norm, "iteration": last}
         self._measure(totals)
         self._record_spaced(self._report(totals), totals)
 
@@ -227,6 +228,7 @@ class Reporter:
             **self._losses,
             **self._rates.values,
             **counts(totals),
+            **vars(totals.learning),
             **self._iteration,
             "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }

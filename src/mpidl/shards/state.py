@@ -172,6 +172,11 @@ class ShardState:
         return self.rule.rate * self.rate_factor
 
     @property
+    def last_rate(self) -> float:
+        """The rule's rate for the last push; 0 before the first, and without a rule."""
+        return 0.0 if self.rule is None or self.batch < 0 else self.rate
+
+    @property
     def rate_factor(self) -> float:
         """The factor of all rates for the push of the last chunk."""
         return self._rate_at(self.batch)
@@ -218,9 +223,9 @@ class ShardState:
         number of the gradient's, and `staleness` counts the updates since its parameters were read.
         """
         assert self.rule is not None
-        rate = self.rule.rate * self._rate_at(batch)
+        self.batch = batch
         self._damping_of_all.damp(0, gradient, staleness)
-        self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, rate, sparse=True)
+        self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, self.rate, sparse=True)
 
     def state(self) -> dict[str, Any]:
         """Return everything that the shard keeps between two chunks.

@@ -106,6 +106,8 @@ WORKER_STATUS = np.dtype(
         ("computing_squares", np.float64),
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),
+        ("rate", np.float64),  # learning rate of the replica's own steps; 0 if it makes none
+        ("gradient_square", np.float64),  # squared norm of its part of a gradient; 0 before one was measured
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # number of its evaluations of the test data
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
@@ -118,6 +120,7 @@ SERVER_STATUS = np.dtype(
         ("pushes", np.int64),
         ("dropped", np.int64),
         ("busy_seconds", np.float64),
+        ("rate", np.float64),  # the rule's learning rate for the last push; 0 before the first, and without a rule
         ("staleness_sum", np.float64),
         ("staleness_max", np.int64),
         ("staleness", np.int64, (BINS,)),

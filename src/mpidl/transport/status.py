@@ -31,7 +31,7 @@ class ShardStatus(Status):
     def taken(self) -> np.ndarray:
         """Take the shard's figures and return the row."""
         figures, shard = self.figures, self._shard
-        figures["pushes"], figures["dropped"] = shard.pushes, shard.dropped
+        figures["pushes"], figures["dropped"], figures["rate"] = shard.pushes, shard.dropped, shard.last_rate
         figures["staleness"] = shard.staleness.counts
         figures["staleness_sum"], figures["staleness_max"] = shard.staleness.sum, shard.staleness.max
         return self.row

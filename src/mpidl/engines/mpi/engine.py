@@ -119,7 +119,7 @@ class MpiEngine:
         self.handler.end_pushes()
         if self.handler.lead.leads:
             self._link.clocks.show(STOPPED)
-        self.status.figures["state"] = State.TRAINED
+        self.status.figures["state"], self.status.figures["rate"] = State.TRAINED, self.state.rate
         self._link.reports.post(self.status.row, wake=True)
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
@@ -128,6 +128,7 @@ class MpiEngine:
         now = time.perf_counter()
         if now - self._posted > self._post_every:
             self._posted = now
+            self.status.figures["rate"] = self.state.rate
             self._link.reports.post(self.status.row)
             self.handler.post()
         self.handler.progress()
@@ -178,6 +179,8 @@ class MpiEngine:
         figures["loss"] += float(loss) * batch.total
         figures["weight"] += batch.total
         figures["bytes_moved"] = self.handler.lead.bytes_moved
+        self.state.norm.look(gradient)
+        figures["gradient_square"] = self.state.norm.square
         if not isfinite(loss):
             self._hooks.diverged()
         self.participant.unused = 0

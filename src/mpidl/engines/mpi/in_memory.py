@@ -175,9 +175,9 @@ class InMemory(OwnShard):
 
     def _update(self, request: Update) -> None:
         total, shard = self._gate.clock, self.shard
-        staleness = max(0, total - self._read)
+        staleness, shard.batch = max(0, total - self._read), self.unpushed.batch
         with self._gate:
-            self._whole.update_sparsely(request.gradient, total + 1, self.unpushed.batch, staleness)
+            self._whole.update_sparsely(request.gradient, total + 1, shard.batch, staleness)
             self._gate.count_update()
             self.unpushed.pushed()
         shard.staleness.add(staleness)

@@ -20,7 +20,7 @@ import simpy
 from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
-from mpidl.engines.totals import Spent, Totals
+from mpidl.engines.totals import Learning, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training
 from mpidl.engines.virtual.machines import Machines
@@ -188,6 +188,11 @@ class VirtualEngine:
             spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers]),
             staleness=Histogram.total(shard.staleness for shard in self.shards),
             dropped=sum(shard.dropped for shard in self.shards),
+            learning=Learning.of(
+                [shard.last_rate for shard in self.shards],
+                [replica.state.rate for replica in self.replicas],
+                [math.sqrt(replica.state.norm.square) for replica in self.replicas],
+            ),
         )
 
     def settled_shards(self) -> Iterator[Shard]:
@@ -277,6 +282,7 @@ class VirtualEngine:
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
         replica.computing = None
+        replica.state.norm.look(gradient)
         weight = replica.state.weight = batch.total
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
