@@ -80,7 +80,7 @@ def test_nodes_have_relays():
     assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
     _, relay, *_ = found["roles"]
     mailboxes = 2 * (3 * 8 + 2 * (7 * 8 + 552))
-    of_workers = 2 * (WORKER_STATUS.itemsize + 3 * 8)
+    of_workers = 2 * (WORKER_STATUS.itemsize + 4 * 8)
     assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
         "parameters": 552, "exchange": 3 * 552 + mailboxes + of_workers + SHOWN,
     }  # fmt: skip
@@ -171,8 +171,8 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator                                                   9.28 kB                         "
-        "              9.28 kB",
+        "0       coordinator                                                   9.36 kB                         "
+        "              9.36 kB",
         "1       server 0       0 to 138       552 B                   552 B   3.78 kB                         "
         "      1.1 kB  5.99 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
