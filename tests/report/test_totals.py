@@ -41,7 +41,8 @@ def test_where_the_time_of_two_replicas_of_two_workers_goes(waiting, shares):
     workers["computing_seconds"], workers["overhead_seconds"] = [2, 9, 3, 9], [0.5, 9, 0.5, 9]
     workers["pushing_seconds"], workers["fetching_seconds"] = [1, 2, 0, 1], [2, 2, 3, 1]
     workers["waiting_seconds"] = waiting
-    assert from_status(112.0, workers, servers, partitions=2).shares() == pytest.approx(shares)
+    totals = from_status(112.0, workers, servers, partitions=2)
+    assert totals.spent.shares(totals.trained_seconds) == pytest.approx(shares)
 
 
 def test_relays_count_the_bytes_of_their_workers():
@@ -55,4 +56,4 @@ def test_relays_count_the_bytes_of_their_workers():
 
 
 def test_nothing_is_known_before_the_first_gradient():
-    assert Totals(now=0.0).timing() == Totals(now=0.0).shares() == {}
+    assert Totals(now=0.0).timing() == Totals(now=0.0).spent.shares(1.0) == {}

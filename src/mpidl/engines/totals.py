@@ -45,6 +45,28 @@ class Spent:
     bytes_behind: int = 0
     busy_seconds: list[float] = field(default_factory=list)
 
+    def shares(self, seconds: float) -> dict[str, float]:
+        """Return the fractions of a worker's `seconds` of training by activity; empty if nothing was measured.
+
+        Returns
+        -------
+        dict
+            "computing": gradients and the other parts of a step. "pushing" and "fetching": copying, and waiting for the
+            network to copy. "waiting": for servers and other workers, reductions included. "rest": everything else; on
+            a node with more ranks than cores also the time in which others had the core. The sum is 1.
+        """
+        if not self.computing_seconds or seconds <= 0:
+            return {}
+        parts = {
+            "computing": (self.computing_seconds + self.overhead_seconds) / self.replicas,
+            "pushing": self.pushing_seconds / self.workers,
+            "fetching": self.fetching_seconds / self.workers,
+            "waiting": self.waiting_seconds,
+        }
+        whole = max(seconds, sum(parts.values()))
+        shares = {name: part / whole for name, part in parts.items()}
+        return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -151,29 +173,6 @@ class Totals:
             "service": sum(spent.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
             "bandwidth": (self.bytes_pushed + self.bytes_fetched - spent.bytes_behind) / moving if moving else None,
         }
-
-    def shares(self) -> dict[str, float]:
-        """Return the fractions of a worker's time so far by activity; empty if nothing was measured.
-
-        Returns
-        -------
-        dict
-            "computing": gradients and the other parts of a step. "pushing" and "fetching": copying, and waiting for the
-            network to copy. "waiting": for servers and other workers, reductions included. "rest": everything else; on
-            a node with more ranks than cores also the time in which others had the core. The sum is 1.
-        """
-        seconds, spent = self.trained_seconds, self.spent
-        if not spent.computing_seconds or seconds <= 0:
-            return {}
-        parts = {
-            "computing": (spent.computing_seconds + spent.overhead_seconds) / spent.replicas,
-            "pushing": spent.pushing_seconds / spent.workers,
-            "fetching": spent.fetching_seconds / spent.workers,
-            "waiting": spent.waiting_seconds,
-        }
-        whole = max(seconds, sum(parts.values()))
-        shares = {name: part / whole for name, part in parts.items()}
-        return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
 
 
 #: Sums over the workers, and sums over the first ranks of the replicas.

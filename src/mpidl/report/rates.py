@@ -61,7 +61,7 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_moved": totals.bytes_moved,
         "dropped": totals.dropped,
         "timing": totals.timing(),
-        "shares": totals.shares(),
+        "shares": totals.spent.shares(totals.trained_seconds),
     }
 
 

@@ -280,7 +280,7 @@ class Reporter:
         if not self._complete:
             self._measure(totals)
             self._end(totals)
-        if shares := totals.shares():
+        if shares := totals.spent.shares(totals.trained_seconds):
             self._progress.write(f"workers: {', '.join(f'{name} {part:.0%}' for name, part in shares.items())}")
         self._progress.close()
         summary = {
