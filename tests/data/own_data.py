@@ -80,6 +80,11 @@ def as_pair(samples):
     return np.stack([each[0] for each in samples]), np.array([0 + each[1] for each in samples])
 
 
+def masked(samples):
+    """Return a batch with a masked value."""
+    return (np.ma.masked_equal([1.0, 2.0], 2.0), np.zeros(2)), np.zeros(2)
+
+
 def objects(samples):
     """Return a batch with an object that has no bits."""
     return (*as_pair(samples)[:1], [object()])

@@ -23,6 +23,7 @@ from own_data import (
     as_pair,
     elements,
     join,
+    masked,
     not_a_batch,
     nothing,
     objects,
@@ -261,6 +262,7 @@ BATCH = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
     ("keys", "line"),
     [
         ({"collate": not_a_batch}, f"collate returned a dict, expected {BATCH}"),
+        ({"collate": masked}, "collate returned a masked value, expected finite numbers"),
         ({"collate": len}, f"collate returned an int, expected {BATCH}"),
         ({"collate": join, "weight": nothing}, "weight 0, expected a number above 0"),
         ({"collate": join, "weight": words}, "weight 'many', expected a number above 0"),

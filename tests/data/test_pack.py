@@ -145,8 +145,8 @@ def test_an_orientation_that_cannot_be_read_is_none(tmp_path):
 
 
 def test_hidden_files_are_left_out(folder, tmp_path):
-    for name in ("ant/._0.JPG", "bee/.thumbnails/0.png", "cat/more/._5.jpeg"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    for name in ("ant/._0.JPG", "bee/.thumbnails/0.png", "cat/more/._5.jpeg", "__MACOSX/ant/._0.JPG"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(b"\0\x05\x16\x07\0\x02\0\0Mac OS X")
     assert pack(folder, tmp_path / "packed.h5", SIZE, test_fraction=0.4)["train_samples"] == 9
 

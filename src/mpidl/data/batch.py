@@ -257,6 +257,9 @@ class BatchMaker:
                 expected = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
                 raise MpidlError(f"{where}: collate returned {kind_of(made)}, expected {expected}")
             batch = Batch(made[0], made[1], weight=made[2] if len(made) == 3 else None)
+        for values in (batch.inputs, batch.targets):
+            if any(map(np.ma.is_masked, values if isinstance(values, tuple) else (values,))):
+                raise MpidlError(f"{where}: collate returned a masked value, expected finite numbers")
         targets = batch.targets
         if self.classes is not None and isinstance(targets, np.ndarray) and targets.dtype.kind in "iu":
             wrong = (targets < 0) | (targets >= self.classes)

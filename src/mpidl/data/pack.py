@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 #: The formats that are opened: images only, not programs such as PostScript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+#: Beginnings of the names of folders that aren't classes; macOS adds the second to archives.
+HIDDEN = (".", "__MACOSX")
 BLOCK = 256  # images that are read and written at a time
 
 
@@ -124,7 +126,7 @@ def _splits(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(HIDDEN))
     if not names:
         raise UsageError(f"{folder}: no subfolders, expected one of images for each class")
     return names
