@@ -199,6 +199,16 @@ def test_a_resumed_run_of_sandblaster_has_its_length_in_all(tmp_path, capsys):
         f'[run]\nepochs = 4\ndir = "{tmp_path}"\n[data]\nsource = "digits"\n{layer}[algorithm]\nname = "sandblaster"\n'
     )
     assert main(["train", str(tmp_path / "job.toml")]) == 0
+    shown = capsys.readouterr()
+    first = json.loads((tmp_path / "job" / "summary.json").read_text())["iteration"]
+    done = f"{first['number']} iterations, {first['total_evaluations']} evaluations"
+    assert shown.out.endswith(f"{tmp_path / 'job'}: {done} done\n")
+    assert f"\nobjective {first['objective']:.4g}, gradient norm {first['gradient_norm']:.4g}\n" in shown.out
+    assert re.search(rf"  iteration {first['number']}  .*objective {first['objective']:.4g}, test ", shown.err)
+    assert "epoch" not in shown.err
     assert main(["train", "--resume", str(tmp_path / "job"), "--set", "run.epochs=9", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 9 <= summary["epochs"] < 11
+    last = summary["iteration"]
+    assert last["number"] > first["number"]
+    assert last["total_evaluations"] >= first["total_evaluations"] + last["number"] - first["number"]

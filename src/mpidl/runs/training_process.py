@@ -15,6 +15,7 @@ import numpy as np
 from mpidl.launch import environment, marks
 from mpidl.launch.output import say
 from mpidl.launch.signals import STOPPED, handled
+from mpidl.runs.agreement import ranks
 
 #: Seconds in which a second SIGINT counts as the first: a terminal and a launcher may both send one for a Ctrl-C.
 SAME = 0.5
@@ -59,9 +60,9 @@ def end_stopped(advice: str) -> NoReturn:
 
     An interactive session goes on, as after Ctrl-C anywhere else.
     """
-    rank, size, _ = environment.world()
+    rank, _ = ranks()
     if rank == 0:
         if not environment.under_foreign_launcher():
             say(f"stopped by a signal, and saved; {advice}")
-        marks.tell_done(STOPPED, size)
+        marks.tell_done(STOPPED, environment.world().size)
     raise KeyboardInterrupt if hasattr(sys, "ps1") else SystemExit(STOPPED)
