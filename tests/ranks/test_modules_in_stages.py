@@ -36,6 +36,21 @@ def trained(comm, shared_path, name, penalties, **topology):
     return run(config, lambda: build(config), comm)
 
 
+def test_every_rank_gets_what_each_stage_counts(comm, shared_path):
+    nn = torch.nn
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 13), nn.BatchNorm1d(13), nn.Linear(13, 11), nn.BatchNorm1d(11), nn.Linear(11, 10)
+    )
+    options = {"partitions": 2, "stages": 2, "servers": comm.size - 3, "batch": 25}
+    for steps in (4, 6):
+        mpidl.train(
+            module, mpidl.Digits(), loss="cross_entropy", steps=steps, dir=shared_path, resume=steps > 4, **options
+        )
+        assert [int(module[each].num_batches_tracked) for each in (2, 4)] == [8 * steps, 8 * steps]
+        tensors = mpidl.load(shared_path / "run").tensors
+        assert [int(tensors[f"{each}.num_batches_tracked"]) for each in (2, 4)] == [8 * steps, 8 * steps]
+
+
 @pytest.mark.parametrize("penalties", [{}, {"l2": 0.1, "clip": 0.2}])
 def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch, penalties):
     monkeypatch.syspath_prepend(__file__.rpartition("/")[0])

@@ -259,10 +259,11 @@ class JaxModel(CompleteModel):
             loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
             return figures(loss, outputs, batch)
 
-    def rehearse(self, batch: Batch) -> None:
+    def rehearse(self, batch: Batch) -> Sequence[str]:
         with as_usage_errors():
             self.loss_and_gradient(batch)
             self.evaluate(batch)
+        return ()
 
     def constants(self) -> dict[str, np.ndarray]:
         return dict(self._tree.constants)

@@ -36,21 +36,34 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 STEPS = 3
 
 
-def rehearse_own(job: Job) -> None:
-    """Let a user's own model compute a batch of each size; raise UsageError if it fails, before training starts."""
+def rehearse_own(job: Job) -> str | None:
+    """Let a user's own model compute a batch of each size; raise UsageError if it fails, before training starts.
+
+    Return a line about what shards would not see, if there is anything.
+    """
     if not job.original.own:
-        return
+        return None
+    changed = set[str]()
     batch, run, samples = job.config.data.batch, job.config.run, job.portions.samples
     reached = run.steps is None or run.steps * batch >= samples
     for size in sorted({min(batch, samples), samples % batch if reached else 0} - {0}, reverse=True):
         try:
             with _without_trace(job):
-                job.original.rehearse(_first_batch(job, size))
+                changed.update(job.original.rehearse(_first_batch(job, size)))
         except UsageError as error:
             if size == batch:
                 raise
             what = f"the batch is an epoch's remainder of {size}, data.batch is {batch}; data.drop_last leaves it out"
             raise UsageError(f"{error}: {what}") from error.__cause__
+    algorithm = job.algorithm
+    # Others push what has become of the parameters, or change them in place.
+    by_gradients = isinstance(algorithm, Coordinated) or (job.config.rule is not None and not algorithm.outer)
+    if not changed or not by_gradients or algorithm.exchange is Exchange.SHARED_MEMORY:
+        return None
+    return (
+        f"model: it changes its parameter {min(changed)} itself, which its shards don't see: the next fetch undoes it; "
+        "torch.nn.utils.parametrize keeps what a module computes with within bounds"
+    )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isclose
 from typing import Any
@@ -142,13 +142,14 @@ class _AdaptedModel(CompleteModel):
             self._number("evaluate", "loss", loss), self._number("evaluate", "correct predictions", correct), *outputs
         )
 
-    def rehearse(self, batch: Batch) -> None:
+    def rehearse(self, batch: Batch) -> Sequence[str]:
         state = {name: np.array(values) for name, values in self.state().items()}
         with as_usage_errors():
             mean, _ = self.loss_and_gradient(batch)
             if self._evaluate is not None:
                 self._check_sums(batch, mean)
         self.load_state(state)
+        return ()
 
     def _check_sums(self, batch: Batch, mean: float) -> None:
         """Raise UsageError if the object evaluates a batch by means; `mean` is the loss that it gives with a gradient.

@@ -41,7 +41,7 @@ class Wrapper(Protocol):
         """Give the object back: with the values of the vector, and with nothing of the model attached to it."""
         ...
 
-    def unchanged(self) -> AbstractContextManager[None]:
+    def unchanged(self) -> AbstractContextManager[Any]:
         """Return a context at whose end the object has what it has now, whatever passes through it change."""
         ...
 

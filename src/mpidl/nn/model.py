@@ -214,14 +214,20 @@ class CompleteModel:
             move.copy(self.parameters, values)
         return values
 
-    def rehearse(self, batch: Batch) -> None:
+    def rehearse(self, batch: Batch) -> Sequence[str]:
         """Try the gradient and the evaluation of a batch, if they may fail; change no buffers.
+
+        Returns
+        -------
+        sequence of str
+            Names of parameters that the model itself has changed, in place of a rule.
 
         Raises
         ------
         UsageError
             They failed.
         """
+        return ()
 
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
         """Raise UsageError if inputs or the number of classes don't fit; None, if unknown, fits any."""

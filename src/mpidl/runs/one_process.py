@@ -23,6 +23,7 @@ from mpidl.job.local_model import LocalModel, local_model, replica_state
 from mpidl.job.placed import place
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
+from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
 from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Range
@@ -58,7 +59,11 @@ class OneProcess:
         self._placed = placed = place(job, replicas)
         self._check_memory(times)
         local = local_model(placed)
-        rehearse_own(job)
+        # A replica alone that only reads the parameters computes with the shards' own.
+        self._alone = replicas == 1 and not self._virtual and job.algorithm.pattern(1).only_reads
+        unseen = rehearse_own(job)
+        if unseen and not self._alone:
+            say(unseen)
         load_kept(placed, local.host, 0)
         self._shards = self._fill(local)
         for split in (job.dataset.train, *job.evaluated.values()):
@@ -104,10 +109,8 @@ class OneProcess:
             check_memory(placed, [in_one_process(placed, len(intermediaries))])
 
     def _fill(self, local: LocalModel) -> list[Shard]:
-        """Return the shards; those of a replica alone that only reads the parameters lie in its own vector."""
         placed, job = self._placed, self._placed.job
-        alone = placed.replicas == 1 and not self._virtual and job.algorithm.pattern(1).only_reads
-        whole = local.model.parameters if alone else np.empty(placed.layout.size, job.dtype)
+        whole = local.model.parameters if self._alone else np.empty(placed.layout.size, job.dtype)
         chunk = CHUNK_BYTES // job.dtype.itemsize
         return [fill(placed, range, whole[slice(*range)], chunk) for range in self._ranges()]
 

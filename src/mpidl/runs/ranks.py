@@ -22,6 +22,7 @@ from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
+from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
@@ -152,7 +153,9 @@ def _agree_on_figures(world: World, placed: PlacedJob, local: LocalModel) -> Fig
     def outputs() -> int:
         if not world.trains:
             return 0
-        rehearse_own(job)
+        unseen = rehearse_own(job)
+        if unseen and world.rank == world.workers[0]:
+            say(unseen)
         return count_outputs(job, local)
 
     own = world.agree(outputs, in_groups=placed.plan is not None)

@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from mpidl.torch.sparse import put_together, taken_apart
-from mpidl.torch.vector import Parts, Place, buffers_in, parameters_in
+from mpidl.torch.vector import Parts, Place, buffers_in, owner_of, parameters_in
 
 Kind = Literal["constant", "counter", "private"]
 
@@ -20,23 +20,26 @@ class Beside:
     """The tensors of a module beside the vector.
 
     Its constants are frozen parameters, and float buffers that can't be averaged: of another dtype than the trained
-    parameters, or infinite, such as masks. Its counters are the other buffers. Its private tensors are those that its
-    ``state_dict`` lacks: buffers with ``persistent=False``.
+    parameters, or infinite, such as masks. Its counters are the other buffers. Its private tensors are in no export:
+    buffers with ``persistent=False``, and the tensors of modules beside it that have nothing to train.
 
     Parameters
     ----------
-    parts : mapping of str to torch.nn.Module
+    trained, others : mapping of str to torch.nn.Module
+        Modules with parameters in the vector, and without.
     names : collection of str
         Names of tensors in the vector.
     """
 
-    def __init__(self, parts: Parts, names: Collection[str]) -> None:
-        self._parts = parts
+    def __init__(self, trained: Parts, others: Parts, names: Collection[str]) -> None:
+        self._parts = {**trained, **others}
         self._kinds: dict[str, Kind] = {}
+        private = {place.name for place in (*parameters_in(others), *buffers_in(others))}
         for place in self._all():
-            if place.name not in names:
-                floats = place.tensor.is_floating_point()
-                self._kinds[place.name] = "private" if not place.saved else "constant" if floats else "counter"
+            if place.name in private or not place.saved:
+                self._kinds[place.name] = "private"
+            elif place.name not in names:
+                self._kinds[place.name] = "constant" if place.tensor.is_floating_point() else "counter"
         self._begun: dict[str, bytes] | None = None
         self._loaded = set[str]()
 
@@ -111,10 +114,12 @@ def _digest(tensor: torch.Tensor) -> bytes:
     return b"".join(xxhash.xxh3_128_digest(each) for each in bits)
 
 
-def copied(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a module, with sparse buffers too, which PyTorch can't copy."""
-    sparse = [each for each in module.buffers() if each.layout is not torch.strided]
-    return copy.deepcopy(module, {id(each): each.clone() for each in sparse})
+def copied(module: torch.nn.Module, loss: Any = None) -> tuple[torch.nn.Module, Any]:
+    """Return a copy of a module, with sparse buffers too, which PyTorch can't copy; and of a loss with tensors."""
+    owner = owner_of(loss)
+    buffers = [*module.buffers(), *(() if owner is None else owner.buffers())]
+    memo = {id(each): each.clone() for each in buffers if each.layout is not torch.strided}
+    return copy.deepcopy(module, memo), loss if owner is None else copy.deepcopy(loss, memo)
 
 
 def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isnan
 from typing import Any
@@ -108,6 +108,8 @@ def check_compiled(module: torch.nn.Module, name: str) -> None:
 class Calls:
     """A module and a loss, with the settings of a `mpidl.torch.TorchModel`.
 
+    `parts` are the module and, if it is trained too, that of the loss.
+
     Attributes
     ----------
     call : callable
@@ -117,9 +119,16 @@ class Calls:
     """
 
     def __init__(
-        self, module: torch.nn.Module, loss: losses.Loss, name: str, seed: int, autocast: str | None, compile: bool
+        self,
+        parts: Sequence[torch.nn.Module],
+        loss: losses.Loss,
+        name: str,
+        seed: int,
+        autocast: str | None,
+        compile: bool,
     ) -> None:
-        self._module, self._loss, self._name, self._seed, self._autocast = module, loss, name, seed, autocast
+        self._parts, self._loss, self._name, self._seed, self._autocast = parts, loss, name, seed, autocast
+        module = parts[0]
         self.call: Any = torch.compile(module) if compile else module
         self.begin(torch.device("cpu"))
 
@@ -165,10 +174,11 @@ class Calls:
         self._training: bool | None = None
 
     def set_mode(self, training: bool) -> None:
-        """Put the module into training or evaluation mode, unless it is in it since the last call."""
-        if self._training is not training or self._module.training is not training:
+        """Put the modules into training or evaluation mode, unless they are in it since the last call."""
+        if self._training is not training or self._parts[0].training is not training:
             self._training = training
-            self._module.train(training)
+            for part in self._parts:
+                part.train(training)
 
     def seed_by(self, number: int) -> None:
         """Seed the generators of random numbers for a batch."""

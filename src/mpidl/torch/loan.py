@@ -16,8 +16,8 @@ class Loan:
 
     Parameters
     ----------
-    parts : mapping of str to torch.nn.Module
-        Moved to the CPU.
+    parts, others : mapping of str to torch.nn.Module
+        What is lent, and what else is moved to the CPU.
     settle : callable
         Gives the module its final values, before the loan ends.
 
@@ -27,27 +27,25 @@ class Loan:
         Whether the loan hasn't ended.
     """
 
-    def __init__(self, parts: Parts, settle: Callable[[], None]) -> None:
-        self._parts, self._settle, self.active = parts, settle, True
+    def __init__(self, parts: Parts, others: Parts, settle: Callable[[], None]) -> None:
+        self._parts, self._others, self._settle, self.active = parts, others, settle, True
         self._tensors = self._present()
         for other in list(_LOANS):
             if not self._tensors.keys().isdisjoint(other._tensors):
                 other.end()
         modules = [each for part in parts.values() for each in part.modules()]
         self._modes = [(each, each.training) for each in modules]
-        self._devices = {place.name: place.tensor.device for place in self._places()}
-        for part in parts.values():
+        moved = {**parts, **others}
+        self._devices = {place.name: place.tensor.device for place in _places(moved)}
+        for part in moved.values():
             part.to("cpu")
         self._tensors |= self._present()
         self._views: list[tuple[torch.Tensor, tuple[int, ...], bool]] = []
         self._hooks: list[RemovableHandle] = []
         _LOANS.add(self)
 
-    def _places(self) -> list[Place]:
-        return [*parameters_in(self._parts), *buffers_in(self._parts)]
-
     def _present(self) -> dict[int, torch.Tensor]:
-        return {id(place.tensor): place.tensor for place in self._places()}
+        return {id(place.tensor): place.tensor for place in _places(self._parts)}
 
     def lend(self, tensors: Iterable[torch.Tensor], hooks: Iterable[RemovableHandle]) -> None:
         """Note tensors that are about to become views of other memory or frozen, and hooks."""
@@ -69,13 +67,17 @@ class Loan:
             tensor.data = _own(tensor.data, strides)
             if tensor.requires_grad is not trained:
                 tensor.requires_grad_(trained)
-        for place in self._places():
+        for place in _places({**self._parts, **self._others}):
             if (device := self._devices.get(place.name)) not in (None, place.tensor.device):
                 place.tensor.data = place.tensor.data.to(device)
 
 
 #: The loans that haven't ended. The hooks of a loan keep it alive as long as the module.
 _LOANS = WeakSet[Loan]()
+
+
+def _places(parts: Parts) -> list[Place]:
+    return [*parameters_in(parts), *buffers_in(parts)]
 
 
 def _own(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -21,7 +21,7 @@ from mpidl.torch.calls import Calls, Tensors, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
 from mpidl.torch.snapshot import Snapshot
-from mpidl.torch.vector import Vector
+from mpidl.torch.vector import Vector, parameters_in, parts_of
 
 __all__ = ["TorchModel"]
 
@@ -45,7 +45,8 @@ class TorchModel(CompleteModel):
     loss : str or callable
         A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
         the batch as a tensor with one element. What losses of PyTorch leave out (``ignore_index``, a class of weight
-        0), accuracy and metrics leave out, too; a loss of one's own may have an ``ignore_index``.
+        0), accuracy and metrics leave out, too; a loss of one's own may have an ``ignore_index``. If it is a module
+        with parameters, these are trained as well; the names of its tensors begin with ``loss.``.
     seed : int
         Seed of the module's random numbers (dropout), together with a batch's number in the run.
     autocast : {"bfloat16"}, optional
@@ -100,15 +101,15 @@ class TorchModel(CompleteModel):
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers,
         }  # fmt: skip
-        self._parts = {"": module}
+        self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
-        self._beside = Beside(self._parts, {*self._vector.layout.shapes, *self._vector.aliases})
+        self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         found = any(isinstance(each, embeddings) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers
-        self._calls = Calls(module, self.loss, self._name, seed, autocast, compile)
+        self._calls = Calls(list(self._parts.values()), self.loss, self._name, seed, autocast, compile)
         self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches)
         self._placed = self
         self._frozen: Sequence[str] = ()
@@ -117,7 +118,7 @@ class TorchModel(CompleteModel):
     def _attach(self) -> None:
         """Take over the module, unless it is this model's already."""
         if self._loan is None or not self._loan.active:
-            self._loan, self._placed = Loan(self._parts, self._settle), self
+            self._loan, self._placed = Loan(self._parts, self._others, self._settle), self
             self._gradients.attach(self._loan)
             self._vector.attach()
             self._place()
@@ -154,13 +155,16 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        module = copied(self.module)
-        for name in self._frozen:
-            module.get_parameter(name).requires_grad_(True)
-        same = TorchModel(module, self.loss, **self.settings)
+        module, loss = copied(self.module, self.loss)
+        for place in parameters_in(parts_of(module, loss)[0]):
+            if place.name in self._frozen:
+                place.tensor.requires_grad_(True)
+        same = TorchModel(module, loss, **self.settings)
         same.freeze(self._frozen)
         same._attach()
         same._vector.move(xp)
+        for part in same._others.values():
+            part.to(same._vector.parameters[0].device)
         same._place()
         self._placed = same
         return same
@@ -233,18 +237,20 @@ class TorchModel(CompleteModel):
             loss = self._calls.loss(outputs, targets).item()
         return losses.evaluation(self.loss, loss, outputs, targets, batch.total, batch.own_weight)
 
-    def rehearse(self, batch: Batch) -> None:
-        with as_usage_errors(), self.unchanged():
+    def rehearse(self, batch: Batch) -> list[str]:
+        with as_usage_errors(), self.unchanged() as before:
             self.loss_and_gradient(batch)
             self.evaluate(batch)
+            named = zip(self.layout, self._vector.parameters, strict=False)
+            return [tensor.name for tensor, parameter in named if before.changed(parameter)]
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def unchanged(self) -> Iterator[Snapshot]:
         model = self._placed
         model._attach()
-        before = Snapshot(model._parts)
+        before = Snapshot({**model._parts, **model._others})
         try:
-            yield
+            yield before
         finally:
             before.restore()
             model._calls.begin(model._calls.device)
@@ -267,7 +273,7 @@ class TorchModel(CompleteModel):
         self._placed._beside.load(buffers)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the tensors that the module's ``state_dict`` lacks, while training only those that have changed."""
+        """Return the tensors that no export has, while training only those that have changed."""
         return self._placed._beside.private()
 
     def load_state(self, state: Any) -> None:

@@ -34,6 +34,8 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
     if type(module).forward is not torch.nn.Sequential.forward:
         kind = type(module).__name__
         raise UsageError(f"topology.stages: {stages}, but a {kind} can't be cut, expected 1, or a torch.nn.Sequential")
+    if {name.partition(".")[0] for name in model.layout.shapes} - dict(module.named_children()).keys():
+        raise UsageError(f"topology.stages: {stages}, but the loss has parameters to train, expected 1")
     modules, averaged = [], {name for part in model.statistics for name in _names(model, part)}
     for number, (key, _) in enumerate(module.named_children()):
         names = [name for name in model.layout.shapes if name.startswith(f"{key}.")]
@@ -73,7 +75,7 @@ class TorchStage(TorchModel):
 
     def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
         children = list(whole.module.named_children())[slice(*plan.runs[rank])]
-        module = copied(torch.nn.Sequential(OrderedDict(children)))
+        module, _ = copied(torch.nn.Sequential(OrderedDict(children)))
         super().__init__(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
         self._name, self._apart = f"model: stage {rank}", apart
         self._first, self._last = rank == 0, rank == plan.stages - 1

@@ -51,6 +51,28 @@ def buffers_in(parts: Parts) -> Iterator[Place]:
                 yield Place(owner._buffers, key, name + key, key not in owner._non_persistent_buffers_set)
 
 
+def parts_of(module: torch.nn.Module, loss: Any) -> tuple[dict[str, torch.nn.Module], dict[str, torch.nn.Module]]:
+    """Return the parts of a model that are trained, and those that aren't: a loss may be a module, or a method of one.
+
+    The names of its tensors begin with ``loss``.
+    """
+    owner = owner_of(loss)
+    if owner is None or any(owner is each for each in module.modules()):
+        return {"": module}, {}
+    prefix = "loss"
+    while prefix in dict(module.named_children()):
+        prefix += "_"
+    if any(each.requires_grad for each in owner.parameters()):
+        return {"": module, prefix: owner}, {}
+    return {"": module}, {prefix: owner}
+
+
+def owner_of(loss: Any) -> torch.nn.Module | None:
+    """Return the module that a loss is, or is a method of, if any."""
+    owner = loss if isinstance(loss, torch.nn.Module) else getattr(loss, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
 def _owners(parts: Parts) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield all modules, each with the beginning of its tensors' names."""
     for prefix, part in parts.items():
@@ -67,7 +89,7 @@ class Vector:
     Parameters
     ----------
     parts : mapping of str to torch.nn.Module
-        The module, and what else is trained with it.
+        The module, and what else is trained with it, as `parts_of` returns them.
     name : str
         Its name in messages.
 
