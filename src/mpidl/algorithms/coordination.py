@@ -156,11 +156,7 @@ def minibatches(unit: UnitData, portions: Portions) -> tuple[Minibatch, ...]:
 
 
 def segment_sums(
-    segments: Sequence[Segment],
-    units: Sequence[UnitData],
-    losses: np.ndarray,
-    weights: np.ndarray,
-    portions: Portions,
+    segments: Sequence[Segment], units: Sequence[UnitData], losses: np.ndarray, weights: np.ndarray, portions: Portions
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
     """Return the sums of losses and weights and the number of samples of each segment, given those of all units."""
     sums, totals, samples = [], [], []

@@ -138,12 +138,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        rule: Rule,
-        segmented: SegmentedRule,
-        parameters: Any,
-        scale: Callable[[], float],
-        counts: Counter[str],
+        self, rule: Rule, segmented: SegmentedRule, parameters: Any, scale: Callable[[], float], counts: Counter[str]
     ) -> None:
         self._rule, self._segmented, self._parameters, self._scale = rule, segmented, parameters, scale
         self.state = rule.init(parameters)

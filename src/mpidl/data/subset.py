@@ -71,9 +71,7 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
         raise UsageError(f"data.validation: {share:g} of {samples} training sample, expected at least 2 samples")
     chosen = _chosen(samples, share, portion if train.contiguous else 1, seed)
     return replace(
-        dataset,
-        train=Subset(train, np.flatnonzero(~chosen)),
-        validation=Subset(train.copy(), np.flatnonzero(chosen)),
+        dataset, train=Subset(train, np.flatnonzero(~chosen)), validation=Subset(train.copy(), np.flatnonzero(chosen))
     )
 
 

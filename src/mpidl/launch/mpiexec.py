@@ -76,10 +76,7 @@ def launch(
     directories of other jobs.
     """
     forwarding = _Forwarding(screen, [0] * ranks)
-    deaths = Deaths(
-        lambda rank: role(rank, forwarding.nodes),
-        lambda: len(set(forwarding.nodes)) > 1,
-    )
+    deaths = Deaths(lambda rank: role(rank, forwarding.nodes), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
         variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}

@@ -87,10 +87,7 @@ KILLED = (
     re.compile(rb"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\n[^\n]*KILLED BY SIGNAL: (?P<signal>\d+)"),
 )
 #: Open MPI's lines on a host that its launcher can't reach any more, or on which it lost its daemon.
-LOST = (
-    re.compile(rb"Remote daemon: +\S+ on node (?P<host>\S+)"),
-    re.compile(rb"Remote host: +(?P<host>\S+)"),
-)
+LOST = (re.compile(rb"Remote daemon: +\S+ on node (?P<host>\S+)"), re.compile(rb"Remote host: +(?P<host>\S+)"))
 #: Bytes at the end of a job's stderr that are searched.
 TAIL = 1 << 14
 

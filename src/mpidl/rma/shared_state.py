@@ -23,10 +23,7 @@ from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
-from mpidl.transport.protocol import (
-    PLACES,
-    Row,
-)
+from mpidl.transport.protocol import PLACES, Row
 from mpidl.transport.routes import Routes
 from mpidl.wire import ErrorFeedback
 

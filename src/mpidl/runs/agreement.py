@@ -84,9 +84,7 @@ def _all_ranks() -> Any:
 
 
 def together(
-    action: Callable[[], T],
-    world: tuple[int, Gather] | None = None,
-    name: Callable[[int], str] | None = None,
+    action: Callable[[], T], world: tuple[int, Gather] | None = None, name: Callable[[int], str] | None = None
 ) -> T:
     """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all.
 

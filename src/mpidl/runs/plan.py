@@ -170,10 +170,7 @@ def _layer_table(plan: Mapping[str, Any]) -> list[str]:
 def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [["layer", "cut", "moved"]]
     rows += [[each["layer"], each["how"], quantity(each["moved"], "B") if each["moved"] else ""] for each in cuts]
-    return [
-        *table(rows, left=2),
-        "moved: between the ranks of a replica in a step of training, forward and backward",
-    ]
+    return [*table(rows, left=2), "moved: between the ranks of a replica in a step of training, forward and backward"]
 
 
 def _rank_table(plan: Mapping[str, Any]) -> list[str]:
@@ -187,8 +184,7 @@ def _rank_table(plan: Mapping[str, Any]) -> list[str]:
         return [quantity(each, "B") if each else "" for each in (*shown, sum(memory))]
 
     for (_, shard, texts), group in groupby(
-        plan["roles"],
-        lambda rank: (rank["role"].split()[0], rank["shard"], cells(tuple(rank["memory"].values()))),
+        plan["roles"], lambda rank: (rank["role"].split()[0], rank["shard"], cells(tuple(rank["memory"].values())))
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]

@@ -107,10 +107,7 @@ def _in_directory(config: Config, directory: Path | None) -> Config:
 
 
 def _start(
-    config: Config,
-    make: Callable[[Config, Checkpoint | None], Job],
-    checkpoint: Checkpoint | None,
-    continues: bool,
+    config: Config, make: Callable[[Config, Checkpoint | None], Job], checkpoint: Checkpoint | None, continues: bool
 ) -> dict[str, Any]:
     def build_job() -> Job:
         return dataclasses.replace(make(config, checkpoint), continues=continues)

@@ -195,10 +195,7 @@ class Trained:
 
 
 def checkpoint_of(
-    run: Path,
-    step: int | str | None = None,
-    rank: int = 0,
-    gather: Callable[[Any], list[Any]] = lambda value: [value],
+    run: Path, step: int | str | None = None, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda value: [value]
 ) -> Checkpoint:
     """Return a checkpoint of a run, checked byte for byte; collective over the ranks that share the work.
 

@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from mpidl.torch.sparse import put_together, taken_apart
-from mpidl.torch.vector import Parts, Place, buffers_in, owner_of, parameters_in
+from mpidl.torch.vector import Parts, Place, owner_of, tensors_in
 
 Kind = Literal["constant", "counter", "private"]
 
@@ -34,8 +34,8 @@ class Beside:
     def __init__(self, trained: Parts, others: Parts, names: Collection[str]) -> None:
         self._parts = {**trained, **others}
         self._kinds: dict[str, Kind] = {}
-        private = {place.name for place in (*parameters_in(others), *buffers_in(others))}
-        for place in self._all():
+        private = {place.name for place in tensors_in(others)}
+        for place in tensors_in(self._parts):
             if place.name in private or not place.saved:
                 self._kinds[place.name] = "private"
             elif place.name not in names:
@@ -43,12 +43,9 @@ class Beside:
         self._begun: dict[str, bytes] | None = None
         self._loaded = set[str]()
 
-    def _all(self) -> list[Place]:
-        return [*parameters_in(self._parts), *buffers_in(self._parts)]
-
     def _places(self, kind: Kind | None = None) -> Iterator[Place]:
         """Yield the present places: the module may have assigned tensors and modules anew."""
-        for place in self._all():
+        for place in tensors_in(self._parts):
             if (own := self._kinds.get(place.name)) is not None and kind in (None, own):
                 yield place
 

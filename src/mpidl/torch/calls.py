@@ -119,14 +119,9 @@ class Calls:
     """
 
     def __init__(
-        self,
-        parts: Sequence[torch.nn.Module],
-        loss: losses.Loss,
-        name: str,
-        seed: int,
-        autocast: str | None,
+        self, parts: Sequence[torch.nn.Module], loss: losses.Loss, name: str, seed: int, autocast: str | None,
         compile: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._parts, self._loss, self._name, self._seed, self._autocast = parts, loss, name, seed, autocast
         module = parts[0]
         self.call: Any = torch.compile(module) if compile else module

@@ -8,7 +8,7 @@ from weakref import WeakSet
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from mpidl.torch.vector import Parts, Place, buffers_in, parameters_in
+from mpidl.torch.vector import Parts, tensors_in
 
 
 class Loan:
@@ -36,7 +36,7 @@ class Loan:
         modules = [each for part in parts.values() for each in part.modules()]
         self._modes = [(each, each.training) for each in modules]
         moved = {**parts, **others}
-        self._devices = {place.name: place.tensor.device for place in _places(moved)}
+        self._devices = {place.name: place.tensor.device for place in tensors_in(moved)}
         for part in moved.values():
             part.to("cpu")
         self._tensors |= self._present()
@@ -45,7 +45,7 @@ class Loan:
         _LOANS.add(self)
 
     def _present(self) -> dict[int, torch.Tensor]:
-        return {id(place.tensor): place.tensor for place in _places(self._parts)}
+        return {id(place.tensor): place.tensor for place in tensors_in(self._parts)}
 
     def lend(self, tensors: Iterable[torch.Tensor], hooks: Iterable[RemovableHandle]) -> None:
         """Note tensors that are about to become views of other memory or frozen, and hooks."""
@@ -67,17 +67,13 @@ class Loan:
             tensor.data = _own(tensor.data, strides)
             if tensor.requires_grad is not trained:
                 tensor.requires_grad_(trained)
-        for place in _places({**self._parts, **self._others}):
+        for place in tensors_in({**self._parts, **self._others}):
             if (device := self._devices.get(place.name)) not in (None, place.tensor.device):
                 place.tensor.data = place.tensor.data.to(device)
 
 
 #: The loans that haven't ended. The hooks of a loan keep it alive as long as the module.
 _LOANS = WeakSet[Loan]()
-
-
-def _places(parts: Parts) -> list[Place]:
-    return [*parameters_in(parts), *buffers_in(parts)]
 
 
 def _own(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 
 from mpidl.torch.beside import assign
-from mpidl.torch.vector import Parts, buffers_in, parameters_in
+from mpidl.torch.vector import Parts, tensors_in
 
 
 class Snapshot:
     """The attributes of all modules, with the contents of their lists and mappings, and the values of all tensors."""
 
     def __init__(self, parts: Parts) -> None:
-        places = (*parameters_in(parts), *buffers_in(parts))
-        self._values = {id(place.tensor): (place.tensor, place.tensor.detach().clone()) for place in places}
+        tensors = (place.tensor for place in tensors_in(parts))
+        self._values = {id(each): (each, each.detach().clone()) for each in tensors}
         owners = [vars(each) for part in parts.values() for each in part.modules()]
         inner = [each for owner in owners for each in owner.values() if isinstance(each, dict | list)]
         self._contents = [(each, each.copy()) for each in (*owners, *inner)]

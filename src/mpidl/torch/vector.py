@@ -51,6 +51,11 @@ def buffers_in(parts: Parts) -> Iterator[Place]:
                 yield Place(owner._buffers, key, name + key, key not in owner._non_persistent_buffers_set)
 
 
+def tensors_in(parts: Parts) -> list[Place]:
+    """Return the places of all parameters and buffers."""
+    return [*parameters_in(parts), *buffers_in(parts)]
+
+
 def parts_of(module: torch.nn.Module, loss: Any) -> tuple[dict[str, torch.nn.Module], dict[str, torch.nn.Module]]:
     """Return the parts of a model that are trained, and those that aren't: a loss may be a module, or a method of one.
 

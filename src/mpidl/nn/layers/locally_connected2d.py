@@ -63,7 +63,7 @@ class LocallyConnected2d(Convolution):
         row = windows.positions[1] * prod(windows.size) * windows.channels
         on_device = max(row, min(PATCHES_ON_DEVICE, MOST_IMAGES_ON_DEVICE * windows.positions[0] * row))
         return super().buffers(input_shape) | {
-            "patches": Buffer((max(row, PATCHES),), per_sample=False, shape_on_device=(on_device,)),
+            "patches": Buffer((max(row, PATCHES),), per_sample=False, shape_on_device=(on_device,))
         }
 
     def _blocks(
