@@ -59,13 +59,13 @@ def test_a_run_may_go_on(tmp_path, train):
 
 
 @pytest.mark.parametrize("train", [alone, on_four])
-@pytest.mark.parametrize("algorithm", ["downpour", "sync", "hogwild", "agn"])
+@pytest.mark.parametrize("algorithm", ["downpour", "sync", "hogwild"])
 def test_parameters_that_did_not_change_are_said(tmp_path, capfd, train, algorithm):
-    """A rate that rounds to 0 in float32; AGN's replicas have another of their own."""
+    """A rate that rounds to 0 in float32."""
     summary = train(configuration(tmp_path, 1e-60, algorithm))
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpidl: ")]
     text = f"mpidl: no parameter has changed in {summary['pushes']} pushes: is the rate 0, or every gradient?"
-    assert lines == ([] if algorithm == "agn" else [text])
+    assert lines == [text]
 
 
 def test_what_a_run_resumes_from_is_finite(tmp_path):
