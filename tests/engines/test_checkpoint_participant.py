@@ -46,7 +46,8 @@ def made(tmp_path):
         source.together, source.cut = together, lambda order, *_: (obeyed.append(order), nothing)[1]
         handler = RequestHandler(source)
         handler.lead = lead
-        loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0)
+        schedule = SimpleNamespace(reductions=0)
+        loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0, schedule=schedule)
         participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, tmp_path)
         link, participant.obeyed = Link(interval), obeyed
         participant.bind(link, wait=lambda condition: condition())

@@ -55,6 +55,7 @@ class Halves:
         return iter(np.random.permutation(np.arange(self.epoch % 2, 2 * len(self), 2)))  # noqa: NPY002
 
 
+@pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.Sync(), mpidl.Sandblaster()])
 def test_a_samplers_epochs_without_data_to_evaluate(shared_path, comm, algorithm):
     model = Counter()

@@ -191,7 +191,7 @@ def test_the_time_to_the_target_is_that_of_the_whole_run():
 @pytest.mark.parametrize(("batches", "noted"), [((12, 23), [3, 5]), ((17, 19), [4])])
 def test_the_record_of_a_dropped_push(batches, noted):
     push = PushHeader(worker=2, ordinal=7, fetched=1, staleness=6, batches=batches)
-    assert dropped(push, per_portion=4) == Log("drop", {"worker": 2, "portions": noted, "staleness": 6})
+    assert dropped(push, lambda batch: batch // 4) == Log("drop", {"worker": 2, "portions": noted, "staleness": 6})
 
 
 def test_it_needs_neither_mpi_nor_hdf5():

@@ -44,9 +44,9 @@ class Unit:
         return float(len(batch.inputs)), 0
 
 
-def steps(path, rate, done=0, **keywords):
+def steps(path, rate, done=0, model=None, **keywords):
     """Return the change of each step."""
-    model, inputs = Unit(), np.zeros((SAMPLES, 1))
+    model, inputs = model or Unit(), np.zeros((SAMPLES, 1))
     given = {"rule": mpidl.Sgd(1.0), "batch": BATCH, "epochs": 2, "dir": path, "device": "cpu"} | keywords
     summary = mpidl.train(model, mpidl.Arrays((inputs, inputs), (inputs, inputs)), rate=rate, **given)
     assert summary["samples"] == given["epochs"] * SAMPLES
@@ -112,3 +112,49 @@ def test_what_is_wrong_with_a_function(tmp_path, schedule, text):
 def test_what_is_no_schedule(tmp_path, rate, text):
     with pytest.raises(UsageError, match=f"^{re.escape(text)}"):
         steps(tmp_path, rate)
+
+
+class Scripted(Unit):
+    """A model with given losses of the evaluations after each epoch."""
+
+    def __init__(self, losses, done):
+        super().__init__()
+        self.losses, self.done = [*losses, 0.0], done
+
+    def evaluate(self, batch):
+        epochs = self.done + len(self.before) // 6
+        return self.losses[epochs - 1] * len(batch.inputs), 0
+
+
+def rates_of_epochs(path, losses, done=0, epochs=7, **keywords):
+    """Return the rate of the last step of each epoch."""
+    model = Scripted(losses, done)
+    found = steps(path, {"schedule": "plateau", "factor": 0.5, "patience": 1}, done, model, epochs=epochs, **keywords)
+    return found[5::6].tolist()
+
+
+def test_rates_fall_on_a_plateau(tmp_path):
+    losses = [3.0, 2.0, 2.0, 2.5, 1.0, 1.0, 1.0]
+    assert rates_of_epochs(tmp_path, losses) == [1, 1, 1, 1, 0.5, 0.5, 0.5]
+    assert rates_of_epochs(tmp_path, losses, algorithm=mpidl.Sync(), name="together") == [1, 1, 1, 1, 0.5, 0.5, 0.5]
+    assert rates_of_epochs(tmp_path, [2.0] * 7, name="flat") == [1, 1, 1, 0.5, 0.5, 0.25, 0.25]
+    rising = [0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3]
+    keywords = {"target": "loss > 9", "name": "rising"}
+    assert rates_of_epochs(tmp_path, rising, **keywords) == [1, 1, 1, 1, 0.5, 0.5, 0.5]
+
+
+def test_a_resumed_run_stays_on_its_plateau(tmp_path):
+    losses = [2.0] * 9
+    whole = rates_of_epochs(tmp_path, losses, name="whole", epochs=9)
+    rates = rates_of_epochs(tmp_path, losses, epochs=4)
+    rates += rates_of_epochs(tmp_path, losses, 4, epochs=9, resume=True)
+    assert rates == whole == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_where_there_is_no_plateau(tmp_path):
+    with pytest.raises(UsageError, match=r"^rate.schedule: 'plateau' depends on timing, which rules out"):
+        steps(tmp_path, {"schedule": "plateau"}, deterministic=True)
+    with pytest.raises(UsageError, match=r"^rate.patience: 2, the schedule 'cosine' takes none"):
+        steps(tmp_path, {"schedule": "cosine", "patience": 2})
+    with pytest.raises(UsageError, match=r"^rate.schedule: 'plateau', but the data have neither validation nor test"):
+        mpidl.train(Unit(), mpidl.Indexed([(np.zeros(1), np.zeros(1))]), rate={"schedule": "plateau"}, dir=tmp_path)

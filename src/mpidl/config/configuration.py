@@ -204,6 +204,8 @@ def from_dict(
         )
     config.topology.check(config.algorithm, config.run)
     _check_average(config)
+    if config.rate.patience is not None and config.run.deterministic:
+        raise UsageError("rate.schedule: 'plateau' depends on timing, which rules out run.deterministic = true")
     return config
 
 

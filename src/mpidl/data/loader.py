@@ -36,8 +36,7 @@ class Loader:
         Number of the current portion's batches that are done or handed out.
     tickets : int
         Number of portions that this worker has taken, excluding those of `resumed`.
-    per_portion : int
-        Number of batches in a whole portion.
+    schedule : Schedule
     """
 
     def __init__(
@@ -55,10 +54,10 @@ class Loader:
         self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)
         # Portions that have been taken and come next.
         self._coming = deque(schedule.part(*each) for each in resumed)
-        self._schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
+        self.schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
-        self.done, self.tickets, self.per_portion = 0, 0, schedule.per_portion
+        self.done = self.tickets = 0
         self._batches: list[Minibatch] = []
         self._batches_ahead: list[Minibatch] = []
         # Parts of portions behind the run's last step.
@@ -110,13 +109,13 @@ class Loader:
 
     def _rest(self, unused: int = 0) -> list[tuple[int, int]]:
         """Return the current portion with its next batch, unless it is used up."""
-        if self.current is None or self.done - unused >= self._schedule.batches(self.current.portion):
+        if self.current is None or self.done - unused >= self.schedule.batches(self.current.portion):
             return []
         return [(self.current.portion, self.done - unused)]
 
     def _take_portion(self) -> Assignment | None:
         self._asked = False
-        assignment = self._schedule.assignment(self._take())
+        assignment = self.schedule.assignment(self._take())
         self.tickets += assignment is not None
         return assignment
 
@@ -126,8 +125,8 @@ class Loader:
         if assignment is None:
             return None, []
         if self._split.contiguous:
-            self._split.prefetch(self._schedule.portions.indices(assignment.portion))
-        return assignment, self._schedule.portions.minibatches(assignment.portion)
+            self._split.prefetch(self.schedule.portions.indices(assignment.portion))
+        return assignment, self.schedule.portions.minibatches(assignment.portion)
 
     def _advance(self) -> None:
         self._left += self._rest()
@@ -139,7 +138,7 @@ class Loader:
         if self.current is None:
             return
         self.done = self.current.first
-        epoch = self._schedule.opens_epoch(self.current)
+        epoch = self.schedule.opens_epoch(self.current)
         if epoch is not None:
             self._on_epoch(epoch)
         if self._takes_ahead:

@@ -12,6 +12,8 @@ from mpidl.data.batch import Minibatch
 from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError
 
+#: More than the batches of any run.
+REDUCTION = 1 << 48
 CACHED_EPOCHS = 2  # a worker takes the next epoch's first portion while it works on this one's last
 
 
@@ -54,15 +56,9 @@ class Portions:
     """
 
     def __init__(
-        self,
-        samples: int,
-        batch: int,
-        portion: int,
-        seed: int,
-        contiguous: bool = False,
-        drop_last: bool = False,
+        self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False, drop_last: bool = False,
         order: SampledOrder | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if portion < 1 or portion % batch:
             raise UsageError(f"data.portion: {portion}, expected a multiple of data.batch ({batch})")
         if drop_last and samples < batch:
@@ -155,6 +151,8 @@ class Schedule:
     ----------
     per_portion : int
         Number of batches in a whole portion.
+    reductions : int
+        Number of times that rates have been reduced so far.
     """
 
     def __init__(
@@ -168,6 +166,7 @@ class Schedule:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
         self._given_back: list[Assignment] = []
+        self.reductions = 0
         self.per_portion = portions.portion // portions.batch
         self.steps_per_epoch = -(-portions.samples // portions.batch)
         self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
@@ -184,12 +183,20 @@ class Schedule:
         epoch, within = divmod(portion, self.portions.per_epoch)
         return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - within * self.per_portion)
 
-    def step(self, batch: int) -> int:
-        """Return the number of steps before a minibatch, given its number in the run.
+    def number(self, portion: int, batch: int) -> int:
+        """Return the number of a portion's batch in the run, by which rates are determined.
 
-        Numbers count on as if each portion were whole.
+        Numbers count on as if each portion were whole; those after a reduction of the rates are larger by `REDUCTION`.
         """
-        portion, within = divmod(max(0, batch), self.per_portion)
+        return self.reductions * REDUCTION + portion * self.per_portion + batch
+
+    def portion(self, number: int) -> int:
+        """Return the portion of a batch, given its number."""
+        return number % REDUCTION // self.per_portion
+
+    def step(self, number: int) -> int:
+        """Return the number of steps before a batch, given its number."""
+        portion, within = divmod(max(0, number) % REDUCTION, self.per_portion)
         epoch, place = divmod(portion, self.portions.per_epoch)
         return epoch * self.steps_per_epoch + place * self.per_portion + within
 

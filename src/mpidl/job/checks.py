@@ -22,6 +22,8 @@ from mpidl.storage.checkpoint import Checkpoint
 def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
     """Check that a configuration, its data and its model fit together."""
     model.check_data(dataset.input_shape, dataset.classes)
+    if config.rate.patience is not None and len(dataset.splits) == 1:
+        raise UsageError("rate.schedule: 'plateau', but the data have neither validation nor test samples")
     ends = [key for key in ("metrics", "target", "patience") if getattr(config.run, key)]
     if ends and len(dataset.splits) == 1:
         found = quoted(getattr(config.run, ends[0]))

@@ -97,13 +97,9 @@ class Job:
 
     @classmethod
     def of(
-        cls,
-        config: Config,
-        dataset: Dataset,
-        model: Model,
-        checkpoint: Checkpoint | None = None,
+        cls, config: Config, dataset: Dataset, model: Model, checkpoint: Checkpoint | None = None,
         script: Script = SCRIPT,
-    ) -> Job:
+    ) -> Job:  # fmt: skip
         """Return the job of a configuration, its data and its model.
 
         Raise UsageError if the parts don't fit together, or don't fit the checkpoint.

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
-from mpidl.data.schedule import Schedule
+from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut
@@ -107,7 +107,8 @@ class PlacedJob:
         def at(batch: int) -> float:
             step = schedule.step(batch)
             # The middle of the step: at its beginning, the first of a warm-up would have a rate of 0.
-            return rate.at((step + 0.5) / per_epoch, length) * own(step)
+            reduced = float(rate.factor ** (max(0, batch) // REDUCTION))
+            return rate.at((step + 0.5) / per_epoch, length) * own(step) * reduced
 
         return lru_cache(RATES)(at)
 
@@ -158,4 +159,5 @@ def _schedule(job: Job, position: Position) -> Schedule:
     if schedule.steps * job.config.data.batch > LARGEST:
         key = "epochs" if run.steps is None else "steps"
         raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
+    schedule.reductions = (position.plateau or {}).get("reductions", 0)
     return schedule

@@ -135,6 +135,11 @@ class GivenOrders:
         # Workers that begin a round from now on see the order; those that had begun one before are counted here.
         self._numbers.show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
 
+    def reduce(self, reductions: int) -> None:
+        """Show workers how often rates have been reduced."""
+        self._numbers.show(Control.REDUCTIONS, reductions)
+        self._numbers.write(self._followers, Control.REDUCTIONS)
+
     def set_phase(self, phase: Phase) -> None:
         """Set the task of all ranks that have no more portions."""
         self._numbers.show(Control.PHASE, phase)

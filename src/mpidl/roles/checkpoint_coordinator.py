@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
@@ -22,6 +23,7 @@ class _Checkpoint:
     taken: int
     seconds: float
     position: Position | None
+    plateau: dict[str, Any] | None = None
     shards: set[int] = field(default_factory=set)
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
     partitions: set[tuple[int, int]] = field(default_factory=set)
@@ -76,15 +78,15 @@ class CheckpointCoordinator:
         """Note that no more tickets are handed out than the `taken` so far; the counter no longer tells."""
         self._end = taken
 
-    def order(self, last: bool, taken: int, seconds: float, position: Position | None) -> None:
+    def order(self, last: bool, taken: int, seconds: float, position: Position | None, plateau: Any = None) -> None:
         """Order a checkpoint; what is still missing of an earlier one is given up.
 
         If `last`, all stop after it. Tickets below `taken` have been taken, in `seconds` of training. `position` is
-        where the run is; None if the replicas are to say so.
+        where the run is; None if the replicas are to say so. `plateau` is the state of the schedule of rates, if any.
         """
         self._order += 1
         self._last = self._order if last else 0
-        self._checkpoint = _Checkpoint(taken, seconds, position)
+        self._checkpoint = _Checkpoint(taken, seconds, position, plateau)
         self._show()
 
     def _show(self) -> None:
@@ -112,7 +114,8 @@ class CheckpointCoordinator:
         replicas = 0 if found.position is not None else self._placed.replicas
         reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
         if reported and len(found.shards) == self._shards and len(found.intermediaries) == self._intermediaries:
-            order, position, files = self._order, self._where(found), sorted(found.files)
+            position = self._where(found)._replace(plateau=found.plateau)
+            order, files = self._order, sorted(found.files)
             self._completed = order, position
             self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))
 

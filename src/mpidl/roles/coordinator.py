@@ -25,7 +25,7 @@ from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
-from mpidl.roles.instructions import Fail, Save, Test
+from mpidl.roles.instructions import Fail, Save, Slow, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Phase, State
@@ -68,6 +68,7 @@ class Coordinator(Role):
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._link.tickets.set(NO_MORE if self._stopped else self._tickets)
         self._link.orders.set_phase(self._phase)
+        self._link.orders.reduce(self._ready.placed.schedule.reductions)
         self._checkpoints.bind(self._link)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
@@ -178,7 +179,11 @@ class Coordinator(Role):
 
     def save(self, save: Save) -> None:
         seconds = self._ready.placed.position.seconds + self._totals().seconds
-        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position)
+        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position, save.plateau)
+
+    def slow(self, slow: Slow) -> None:
+        self._ready.placed.schedule.reductions = slow.reductions
+        self._link.orders.reduce(slow.reductions)
 
     def stop(self) -> None:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +15,12 @@ class Save:
     """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
 
     If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
-    it; else the replicas know.
+    it; else the replicas know. `plateau` is the state of a schedule that follows evaluations.
     """
 
     last: bool = False
     position: Position | None = None
+    plateau: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,13 @@ class Keep:
     """Keep a checkpoint that is on disk as the best, and no longer the one before."""
 
     best: Best
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Reduce all rates; this makes it `reductions` times."""
+
+    reductions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +83,10 @@ class Finish:
     best: Best | None = None
 
 
-Instruction = Save | Test | Keep | Stop | Log | Fail | Finish
+Instruction = Save | Test | Keep | Slow | Stop | Log | Fail | Finish
 
 
-def dropped(push: PushHeader, per_portion: int) -> Log:
-    """Return the record of a push that a shard's policy left out, given the batches in a whole portion."""
-    portions = sorted({batch // per_portion for batch in push.batches})
+def dropped(push: PushHeader, portion: Callable[[int], int]) -> Log:
+    """Return the record of a push that a shard's policy left out; `portion` returns that of a batch's number."""
+    portions = sorted({portion(batch) for batch in push.batches})
     return Log("drop", {"worker": push.worker, "portions": portions, "staleness": push.staleness})

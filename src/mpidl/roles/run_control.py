@@ -13,7 +13,8 @@ from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
 from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled, Trained
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
+from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
+from mpidl.roles.plateau import Plateau
 from mpidl.roles.supervision import Supervisor
 
 
@@ -27,6 +28,8 @@ class Executor(Protocol):
     def save(self, save: Save) -> None: ...
 
     def test(self, test: Test) -> None: ...
+
+    def slow(self, slow: Slow) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -65,9 +68,17 @@ class RunControl:
             goal=job.goal,
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,
+            plateau=self._plateau(placed),
         )
         self.trained = Totals(0.0)
         self.summary: dict[str, Any] | None = None
+
+    @staticmethod
+    def _plateau(placed: PlacedJob) -> Plateau | None:
+        rate, position = placed.job.config.rate, placed.position
+        if rate.patience is None:
+            return None
+        return Plateau(placed.job.goal, rate.patience, position.epoch, position.plateau)
 
     def tell(self, event: Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
@@ -111,6 +122,9 @@ class RunControl:
                 self._executor.save(instruction)
             case Test():
                 self._executor.test(instruction)
+            case Slow(reductions):
+                self._reporter.log("reduction", self._rank, "coordinator", reductions=reductions)
+                self._executor.slow(instruction)
             case Stop():
                 self._executor.stop()
             case Log():

@@ -25,7 +25,7 @@ GROUP = 8
 class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
-    `directory` is the run's; `workers`, `per_portion`, `deterministic` and `finite` are those of
+    `directory` is the run's; `workers`, `portion`, `deterministic` and `finite` are those of
     `mpidl.roles.server.Server`.
     `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `order` is the ordinal of
     the last order to save that was taken up, and `due` the time of the next call of `look`.
@@ -41,13 +41,13 @@ class ServedShard:
         directory: Path,
         *,
         workers: int,
-        per_portion: int,
+        portion: Callable[[int], int],
         deterministic: bool,
         finite: bool,
         accrue: Callable[[int, Message], None] | None = None,
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
-        self._directory, self._per_portion, self._finite, self._accrue = directory, per_portion, finite, accrue
+        self._directory, self._portion, self._finite, self._accrue = directory, portion, finite, accrue
         self.due = math.inf
         shard.on_drop = self._log_drop
         self._snapshot, self.order = Snapshot(shard), 0
@@ -142,7 +142,7 @@ class ServedShard:
             self.post(wake=True)
 
     def _log_drop(self, push: PushHeader) -> None:
-        log = dropped(push, self._per_portion)
+        log = dropped(push, self._portion)
         record_event(self._directory, log.kind, self._rank, f"server {self._server}", **log.details)
 
     # Checkpoints.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
@@ -24,7 +24,7 @@ class Server(Role):
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
     `shards` has its shards by their numbers, at least one; their parameters move into the transport's memory when it is
-    bound. `workers` replicas push to each; whole portions have `per_portion` batches. A `deterministic` server applies
+    bound. `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
     pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
     says whether a coordinator drives the algorithm; `finite`, whether checkpoints must be finite (see
     `mpidl.storage.writer.save_shard`).
@@ -37,7 +37,7 @@ class Server(Role):
         directory: Path,
         *,
         workers: int,
-        per_portion: int = 1,
+        portion: Callable[[int], int] = int,
         deterministic: bool = False,
         coordinated: bool = False,
         finite: bool = False,
@@ -47,7 +47,7 @@ class Server(Role):
         accrue = None if self._sandblaster is None else self._sandblaster.accrue
         self.served = [
             ServedShard(
-                own, shard, number, directory, workers=workers, per_portion=per_portion, deterministic=deterministic,
+                own, shard, number, directory, workers=workers, portion=portion, deterministic=deterministic,
                 finite=finite, accrue=accrue,
             )
             for own, shard in shards.items()

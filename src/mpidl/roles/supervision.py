@@ -7,6 +7,7 @@ supervisor itself reads no clock and touches neither files nor MPI.
 from __future__ import annotations
 
 from math import isfinite, nan
+from typing import Any
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Schedule
@@ -15,8 +16,9 @@ from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import SPLITS
 from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Stop, Test
+from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
 from mpidl.roles.monitor import Monitor
+from mpidl.roles.plateau import Plateau
 from mpidl.storage.position import Best, Position
 
 #: The goal of a run that only has to end.
@@ -46,8 +48,8 @@ class Supervisor:
 
     `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
     run's clock, virtual if the events' times are; `every` is the seconds between checkpoints. `goal` says how
-    evaluations end the run, and which checkpoint is its best, so far `best`. If `terminate_on_nan`, the run fails when
-    a loss is NaN or infinite.
+    evaluations end the run, and which checkpoint is its best, so far `best`. `plateau`, if any, reduces rates by
+    evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or infinite.
 
     If the algorithm is `coordinated`, checkpoints are saved between its coordinator's iterations, the model is tested
     after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
@@ -65,10 +67,11 @@ class Supervisor:
         goal: Goal = ANY,
         best: Best | None = None,
         terminate_on_nan: bool = True,
+        plateau: Plateau | None = None,
     ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
         self._coordinated, self._goal = coordinated, goal
-        self._monitor = Monitor(goal, position.epoch, best)
+        self._monitor, self._plateau = Monitor(goal, position.epoch, best), plateau
         self._saved_at, self._resumed, self._terminate_on_nan = now, resumed, terminate_on_nan
         # Batches that had been computed when the last checkpoint was ordered.
         self._saved_batches = 0
@@ -129,8 +132,11 @@ class Supervisor:
             self._seconds_to_target = self._start.seconds + event.seconds
         if self._testing:
             return self._finish()
+        slower: list[Instruction] = []
+        if self._plateau is not None and self._plateau.evaluated(value, event.epoch):
+            slower.append(Slow(self._plateau.reductions))
         why = f"the target {target} is reached" if reached else self._monitor.exhausted(event.epoch)
-        return [] if why is None else self._stop(why)
+        return slower + ([] if why is None else self._stop(why))
 
     def _signalled(self) -> list[Instruction]:
         if self._interrupted:
@@ -139,7 +145,7 @@ class Supervisor:
         if self._coordinated or self._last_ordered:
             return [Log("interrupted")]  # A coordinator's iteration is completed first.
         self._saving = self._last_ordered = True
-        return [Save(last=True), Log("interrupted")]
+        return [Save(last=True, plateau=self._of_plateau()), Log("interrupted")]
 
     def _stop(self, why: str | None = None) -> list[Instruction]:
         """Return how to stop; `why` if an evaluation is the reason."""
@@ -159,7 +165,10 @@ class Supervisor:
     def _save(self, totals: Totals) -> list[Instruction]:
         self._saving, self._saved_at, self._saved_batches = True, totals.now, totals.batches
         self._monitor.ordered()
-        return [Save(position=self._position(totals) if self._coordinated else None)]
+        return [Save(position=self._position(totals) if self._coordinated else None, plateau=self._of_plateau())]
+
+    def _of_plateau(self) -> dict[str, Any] | None:
+        return None if self._plateau is None else self._plateau.state()
 
     def _saved(self, event: Saved) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"

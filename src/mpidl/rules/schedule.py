@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import check_name
-from mpidl.schema import Checked, NonNegative, Positive
+from mpidl.schema import Checked, Natural, NonNegative, Positive
 
-NAMES = ("constant", "steps", "linear", "cosine", "one_cycle")
+NAMES = ("constant", "steps", "linear", "cosine", "one_cycle", "plateau")
 #: The first and the last factor of a cycle, and the share of the run in which it rises, as in PyTorch.
 CYCLE_FIRST, CYCLE_LAST, CYCLE_RISE = 1 / 25, 1 / 25e4, 0.3
 
@@ -28,11 +28,15 @@ class RateSchedule(Checked):
         the end of the run; "cosine": follow half a cosine from 1 to 0 at the end of the run (Loshchilov and Hutter
         2017, SGDR, equation 5 without restarts); "one_cycle": rise from 1/25 to 1 in the first `warm_up` epochs, by
         default 30 % of the run, and fall to 1/250000, both on half a cosine (Smith and Topin 2018, Super-convergence);
-        "module:function": a function of the number of steps so far, all replicas' minibatches, that returns the factor.
+        "plateau": multiply by `factor` whenever the figure of ``run.target``, or without it the loss of evaluations,
+        has not improved for more than `patience` epochs; "module:function": a function of the number of steps so far,
+        all replicas' minibatches, that returns the factor.
     epochs : list of float
         Epochs at which "steps" lowers the rates.
     factor : float
-        Factor of each step.
+        Factor of each step down.
+    patience : int
+        Epochs without an improvement that "plateau" waits for; 10 by default.
     warm_up : float
         Number of epochs in which rates rise linearly from 0 to full size (Goyal et al. 2017, section 2.2).
     """
@@ -40,6 +44,7 @@ class RateSchedule(Checked):
     schedule: str = "constant"
     epochs: list[Positive] | None = None
     factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    patience: Natural | None = None
     warm_up: NonNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -51,8 +56,11 @@ class RateSchedule(Checked):
             raise UsageError(f"schedule: {quoted(self.schedule)}, expected one of {known} or 'module:function'")
         if self.schedule == "steps" and not self.epochs:
             raise UsageError("epochs: missing, expected the epochs at which rates step down, such as [200]")
-        if self.schedule != "steps" and self.epochs is not None:
-            raise UsageError(f"epochs: {quoted(self.epochs)}, the schedule {self.schedule!r} takes none")
+        for key, schedule in (("epochs", "steps"), ("patience", "plateau")):
+            if self.schedule != schedule and getattr(self, key) is not None:
+                raise UsageError(f"{key}: {quoted(getattr(self, key))}, the schedule {self.schedule!r} takes none")
+        if self.schedule == "plateau" and self.patience is None:
+            object.__setattr__(self, "patience", 10)
 
     def at(self, epoch: float, length: float) -> float:
         """Return the factor, in [0, 1], after `epoch` out of `length` epochs; without that of a function."""

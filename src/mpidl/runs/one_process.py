@@ -31,7 +31,7 @@ from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Save, Test, dropped
+from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
@@ -205,7 +205,7 @@ class OneProcess:
         )  # fmt: skip
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
-        log = dropped(push, self._placed.schedule.per_portion)
+        log = dropped(push, self._placed.schedule.portion)
         self._control.log(log, role=f"server {shard}")
 
     # What the run's control asks.
@@ -224,7 +224,7 @@ class OneProcess:
             if vectors := replica.vectors():
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
-        position = save.position or self._position()
+        position = (save.position or self._position())._replace(plateau=save.plateau)
         self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
         self._control.tell(Saved(self._engine.now, position.step))
@@ -242,6 +242,9 @@ class OneProcess:
             self._control.evaluated(self._control.trained, self._evaluate(*self._ready.job.evaluated), final=True)
         else:
             self._evaluate_epoch()
+
+    def slow(self, slow: Slow) -> None:
+        self._placed.schedule.reductions = slow.reductions
 
     def stop(self) -> None:
         """Stop before the next batch."""

@@ -108,7 +108,7 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
     rehearse_shard(ready.placed, xp)
     return Server(
         number, shards, ready.directory, workers=len(world.roles.pushers()),
-        per_portion=ready.placed.schedule.per_portion, deterministic=job.config.run.deterministic,
+        portion=ready.placed.schedule.portion, deterministic=job.config.run.deterministic,
         coordinated=isinstance(job.algorithm, Coordinated),
         finite=job.config.run.terminate_on_nan,
     )  # fmt: skip

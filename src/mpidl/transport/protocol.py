@@ -53,6 +53,7 @@ class Control(IntEnum):
     TAKEN = 6  # a number below which all tickets have been taken
     COPIED = 7  # where workers share memory: ordinal of the last order for which a worker takes the copy
     BEGUN = 8  # in a deterministic run: most pushes that a worker may make before it looks for an order
+    REDUCTIONS = 9  # times that rates have been reduced
 
 
 #: More than the pushes of any worker.
@@ -63,18 +64,19 @@ class Order(NamedTuple):
     """An order of the coordinator to workers and servers.
 
     `number` is the ordinal of the last order to save a checkpoint, from 1; after the checkpoint of order `last`, if it
-    isn't 0, all stop. Servers know the phases ``TRAIN`` and ``EXIT``.
+    isn't 0, all stop. Servers know the phases ``TRAIN`` and ``EXIT``. Rates have been reduced `reductions` times.
     """
 
     number: int
     last: int
     phase: int
+    reductions: int = 0
 
     @classmethod
     def of(cls, control: np.ndarray) -> Order:
         """Return the order in the numbers of `Control`."""
         numbers = control.tolist()
-        return cls(numbers[Control.ORDER], numbers[Control.LAST], numbers[Control.PHASE])
+        return cls(*(numbers[each] for each in (Control.ORDER, Control.LAST, Control.PHASE, Control.REDUCTIONS)))
 
 
 class ShardClock(IntEnum):

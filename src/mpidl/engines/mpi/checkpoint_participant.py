@@ -99,7 +99,7 @@ class CheckpointParticipant:
         """Obey the coordinator's order, unless it is empty; see `look`."""
         if not order:
             return
-        number, last, _ = order
+        number, last, _, self._loader.schedule.reductions = order
         if number > self._marked:
             self._obey(number, ended=False)
         if 0 < last <= self._marked:
@@ -128,8 +128,9 @@ class CheckpointParticipant:
             self._recent = [ticket for ticket in self._recent if ticket >= taken]
 
     def _to_obey(self) -> Sequence[int]:
-        order = self._source.order(self._told, self._marked)
-        return order if order.number > self._marked or 0 < order.last <= self._marked else ()
+        order = self._source.order(self._told, self._marked)._replace(reductions=self._told.reductions)
+        reduces = order.reductions != self._loader.schedule.reductions
+        return order if order.number > self._marked or 0 < order.last <= self._marked or reduces else ()
 
     def obey_cut(self, cut: int) -> None:
         """Obey the order that others have marked, before their later pushes reach this replica."""

@@ -73,7 +73,7 @@ class MpiEngine:
         resumed: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
-        handler.unpushed.per_portion = schedule.per_portion
+        handler.unpushed.number = schedule.number
         self.state, self._hooks = state, hooks
         self.loader = Loader(
             schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True, ask=self._ask_for_ticket
@@ -137,8 +137,9 @@ class MpiEngine:
             self.participant.unused = int(batch is not None)
         if batch is not None:
             assert self.loader.current is not None
-            self.state.portion, self.state.batch = self.loader.current.portion, batch.number
+            self.state.portion = self.loader.current.portion
             self.handler.took(self.loader.current.portion, self.loader.done - 1)
+            self.state.batch = self.handler.unpushed.batch
         return batch
 
     def _ask_for_ticket(self) -> bool:

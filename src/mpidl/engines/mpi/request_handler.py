@@ -20,11 +20,11 @@ class UnpushedBatches:
     """Follows a worker from batch to batch.
 
     `portion` is that of the last batch, -1 before the first. `parts` are the batches computed since the last push: a
-    portion, its first such batch, and the batch after the last. A whole portion has `per_portion` batches.
+    portion, its first such batch, and the batch after the last. `number` returns the number of a portion's batch.
     """
 
     def __init__(self) -> None:
-        self.per_portion = 1
+        self.number: Callable[[int, int], int] = lambda portion, batch: portion
         self.parts: list[list[int]] = []
         self.portion, self._batch = -1, -1
 
@@ -47,13 +47,12 @@ class UnpushedBatches:
     @property
     def batch(self) -> int:
         """The number of the last batch in the run, -1 before the first."""
-        return self.portion * self.per_portion + self._batch if self._batch >= 0 else -1
+        return self.number(self.portion, self._batch) if self._batch >= 0 else -1
 
     @property
     def batches(self) -> tuple[int, int]:
         """The numbers of the first and the last batch of a push of all batches up to the last one."""
-        first = self.parts[0][0] * self.per_portion + self.parts[0][1] if self.parts else self.batch
-        return first, self.batch
+        return self.number(self.parts[0][0], self.parts[0][1]) if self.parts else self.batch, self.batch
 
     def pushed(self, rest: int = 0) -> None:
         """Note that all batches but the last `rest` have been pushed."""

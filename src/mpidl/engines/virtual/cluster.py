@@ -174,7 +174,7 @@ class VirtualReplica(Exchanger):
         if current is not None:
             self.state.portion = current.portion
             if batch is not None:
-                self.state.batch = batch.number
+                self.state.batch = self.loader.schedule.number(current.portion, self.loader.done - 1)
                 self.computing = Assignment(current.portion, self.loader.done - 1, self.loader.done)
                 self.unpushed.append(self.computing)
         return batch
@@ -183,8 +183,8 @@ class VirtualReplica(Exchanger):
         """Return the numbers of the first and the last batch that are not pushed; -1 if there is none."""
         if not self.unpushed:
             return -1, -1
-        first, last, per_portion = self.unpushed[0], self.unpushed[-1], self.loader.per_portion
-        return first.portion * per_portion + first.first, last.portion * per_portion + last.last - 1
+        first, last, number = self.unpushed[0], self.unpushed[-1], self.loader.schedule.number
+        return number(first.portion, first.first), number(last.portion, last.last - 1)
 
     def pushed(self, rest: int = 0) -> tuple[int, int]:
         """Count all batches except the last `rest` as pushed; return the first and the last batch before that."""
