@@ -156,13 +156,9 @@ class Schedule:
     """
 
     def __init__(
-        self,
-        portions: Portions,
-        epochs: int | None = None,
-        steps: int | None = None,
-        next_portion: int = 0,
+        self, portions: Portions, epochs: int | None = None, steps: int | None = None, next_portion: int = 0,
         unfinished: Sequence[tuple[int, int]] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
         self._given_back: list[Assignment] = []
