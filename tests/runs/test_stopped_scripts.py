@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -91,6 +92,19 @@ def test_signals_after_a_run_act_as_before_it(train):
     assert handling() == before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_training_in_another_thread_leaves_signals_alone(train):
+    before, found = handling(), []
+
+    def target():
+        found.append((handling(), train(epochs=1, batch=101)["samples"]))
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+    assert found == [(before, 101)]
+    assert handling() == before
 
 
 def test_another_word_is_one_line(train):

@@ -36,8 +36,12 @@ def release(numbers: Iterable[int] = STOPPING) -> None:
 def held() -> Iterator[None]:
     """Hold the `STOPPING` signals while the context is entered; afterwards they are handled as before.
 
-    If the context is left by SystemExit, they stay held until the process ends.
+    If the context is left by SystemExit, they stay held until the process ends. Only the main thread can do so; in
+    another thread, nothing happens.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     handlers = {number: signal.getsignal(number) for number in STOPPING}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     ends = False
@@ -83,7 +87,11 @@ def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
     """Handle the `STOPPING` signals by `handle`, pending ones first.
 
     If they were blocked before, they are ignored afterwards. An ignored SIGHUP stays ignored: ``nohup`` asks for that.
+    Only the main thread can handle signals; in another thread, nothing happens.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     numbers = [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
