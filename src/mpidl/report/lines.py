@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -166,11 +167,7 @@ def _with_metrics(parts: Sequence[Part], metrics: Sequence[Part], width: int) ->
     line = fit([*parts, *metrics], width)
     if all(text in line for text in texts):
         return [line]
-    lines = [fit(parts, width), ""]
-    for text in texts:
-        longer = f"{lines[-1]}  {text}".strip()
-        if len(longer) > width and lines[-1]:
-            lines.append(text)
-        else:
-            lines[-1] = longer
-    return lines
+    # Breaks between metrics only.
+    whole = "  ".join(text.replace(" ", "\N{NO-BREAK SPACE}") for text in texts)
+    wrapped = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return [fit(parts, width), *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]

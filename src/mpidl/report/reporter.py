@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -36,10 +37,7 @@ REDRAW_EVERY = 0.5
 SPACING = 1e-3
 
 #: Attributes of the last `Iteration` in a record.
-ITERATION = (
-    "number", "objective", "gradient_norm", "step", "evaluations", "total_evaluations", "portions", "backups", "won",
-    "waiting", "operating", "messages",
-)  # fmt: skip
+ITERATION = [each.name for each in fields(Iteration) if each.name not in ("samples", "state")]
 
 
 class Reporter:
