@@ -54,7 +54,7 @@ def tensors(module, loss):
     for prefix, each in (("", module), ("loss.", loss)):
         if isinstance(each, torch.nn.Module):
             found |= {prefix + name: value for name, value in (*each.named_parameters(), *each.named_buffers())}
-    return found
+    return {name: each if each.layout is torch.strided else each.to_dense() for name, each in found.items()}
 
 
 def different(found, expected, tolerance=1e-9):

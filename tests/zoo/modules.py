@@ -214,6 +214,23 @@ class Frozen(nn.Module):
 
 
 @zoo("vector")
+class Sparse(nn.Module):
+    """Products with sparse matrices, one of which decays."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, CLASSES)
+        edges = (torch.rand(6, 6) > 0.6) * torch.randn(6, 6)
+        self.register_buffer("fixed", edges.to_sparse_csr())
+        self.register_buffer("decaying", edges.t().to_sparse())
+
+    def forward(self, inputs):
+        if self.training:
+            self.decaying = self.decaying * 0.9
+        return self.last((self.fixed @ (self.decaying @ inputs.t())).t())
+
+
+@zoo("vector")
 class Quantised(nn.Module):
     """Vectors of a codebook that moves towards what is mapped to it (exponential moving averages)."""
 
