@@ -20,6 +20,8 @@ class Slow(mpidl.Network):
 
 def main():
     global fold
+    os.makedirs("work", exist_ok=True)
+    os.chdir("work")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(120, 8)).astype("f4"), random.integers(0, 3, 120)
     for fold in range(2):
@@ -73,6 +75,7 @@ def test_words_of_the_command_and_of_the_script(words, ranks, script, arguments)
         (["syntax.py", "-n", "2"], "syntax.py, line 2: not Python ('(' was never closed)"),
         (["binary.py"], "binary.py: not Python (source code "),
         (["latin.py"], "latin.py, line 1: not Python ((unicode error) 'utf-8' codec can't decode "),
+        (["--resume", "runs/y"], "runs/y/script.json: Input data was truncated"),
         (["--resume", "runs/x"], "runs/x: not a run that `mpidl run` or `mpidl submit` has trained by a script"),
         (["syntax.py", "-n", "0"], "-n: expected int >= 1, found 0"),
     ],
@@ -80,6 +83,8 @@ def test_words_of_the_command_and_of_the_script(words, ranks, script, arguments)
 def test_what_is_no_script_is_one_line_before_any_rank_starts(mpidl_here, tmp_path, words, line):
     (tmp_path / "job.toml").write_text("[run]\n")
     (tmp_path / "syntax.py").write_text("x = '\\d'\nprint((1)\n")
+    (tmp_path / "runs" / "y").mkdir(parents=True)
+    (tmp_path / "runs" / "y" / "script.json").write_text("{")
     (tmp_path / "binary.py").write_bytes(b"x = 1\0")
     (tmp_path / "latin.py").write_bytes(b"x = '\xe9'\n")
     ended = mpidl_here("run", *words)
@@ -111,17 +116,17 @@ def test_a_script_that_is_stopped_continues_its_runs(mpidl, script, tmp_path):
     assert first.returncode == 75, first.stderr
     assert "mpidl: stopped by a signal, and saved; continue with `mpidl run --resume runs/run-2`\n" in first.stderr
     assert [line.split()[:3] for line in first.stdout.splitlines()] == [["0", "runs/run", "240"]]
-    assert not (tmp_path / "ended").exists()
+    assert not (tmp_path / "work" / "ended").exists()
     assert not (tmp_path / "done").exists()
     second = mpidl("run", script, "--fold", "x y", **{JOB: "job", DONE: "done"})
-    assert (second.returncode, (tmp_path / "ended").read_text()) == (0, "--fold x y\n"), second.stderr
+    assert (second.returncode, (tmp_path / "work" / "ended").read_text()) == (0, "--fold x y\n"), second.stderr
     assert (tmp_path / "done").exists()
     assert "runs/run: finished, 4 epochs" in second.stderr
     assert second.stdout.splitlines()[0] == first.stdout.splitlines()[0]
     assert second.stdout.splitlines()[1].startswith("1 runs/run-2 240 ")
-    third = mpidl("run", "--resume", "runs/run")
+    third = mpidl("run", "--resume", "work/runs/run")
     assert third.stdout == second.stdout
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run", "run-2"]
+    assert sorted(path.name for path in (tmp_path / "work" / "runs").iterdir()) == ["run", "run-2"]
     other = mpidl("run", script)
     assert other.stdout.splitlines()[1].split()[:2] == ["1", "runs/run-4"]
     # The same as without interruption.

@@ -117,12 +117,12 @@ def run_script(arguments: argparse.Namespace) -> int:
             # Maybe only this rank's host lacks the file.
             sys.excepthook(type(error), error, None)
         raise
-    os.environ[JOB] = script.job
     if ranks > started.size:
         from mpidl.launch.mpiexec import check_ranks, launch
         from mpidl.report.screen import Screen
 
         check_ranks(ranks)
+        os.environ[JOB] = script.job
         return launch(ranks, ["run", str(script.path), "--", *script.arguments], Screen())
     environment.prepare_libraries()
     if started.size == 1:
@@ -132,6 +132,9 @@ def run_script(arguments: argparse.Namespace) -> int:
     else:
         line = f"no training has begun for {signals.PATIENCE:.0f} s, in which to stop: stopping here"
         signals.stop_if_pending(lambda: say(line) if started.rank == 0 else None)
+    # They are not for the commands that the script starts.
+    os.environ.pop(JOB, None)
+    done = Path(os.environ.pop(DONE)).absolute() if DONE in os.environ else None
     code = 0
     try:
         script.run()
@@ -139,8 +142,8 @@ def run_script(arguments: argparse.Namespace) -> int:
         code = exit_code(end)
     sys.stdout.flush()
     if started.rank == 0 and code in (0, STOPPED):
-        if code == 0 and DONE in os.environ:
-            Path(os.environ[DONE]).touch()
+        if code == 0 and done is not None:
+            done.touch()
         marks.tell_done(code, started.size)
     return code
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import shlex
@@ -10,10 +9,11 @@ import sys
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks
@@ -27,11 +27,22 @@ DONE = "MPIDL_DONE"
 NOTE = "script.json"
 
 
-@dataclass
+@dataclass(frozen=True)
+class Note:
+    """What a run notes of its script: how it was started, and the number of the training among those of its name."""
+
+    script: str
+    arguments: list[str]
+    directory: str
+    job: str
+    name: str
+    training: int
+
+
 class UserScript:
     """A script that ``mpidl run`` runs.
 
-    Attributes
+    Parameters
     ----------
     path : Path
     arguments : sequence of str
@@ -39,11 +50,12 @@ class UserScript:
         Name of the job. A job that starts again continues the runs that it has begun.
     """
 
-    path: Path
-    arguments: Sequence[str]
-    job: str
-    _trainings: Counter[Path] = field(default_factory=Counter, init=False)
-    _present: tuple[str, int] = field(default=("", 0), init=False)
+    def __init__(self, path: Path, arguments: Sequence[str], job: str) -> None:
+        self.path, self.arguments, self.job = path, list(arguments), job
+        # The script may change the working directory.
+        self._directory, self._place = os.getcwd(), str(path.resolve())
+        self._trainings: Counter[Path] = Counter()
+        self._present = ("", 0)
 
     @classmethod
     def of(cls, target: Path | None, arguments: Sequence[str], resume: Path | None) -> UserScript:
@@ -58,18 +70,14 @@ class UserScript:
             if target is None:
                 raise UsageError("run: expected SCRIPT or --resume RUN_DIR (see `mpidl run --help`)")
             script = cls(target, arguments, os.environ.get(JOB) or uuid.uuid4().hex)
-        elif (note := _read(resume)) is None:
-            raise UsageError(f"{resume}: not a run that `mpidl run` or `mpidl submit` has trained by a script")
-        elif target is None:
-            script = cls(Path(note["script"]), arguments or note["arguments"], note["job"])
-            try:
-                os.chdir(note["directory"])
-            except OSError as error:
-                raise UsageError(
-                    f"{note['directory']}: {error.strerror}; expected SCRIPT to continue in another"
-                ) from None
         else:
-            script = cls(target, arguments, note["job"])
+            note = _read(resume)
+            if note is None:
+                raise UsageError(f"{resume}: not a run that `mpidl run` or `mpidl submit` has trained by a script")
+            if target is None:
+                _enter(note.directory)
+                target, arguments = Path(note.script), arguments or note.arguments
+            script = cls(target, arguments, note.job)
         script._check()
         return script
 
@@ -93,7 +101,7 @@ class UserScript:
         the command reports it in a line: then raise it.
         """
         global _current
-        path = str(self.path.resolve())
+        path = self._place
         os.environ.setdefault(marks.COMMAND, shlex.join(["mpidl", *sys.argv[1:]]))
         sys.argv = [path, *self.arguments]
         sys.path.insert(0, os.path.dirname(path))
@@ -122,27 +130,31 @@ class UserScript:
 
     def _owns(self, run: Path) -> bool:
         note = _read(run)
-        return note is not None and (note["job"], note["name"], note["training"]) == (self.job, *self._present)
+        return note is not None and (note.job, note.name, note.training) == (self.job, *self._present)
 
     def note(self) -> bytes:
-        """Return the note for the run of the present training."""
-        name, training = self._present
-        note = {
-            "script": str(self.path.resolve()), "arguments": self.arguments, "directory": os.getcwd(),
-            "job": self.job, "name": name, "training": training,
-        }  # fmt: skip
-        return json.dumps(note, indent=2).encode() + b"\n"
+        """Return the note for the run of the present training, as JSON."""
+        note = Note(self._place, self.arguments, self._directory, self.job, *self._present)
+        return msgspec.json.format(msgspec.json.encode(note), indent=2) + b"\n"
 
 
-def _read(run: Path) -> Mapping[str, Any] | None:
+def _read(run: Path) -> Note | None:
     """Return the note in a run's directory, if there is one; raise UsageError if it can't be read."""
     try:
-        note: Mapping[str, Any] = json.loads((run / NOTE).read_text())
+        return msgspec.json.decode((run / NOTE).read_bytes(), type=Note)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{run / NOTE}: can't be read ({error})") from None
-    return note
+    except OSError as error:
+        raise UsageError(f"{run / NOTE}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{run / NOTE}: {error}") from None
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise UsageError(f"{directory}: {error.strerror}; expected SCRIPT too, to continue elsewhere") from None
 
 
 #: The script that this process runs.
