@@ -75,7 +75,7 @@ def test_words_of_the_command_and_of_the_script(words, ranks, script, arguments)
         (["syntax.py", "-n", "2"], "syntax.py, line 2: not Python ('(' was never closed)"),
         (["binary.py"], "binary.py: not Python (source code "),
         (["latin.py"], "latin.py, line 1: not Python ((unicode error) 'utf-8' codec can't decode "),
-        (["--resume", "runs/y"], "runs/y/script.json: Input data was truncated"),
+        (["--resume", "runs/y"], "runs/y/script.json: can't be read (Input data was truncated)"),
         (["--resume", "runs/x"], "runs/x: not a run that `mpidl run` or `mpidl submit` has trained by a script"),
         (["syntax.py", "-n", "0"], "-n: expected int >= 1, found 0"),
     ],

@@ -108,10 +108,9 @@ class UserScript:
         _current = self
         try:
             runpy.run_path(path, run_name="__main__")
-        except SystemExit:
-            raise
         except BaseException as error:
-            if isinstance(error, MpidlError | KeyboardInterrupt) and environment.world().size == 1:
+            alone = environment.world().size == 1
+            if isinstance(error, SystemExit) or (alone and isinstance(error, MpidlError | KeyboardInterrupt)):
                 raise
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename != path:
@@ -144,10 +143,8 @@ def _read(run: Path) -> Note | None:
         return msgspec.json.decode((run / NOTE).read_bytes(), type=Note)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise UsageError(f"{run / NOTE}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{run / NOTE}: {error}") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{run / NOTE}: can't be read ({error})") from None
 
 
 def _enter(directory: str) -> None:

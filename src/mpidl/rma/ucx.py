@@ -19,8 +19,7 @@ def quieten() -> None:
     library = ctypes.CDLL(MPI.__file__)
     level, index, handle, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     with suppress(AttributeError):
-        if library.MPI_T_init_thread(MPI.THREAD_SINGLE, ctypes.byref(level)):
-            return
+        library.MPI_T_init_thread(MPI.THREAD_SINGLE, ctypes.byref(level))
         if not library.MPI_T_cvar_get_index(VERBOSE, ctypes.byref(index)):
             library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
             library.MPI_T_cvar_write(handle, ctypes.byref(ctypes.c_int(-1)))

@@ -85,11 +85,12 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """
 
     def look() -> dict[str, Any] | None:
-        try:
-            summary, before = _summary(run), load(run / "config.toml").run
-        except MpidlError:
-            return None
+        summary = _summary(run)
         if summary is None:
+            return None
+        try:
+            before = load(run / "config.toml").run
+        except MpidlError:
             return None
         asked, done = (
             (name, run.epochs, run.steps, run.target, run.patience)
