@@ -82,3 +82,52 @@ def test_other_things_beside_the_parameters_are_another_model(train):
     ):
         with pytest.raises(mpidl.UsageError, match=line):
             train("run", 9, model, resume=True)
+
+
+class Curriculum:
+    """A model of a user's own whose state decides what it computes."""
+
+    def __init__(self):
+        self.parameters = np.array([0.5, -0.5])
+        self.stage, self.seen = 0, np.zeros(2)
+
+    def _error(self, batch):
+        return batch.inputs @ self.parameters - batch.targets + self.seen.sum() * 0.01
+
+    def evaluate(self, batch):
+        return float(np.sum(self._error(batch) ** 2)), float("nan")
+
+    def loss_and_gradient(self, batch):
+        self.stage += 1
+        self.seen = self.seen + batch.inputs.mean(0)
+        error = self._error(batch)
+        return float(np.mean(error**2)), batch.inputs.T.astype(float) @ error / (self.stage * len(error))
+
+    def state(self):
+        return {"stage": self.stage, "seen": self.seen}
+
+    def load_state(self, state):
+        self.stage, self.seen = int(state["stage"]), state["seen"]
+
+
+def test_a_users_own_state_is_saved_and_resumed_but_not_exported(train, tmp_path):
+    through, saved = train("through", 20, Curriculum())
+    assert (through.stage, int(saved.state()["stage"])) == (20, 20)
+    assert mpidl.load(tmp_path / "through").tensors.keys() == {"parameters"}
+    train("struck", 9, Curriculum())
+    resumed, _ = train("struck", 20, Curriculum(), resume=True)
+    np.testing.assert_array_equal(resumed.parameters, through.parameters)
+    np.testing.assert_array_equal(resumed.seen, through.seen)
+
+
+@pytest.mark.parametrize("method", ["state", "load_state"])
+def test_a_state_that_fails_is_one_line(train, method):
+    class Failing(Curriculum):
+        pass
+
+    def fail(self, *arguments):
+        raise ValueError("lost")
+
+    setattr(Failing, method, fail)
+    with pytest.raises(mpidl.MpidlError, match=rf"^model: Failing.{method} raised ValueError: lost"):
+        train("run", 3, Failing())

@@ -140,8 +140,10 @@ class Vector:
         self._averaged = slice(start, self.layout.size)
         self.statistics = [Range(start, self.layout.size)] if statistics else []
         ordinals = {id(each): number for number, each in enumerate(self.parameters)}
-        self._trained = [
-            (place, place.tensor, ordinals[id(place.tensor)]) for place in places if id(place.tensor) in ordinals
+        self._trained: list[tuple[dict[str, Any], str, str, Any, int]] = [
+            (place.tensors, place.key, place.name, place.tensor, ordinals[id(place.tensor)])
+            for place in places
+            if id(place.tensor) in ordinals
         ]
 
     def _is_statistic(self, place: Place) -> bool:
@@ -176,10 +178,11 @@ class Vector:
         self.gradient, self._own, self._loaded = gradient, own, own.clone()
         self.gradients = list(_views(gradient, self.parameters))
         self._changes = as_tensor(gradient)[self._averaged]
-        self._kept = self.tensors[len(self.parameters) :]
-        views = (list(_views(each, self._kept)) for each in (own, self._loaded, self._changes))
-        self._own_views, self._loaded_views, self._change_views = views
-        for view, each in zip(self._own_views, self._kept, strict=True):
+        kept = self.tensors[len(self.parameters) :]
+        self._kept = [(place.tensors, place.key, each) for place, each in zip(self._averages, kept, strict=True)]
+        views, *others = (list(_views(each, kept)) for each in (own, self._loaded, self._changes))
+        self._loaded_views, self._change_views = others
+        for view, each in zip(views, kept, strict=True):
             each.data = view
         self.replace(values)
 
@@ -193,17 +196,17 @@ class Vector:
     def stray(self) -> str | None:
         """Return the name of a parameter that the module has replaced, or moved out of the vector, if any."""
         addresses = self._addresses
-        for place, parameter, ordinal in self._trained:
-            if place.tensor is not parameter or parameter.data_ptr() != addresses[ordinal]:
-                return place.name
+        for tensors, key, name, parameter, ordinal in self._trained:
+            if tensors.get(key) is not parameter or parameter.data_ptr() != addresses[ordinal]:
+                return name
         return None
 
     def load_statistics(self) -> None:
         """Copy the statistics of the vector, which others may change at any time, into the module."""
         if self.statistics:
-            for place, kept in zip(self._averages, self._kept, strict=True):
-                if place.tensor is not kept:
-                    place.tensors[place.key] = kept
+            for number in self._assigned_anew():
+                tensors, key, kept = self._kept[number]
+                tensors[key] = kept
             self._loaded.copy_(self._fetched)
             self._own.copy_(self._loaded)
 
@@ -214,13 +217,17 @@ class Vector:
         """
         if self.statistics:
             torch.sub(self._loaded, self._own, out=self._changes)
-            for number, (place, kept) in enumerate(zip(self._averages, self._kept, strict=True)):
-                if place.tensor is not kept:
-                    self._store_anew(number, place)
+            for number in self._assigned_anew():
+                self._store_anew(number)
 
-    def _store_anew(self, number: int, place: Place) -> None:
+    def _assigned_anew(self) -> list[int]:
+        """Return the numbers of the statistics that the module has assigned anew."""
+        return [number for number, (tensors, key, kept) in enumerate(self._kept) if tensors[key] is not kept]
+
+    def _store_anew(self, number: int) -> None:
         """Store the change of a statistic that the module has assigned anew; the pass may still need the old tensor."""
-        tensor, loaded = place.tensor, self._loaded_views[number]
+        place, loaded = self._averages[number], self._loaded_views[number]
+        tensor = place.tensor
         if not isinstance(tensor, torch.Tensor) or tensor.shape != loaded.shape:
             found = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else kind_of(tensor)
             raise ModelError(
