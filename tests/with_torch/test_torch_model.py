@@ -275,6 +275,13 @@ def frozen(module):
     return module.requires_grad_(False)
 
 
+def tied_by_memory(module):
+    module.append(torch.nn.Linear(10, 10, bias=False))
+    module.append(torch.nn.Linear(10, 10, bias=False))
+    module[-1].weight.data = module[-2].weight.data
+    return module
+
+
 @pytest.mark.parametrize(
     ("make", "found"),
     [
@@ -282,6 +289,7 @@ def frozen(module):
         (lambda: frozen(mlp()), "Sequential has frozen parameters only, expected at least one to train"),
         (lambda: half(mlp()), "parameter 1.weight is bfloat16, expected float32 or float64 .model.autocast computes"),
         (lambda: mixed(mlp()), "parameter 4.weight is float32, expected float64 as 1.weight"),
+        (lambda: tied_by_memory(mlp()), "parameter 6.weight has the memory of 5.weight, expected one parameter"),
         (lambda: torch.nn.LazyLinear(3), "parameter weight has no values yet: pass a batch through the module first"),
         (
             lambda: torch.jit.script(mlp()),

@@ -140,7 +140,7 @@ class Vector:
         self._averaged = slice(start, self.layout.size)
         self.statistics = [Range(start, self.layout.size)] if statistics else []
         ordinals = {id(each): number for number, each in enumerate(self.parameters)}
-        self._trained: list[tuple[dict[str, Any], str, str, Any, int]] = [
+        self._trained: list[tuple[dict[str, Any], str, str, torch.Tensor, int]] = [
             (place.tensors, place.key, place.name, place.tensor, ordinals[id(place.tensor)])
             for place in places
             if id(place.tensor) in ordinals
@@ -197,7 +197,7 @@ class Vector:
         """Return the name of a parameter that the module has replaced, or moved out of the vector, if any."""
         addresses = self._addresses
         for tensors, key, name, parameter, ordinal in self._trained:
-            if tensors.get(key) is not parameter or parameter.data_ptr() != addresses[ordinal]:
+            if parameter.data_ptr() != addresses[ordinal] or tensors.get(key) is not parameter:
                 return name
         return None
 
@@ -283,7 +283,7 @@ def _dtype(
     for key, each in named.items():
         if torch.nn.parameter.is_lazy(each) or each.is_meta:
             raise UsageError(f"{name}: parameter {key} has no values yet: pass a batch through the module first")
-    first = next(iter(trained))
+    first, held = next(iter(trained)), dict[int, str]()
     for key, each in trained.items():
         found = str(each.dtype).removeprefix("torch.")
         if each.dtype not in DTYPES:
@@ -291,4 +291,8 @@ def _dtype(
             raise UsageError(f"{name}: parameter {key} is {found}, expected float32 or float64{remedy}")
         if each.dtype is not trained[first].dtype:
             raise UsageError(f"{name}: parameter {key} is {found}, expected {DTYPES[trained[first].dtype]} as {first}")
+        if each.numel() and (other := held.setdefault(each.data_ptr(), key)) != key:
+            raise UsageError(
+                f"{name}: parameter {key} has the memory of {other}, expected one parameter for both names"
+            )
     return trained[first].dtype
