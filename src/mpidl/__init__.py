@@ -1,14 +1,18 @@
 """DistBelief on MPI: asynchronous training through a sharded parameter server on one-sided windows."""
 
+import os
+
 import lazy_loader
 
-from mpidl.launch.environment import prepare_rank
-from mpidl.runs.uncaught import end_job_together
 from mpidl.version import VERSION as __version__
 
 # A script may begin MPI before it calls anything of the package, and raise anywhere: no other rank must wait for it.
-prepare_rank()
-end_job_together()
+if not os.environ.keys().isdisjoint(("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")):
+    from mpidl.launch.environment import prepare_rank
+    from mpidl.runs.uncaught import end_job_together
+
+    prepare_rank()
+    end_job_together()
 
 # `__init__.pyi` lists what the package exports. Each name is imported at its first use, so that `import mpidl` and
 # the command line start at once.

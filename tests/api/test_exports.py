@@ -10,6 +10,7 @@ import pytest
 import mpidl
 from mpidl.algorithms import ALGORITHMS
 from mpidl.data import SOURCES
+from mpidl.launch.environment import LAUNCHERS
 from mpidl.nn import LAYERS, LOSSES
 from mpidl.rules import RULES
 
@@ -47,6 +48,20 @@ def test_importing_the_package_imports_nothing_heavy(bare_environment):
     seconds, *found = said(code, bare_environment)
     assert found == []
     assert float(seconds) <= 0.3
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+        *({rank: "0", size: "2"} for rank, size, _ in LAUNCHERS),
+        {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"},
+    ],
+)
+def test_only_several_ranks_end_together(bare_environment, variables):
+    code = "import sys, mpidl; print(sys.excepthook is sys.__excepthook__)"
+    assert said(code, bare_environment | variables) == [str("2" not in variables.values())]
 
 
 def test_training_a_network_imports_neither_pytorch_nor_jax(bare_environment, tmp_path):
