@@ -144,8 +144,8 @@ def _not_started() -> UsageError:
 
 def imported_by_worker() -> bool:
     """Return whether a worker process, which must not train, is importing the main script."""
-    main = sys.modules.get("__mp_main__")
-    return main is not None and sys.modules.get("__main__") is not main
+    # As `multiprocessing` itself sees it: there is no public way while the script is imported.
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def _close(connections: list[Connection]) -> None:

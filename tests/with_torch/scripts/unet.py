@@ -1,0 +1,69 @@
+"""Segment ellipses by a U-Net with the Dice loss; gradients accumulate over pieces, and weights are averaged."""
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, TensorDataset
+
+SIDE, PIECES = 16, 2
+
+
+def images(count, seed):
+    random = torch.Generator().manual_seed(seed)
+    grid = torch.stack(torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")).float()
+    centres = torch.rand(count, 2, 1, 1, generator=random) * 8 + 4
+    radii = torch.rand(count, 2, 1, 1, generator=random) * 3 + 2
+    masks = ((((grid - centres) / radii) ** 2).sum(1, keepdim=True) < 1).float()
+    return TensorDataset(masks + 0.5 * torch.randn(masks.shape, generator=random), masks)
+
+
+def block(inputs, outputs):
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.bottom = block(1, 8), block(8, 16)
+        self.up, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Sequential(block(16, 8), nn.Conv2d(8, 1, 1))
+
+    def forward(self, inputs):
+        high = self.down(inputs)
+        low = self.bottom(nn.functional.max_pool2d(high, 2))
+        return self.last(torch.cat((high, self.up(low)), 1))
+
+
+def dice_loss(outputs, masks):
+    found = outputs.sigmoid()
+    both, all_of = (found * masks).sum((1, 2, 3)), (found + masks).sum((1, 2, 3))
+    return 1 - ((2 * both + 1) / (all_of + 1)).mean()
+
+
+def overlap(model, data):
+    """Return the mean Dice coefficient of the masks."""
+    model.eval()
+    inputs, masks = data.tensors
+    with torch.no_grad():
+        found = (model(inputs) > 0).float()
+    return (2 * (found * masks).sum((1, 2, 3)) / (found + masks).sum((1, 2, 3))).mean().item()
+
+
+def main():
+    torch.manual_seed(0)
+    train, test = images(1000, 1), images(200, 2)
+    model = UNet()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.98), use_buffers=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(8):
+        model.train()
+        for number, (inputs, masks) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True), 1):
+            (dice_loss(model(inputs), masks) / PIECES).backward()
+            if number % PIECES == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                average.update_parameters(model)
+    print(f"overlap {overlap(average.module, test):.4f}")
+
+
+if __name__ == "__main__":
+    main()
