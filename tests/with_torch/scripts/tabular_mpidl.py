@@ -36,7 +36,7 @@ def main():
     train, validation, test = tables()
     model = network()
     data = mpidl.Indexed(train, test, validation=validation)
-    rule, rate = mpidl.rules.AdamW(3e-3, weight_decay=1e-4), {"schedule": "plateau", "factor": 0.3, "patience": 2}
+    rule, rate = mpidl.rules.Adamw(3e-3, weight_decay=1e-4), {"schedule": "plateau", "factor": 0.3, "patience": 2}
     run = mpidl.train(model, data, loss="cross_entropy", rule=rule, rate=rate, patience=6, batch=64, epochs=40)
     mpidl.evaluate(run["run_dir"], model, data, step="best")
     print(f"accuracy {evaluate(model, test)[1]:.4f}")
