@@ -70,11 +70,11 @@ class Samples:
 
 @pytest.fixture
 def train(tmp_path):
-    def train(epochs, name, resume=False):
+    def train(epochs, name, **options):
         module = Odd()
         mpidl.train(
             module, mpidl.Indexed(Samples(), Samples()), loss="cross_entropy", batch=3, epochs=epochs,
-            rule=mpidl.Sgd(0.1), name=name, dir=tmp_path, resume=resume,
+            rule=mpidl.Sgd(0.1), name=name, dir=tmp_path, **options,
         )  # fmt: skip
         return module
 
@@ -95,6 +95,8 @@ def test_they_are_used_changed_resumed_and_exported(train, tmp_path):
         assert whole.get_buffer(name).layout is buffer.layout, name
         for other in (whole, resumed, loaded) if name != "private" else (whole, resumed):
             torch.testing.assert_close(dense(other.get_buffer(name)), dense(buffer), msg=name)
+    begun = train(1, "begun", initial=tmp_path / "model.pt")
+    assert dense(begun.sparse_csr)[2, 2] == pytest.approx(3 * 0.9**6)
     assert torch.equal(resumed.layer.weight, whole.layer.weight)
     assert torch.equal(loaded.layer.weight, whole.layer.weight)
     assert not torch.equal(whole.layer.weight, Odd().layer.weight)
@@ -109,7 +111,7 @@ def test_a_rehearsal_leaves_them_alone():
 
 def test_a_copy_has_its_own():
     module = Odd()
-    other = copied(module)
+    other, _ = copied(module)
     other(torch.zeros(1, 3))
     assert torch.equal(dense(module.sparse_csr), dense(Odd().sparse_csr))
     assert not torch.equal(dense(other.sparse_csr), dense(module.sparse_csr))

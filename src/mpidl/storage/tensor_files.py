@@ -163,16 +163,16 @@ def _open_npz(path: Path) -> TensorFile:
 
 def _open_torch(path: Path) -> TensorFile:
     torch = require("torch", "torch")
-    tensors: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    if not isinstance(tensors, Mapping):
-        raise UsageError(f"{path}: {kind_of(tensors)}, expected a state_dict: tensors by name")
-    for name, tensor in tensors.items():
+    from mpidl.torch.beside import as_array
+    from mpidl.torch.sparse import taken_apart
+
+    loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    if not isinstance(loaded, Mapping):
+        raise UsageError(f"{path}: {kind_of(loaded)}, expected a state_dict: tensors by name")
+    tensors: dict[str, Any] = {}
+    for name, tensor in loaded.items():
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")
-
-    def part(name: str, box: Box) -> np.ndarray:
-        tensor = tensors[name].detach()[_slices(box)]
-        array: np.ndarray = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
-        return array
-
-    return TensorFile(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, part)
+        tensors |= taken_apart(name, tensor.detach())
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return TensorFile(path, shapes, lambda name, box: as_array(tensors[name][_slices(box)]))
