@@ -59,6 +59,7 @@ def trained(directory, problem, algorithm, replicas, times, batches, monkeypatch
         return mpidl.train(
             model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), servers=2,
             batch=BATCH, portion=BATCH, epochs=EPOCHS, dir=directory, resume=resume,
+            on_interrupt="return",
         )  # fmt: skip
 
 
