@@ -25,12 +25,14 @@ VALUES = {
     "rate": mpidl.rules.RateSchedule("cosine"), "servers": 2, "partitions": 2, "stages": 2, "transport": "messages",
     "relay": True, "checkpoint_every": 9.0, "keep": 8, "device": mpidl.config.DeviceSection("cuda"),
     "debug": mpidl.config.DebugSection(slow_worker=2), "autocast": "bfloat16", "compile": True, "micro_batches": 4,
+    "loss_weights": {"a": 2.0},
     "topology_schedule": "gpipe", "topology_micro_batches": 4,
 }  # fmt: skip
+MODULES = ("autocast", "compile", "micro_batches", "loss_weights")
 #: What some of them need beside them.
 BESIDE = {
     **{key: {"stages": 2, "partitions": 2} for key in ("topology_schedule", "topology_micro_batches")},
-    **{key: {"config": {"model": {"factory": "a:b"}}} for key in ("autocast", "compile", "micro_batches")},
+    **{key: {"config": {"model": {"factory": "a:b"}}} for key in MODULES},
 }
 
 

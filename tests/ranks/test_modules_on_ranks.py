@@ -32,6 +32,15 @@ def test_every_algorithm_trains_a_module(comm, shared_path, name):
         assert all(np.array_equal(value, other[key]) for other in state), key
 
 
+@pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.Sync()])
+def test_the_terms_of_a_loss_are_reported(shared_path, algorithm):
+    def terms(outputs, targets):
+        return {"entropy": functional.cross_entropy(outputs, targets), "size": outputs.square().mean()}
+
+    summary = train(mlp(), shared_path, algorithm=algorithm, loss=terms, loss_weights={"size": 0.5}, epochs=1)
+    assert summary["test_loss"] == pytest.approx(summary["test_entropy"] + 0.5 * summary["test_size"], rel=1e-5)
+
+
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
 def test_one_worker_is_a_plain_loop_on_ranks_too(comm, shared_path, make):
     module, plain = make(), make()

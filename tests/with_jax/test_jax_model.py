@@ -138,6 +138,26 @@ def test_micro_batches_sum_to_the_batch(count):
     assert total == pytest.approx(expected_loss, rel=1e-12)
 
 
+@pytest.mark.usefixtures("float64")
+def test_terms_of_a_loss():
+    def terms(parameters, batch):
+        found = plain(parameters, batch)
+        return {"data": found, "double": 2 * found}
+
+    whole, apart = (
+        JaxModel(mlp(dtype=np.float64), plain),
+        JaxModel(mlp(dtype=np.float64), terms, loss_weights={"double": 0.25}),
+    )
+    loss, gradient = apart.loss_and_gradient(BATCH)
+    assert loss == pytest.approx(1.5 * whole.loss_and_gradient(BATCH)[0], rel=1e-12)
+    np.testing.assert_allclose(gradient, 1.5 * whole.loss_and_gradient(BATCH)[1], rtol=1e-12)
+    found = apart.evaluate(BATCH)
+    assert apart.terms == ("data", "double")
+    assert list(found.terms) == pytest.approx([found.loss / 1.5, found.loss / 0.75], rel=1e-12)
+    with pytest.raises(ModelError, match="loss_weights: doubel: the loss has no such term, did you mean 'double'"):
+        JaxModel(mlp(), terms, loss_weights={"doubel": 1}).loss_and_gradient(BATCH)
+
+
 def test_inputs_may_be_any_pytree():
     def named(parameters, batch):
         return plain(parameters, (batch[0]["one"] + batch[0]["others"][0], batch[1]))

@@ -207,6 +207,8 @@ class ModelSection(Checked):
         For modules: compile them by `torch.compile`.
     micro_batches : int
         For modules: number of pieces of a batch whose gradients are computed one by one, to save memory.
+    loss_weights : dict of str to float, optional
+        For modules: factors of the terms of a loss that returns a mapping of named means; 1 by default.
     group : tuple of Group
         ``[[model.group]]``: parameters with their own training settings.
     initial : str, optional
@@ -224,6 +226,7 @@ class ModelSection(Checked):
     autocast: Literal["bfloat16"] | None = None
     compile: bool = False
     micro_batches: Count = 1
+    loss_weights: dict[str, float] | None = None
     group: tuple[Group, ...] = ()
     initial: Annotated[str, Meta(min_length=1)] | None = None
 
@@ -256,7 +259,7 @@ class ModelSection(Checked):
     @property
     def of_modules(self) -> dict[str, Any]:
         """The keys for modules that are set, with their values."""
-        present = {key: getattr(self, key) for key in ("autocast", "compile", "micro_batches")}
+        present = {key: getattr(self, key) for key in ("autocast", "compile", "micro_batches", "loss_weights")}
         return {key: value for key, value in present.items() if value != getattr(type(self), key)}
 
 

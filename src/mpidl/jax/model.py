@@ -12,7 +12,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch, parts, seed_of_batch
 from mpidl.errors import UsageError, kind_of
-from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
+from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors, weighted
 from mpidl.nn.model import CompleteModel, Evaluation, correct_classes
 from mpidl.parameters.layout import Layout
 
@@ -140,6 +140,8 @@ class JaxModel(CompleteModel):
         Number of pieces in which to compute the gradient of a batch, one after another, to save memory.
     takes_integers : bool
         Whether integer inputs, including bytes, stay integers rather than become floats.
+    loss_weights : mapping of str to float, optional
+        Factors of the terms of a loss that returns a mapping of named means, which are summed; 1 by default.
 
     Raises
     ------
@@ -170,11 +172,13 @@ class JaxModel(CompleteModel):
         seed: int = 0,
         micro_batches: int = 1,
         takes_integers: bool = False,
+        loss_weights: Mapping[str, float] | None = None,
     ) -> None:
         if not callable(loss):
             raise UsageError(f"model: loss: found {kind_of(loss)}, expected a function of (parameters, batch)")
         self._name = f"model: {getattr(loss, '__name__', type(loss).__name__)}"
         self._loss, self._has_aux, self._seed, self._micro_batches = loss, has_aux, seed, micro_batches
+        self._weights = loss_weights or {}
         self._takes_key = "key" in inspect.signature(loss).parameters
         self.takes_integers = takes_integers
         self._tree = Tree(parameters, self._name)
@@ -200,15 +204,19 @@ class JaxModel(CompleteModel):
 
     # Functions that JAX traces.
 
-    def _compute(self, leaves: Any, constants: Any, batch: Any, seed: Any) -> tuple[Any, Any]:
-        """Return the loss and the outputs of a batch, in evaluations without a seed."""
+    def _compute(self, leaves: Any, constants: Any, batch: Any, seed: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the loss, the outputs and the terms of the loss of a batch, in evaluations without a seed."""
         key = {"key": None if seed is None else jax.random.key(seed)} if self._takes_key else {}
         result = self._loss(self._tree.filled(leaves, constants), jax.tree.map(self._as_parameters, batch), **key)
         if not self._has_aux:
-            return self._scalar(result), None
+            result = result, None
         if not isinstance(result, tuple) or len(result) != 2:
             raise ModelError(f"{self._name} returned {_found(result)}, expected the pair (loss, outputs)")
-        return self._scalar(result[0]), result[1]
+        loss, outputs = result
+        terms = loss if isinstance(loss, Mapping) and loss else {}
+        for term in terms.values():
+            self._scalar(term)
+        return self._scalar(weighted(terms, self._weights, self._name) if terms else loss), outputs, dict(terms)
 
     def _as_parameters(self, array: Any) -> Any:
         return array.astype(self.dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
@@ -256,8 +264,9 @@ class JaxModel(CompleteModel):
         """Return the evaluation of a batch; ModelError if the function failed."""
         with model_errors(self._name):
             values = (batch.inputs, batch.targets)
-            loss, outputs = self._computed(self._leaves, self._tree.constants, values, None)
-            return figures(loss, outputs, batch)
+            loss, outputs, terms = self._computed(self._leaves, self._tree.constants, values, None)
+            self.terms = tuple(terms)
+            return figures(loss, outputs, batch)._replace(terms=[float(term) * batch.total for term in terms.values()])
 
     def rehearse(self, batch: Batch) -> Sequence[str]:
         with as_usage_errors():

@@ -152,22 +152,23 @@ def _rehearse_algorithm(algorithm: Algorithm, parameters: np.ndarray, segments: 
         return
 
 
-def count_outputs(job: Job, local: LocalModel) -> int:
-    """Evaluate a sample if there are metrics, and return the model's number of outputs, which they need.
+def count_outputs(job: Job, local: LocalModel) -> tuple[int, tuple[str, ...]]:
+    """Evaluate a sample, and return the model's number of outputs, which metrics need, and the terms of its loss.
 
     The number is 0 without metrics, and on all but the first rank of a replica. Raise UsageError if the model gives no
     outputs, or a metric can't be computed from them.
     """
-    if not job.metrics:
-        return 0
+    if not job.metrics and not job.original.own:
+        return 0, ()
     with _without_trace(job):
         batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
         found = Evaluation(*local.model.evaluate(batch))
+    terms = tuple(getattr(local.model, "terms", ()))
     if local.group is not None and local.group.rank:
-        return 0
+        return 0, terms
     count = Figures(job.metrics).outputs(found.outputs, batch.targets)
     try:
-        Figures(job.metrics, count).sums(found.sums(batch), found.outputs, batch.targets)
+        Figures(job.metrics, count, terms).sums(found.sums(batch), found.outputs, batch.targets)
     except MpidlError as error:
         raise UsageError(str(error)) from error.__cause__
-    return count
+    return count, terms

@@ -102,26 +102,28 @@ class Figures:
     """The figures of an evaluation, and the sums they are computed from.
 
     The sums over a part of the data are a vector: the divisor of the loss and the loss, the number of predictions and
-    that of correct ones, and those of each metric.
+    that of correct ones, the terms of the loss, and those of each metric.
 
     Parameters
     ----------
     outputs : int
         Number of outputs of the model; 0 where it is not known yet, or not needed.
+    terms : sequence of str
+        Names of the terms of the loss.
 
     Attributes
     ----------
     names : tuple of str
-        Names of the figures: "loss", "accuracy" and those of the metrics.
+        Names of the figures: "loss", "accuracy" and those of the terms and of the metrics.
     metrics : tuple of Metric
     size : int
         Number of sums.
     """
 
-    def __init__(self, metrics: Sequence[Metric] = (), outputs: int = 0) -> None:
-        self.metrics = tuple(metrics)
-        self.names = ("loss", "accuracy", *(metric.name for metric in metrics))
-        self._places = np.cumsum([OWN, *(metric.size(outputs) for metric in metrics)]).tolist()
+    def __init__(self, metrics: Sequence[Metric] = (), outputs: int = 0, terms: Sequence[str] = ()) -> None:
+        self.metrics, self._own = tuple(metrics), OWN + len(terms)
+        self.names = ("loss", "accuracy", *terms, *(metric.name for metric in metrics))
+        self._places = np.cumsum([self._own, *(metric.size(outputs) for metric in metrics)]).tolist()
         self.size: int = self._places[-1]
 
     def outputs(self, outputs: Any, targets: Any) -> int:
@@ -150,7 +152,8 @@ class Figures:
         Parameters
         ----------
         own : sequence of float
-            The sums of loss and accuracy; the number of correct predictions is NaN where it has no meaning.
+            The sums of loss and accuracy, and of the terms of the loss; the number of correct predictions is NaN where
+            it has no meaning.
         outputs, targets : array
             In any of the forms of `mpidl.metrics.scoring.Scoring.rows`; ignored without metrics.
         weight : float, optional
@@ -169,6 +172,6 @@ class Figures:
         """Return the figures by their names, given the sums over all samples; NaN where one has no meaning."""
         weight, loss, counted, correct = sums[:OWN]
         parts = (sums[start:stop] for start, stop in pairwise(self._places))
-        found = [ratio(loss, weight), ratio(correct, counted)]
+        found = [ratio(loss, weight), ratio(correct, counted), *(ratio(term, weight) for term in sums[OWN : self._own])]
         found += [metric.value(part) for metric, part in zip(self.metrics, parts, strict=True)]
         return dict(zip(self.names, found, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.errors import MpidlError, UsageError, quoted, raised
+from mpidl.errors import MpidlError, UsageError, nearest, quoted, raised
 from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
@@ -48,6 +48,17 @@ def as_usage_errors() -> Iterator[None]:
         yield
     except ModelError as error:
         raise UsageError(str(error)) from error.__cause__
+
+
+def weighted(terms: Mapping[str, Any], weights: Mapping[str, float], what: str) -> Any:
+    """Return the sum of the terms of a loss, times their weights, which are 1 where none is given.
+
+    Raise ModelError, about `what`, if a weight has no term.
+    """
+    for name in weights:
+        if name not in terms:
+            raise ModelError(f"{what}: loss_weights: {name}: the loss has no such term{nearest(name, list(terms))}")
+    return sum(weights.get(name, 1.0) * term for name, term in terms.items())
 
 
 class _AdaptedModel(CompleteModel):

@@ -100,6 +100,8 @@ class Evaluation(NamedTuple):
         The outputs for the samples, in the model's array package, valid until the next call; None if unknown.
     weight, counted : float, optional
         What the loss is the mean over, and the number of predictions; by default both are the batch's weight.
+    terms : sequence of float
+        The mean of each term of the loss, times `weight`; the model's attribute ``terms`` has their names.
     """
 
     loss: float
@@ -107,11 +109,12 @@ class Evaluation(NamedTuple):
     outputs: Any | None = None
     weight: float | None = None
     counted: float | None = None
+    terms: Sequence[float] = ()
 
-    def sums(self, batch: Batch) -> tuple[float, float, float, float]:
+    def sums(self, batch: Batch) -> tuple[float, ...]:
         """Return the sums of loss and accuracy for `Figures.sums`."""
         weight = batch.total if self.weight is None else self.weight
-        return weight, self.loss, batch.total if self.counted is None else self.counted, self.correct
+        return weight, self.loss, batch.total if self.counted is None else self.counted, self.correct, *self.terms
 
 
 class PlacedModel(Model, Protocol):

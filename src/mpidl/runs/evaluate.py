@@ -91,7 +91,7 @@ def evaluate(
             raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
         restore(job, checkpoint)
         local = local_model(place(job, 1), mirrored=False)
-        figures = Figures(job.metrics, count_outputs(job, local))
+        figures = Figures(job.metrics, *count_outputs(job, local))
         sums = {
             name: evaluate_split(local.model, split, 0, split.samples, figures) for name, split in job.evaluated.items()
         }

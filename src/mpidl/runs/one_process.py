@@ -68,7 +68,7 @@ class OneProcess:
         self._shards = self._fill(local)
         for split in (job.dataset.train, *job.evaluated.values()):
             split.load()
-        figures = Figures(job.metrics, count_outputs(job, local))
+        figures = Figures(job.metrics, *count_outputs(job, local))
         rehearse_shard(placed)
         rehearse_replica(placed, local)
         # A run that is refused leaves no directory behind.

@@ -150,16 +150,17 @@ def _agree_on_figures(world: World, placed: PlacedJob, local: LocalModel) -> Fig
     """Let user models compute once, and return the figures, which need the model's number of outputs."""
     job = placed.job
 
-    def outputs() -> int:
+    def outputs() -> tuple[int, tuple[str, ...]]:
         if not world.trains:
-            return 0
+            return 0, ()
         unseen = rehearse_own(job)
         if unseen and world.rank == world.workers[0]:
             say(unseen)
         return count_outputs(job, local)
 
     own = world.agree(outputs, in_groups=placed.plan is not None)
-    return Figures(job.metrics, world.comm.allreduce(own, op=MPI.MAX))
+    counts, terms = zip(*world.comm.allgather(own), strict=True)
+    return Figures(job.metrics, max(counts), max(terms, key=len))
 
 
 def _train(

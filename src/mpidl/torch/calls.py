@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from mpidl.data.batch import parts, seed_of_batch
 from mpidl.data.nested import leaves, parts_of, rebuilt
 from mpidl.errors import UsageError, kind_of
-from mpidl.nn.adaptation import ModelError
+from mpidl.nn.adaptation import ModelError, weighted
 from mpidl.torch import losses
 from mpidl.torch.vector import as_tensor
 
@@ -116,15 +116,18 @@ class Calls:
         The module, compiled if `compile`.
     device : torch.device
         The device of the parameters.
+    terms : dict of str to torch.Tensor
+        The terms of the last loss, if it has some.
     """
 
     def __init__(
         self, parts: Sequence[torch.nn.Module], loss: losses.Loss, name: str, seed: int, autocast: str | None,
-        compile: bool,
+        compile: bool, weights: Mapping[str, float],
     ) -> None:  # fmt: skip
         self._parts, self._loss, self._name, self._seed, self._autocast = parts, loss, name, seed, autocast
         module = parts[0]
         self.call: Any = torch.compile(module) if compile else module
+        self._weights, self.terms = weights, dict[str, torch.Tensor]()
         self.begin(torch.device("cpu"))
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -138,17 +141,27 @@ class Calls:
         return self.call(**inputs) if isinstance(inputs, Mapping) else self.call(inputs)
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss, a tensor with one element; ModelError if it is something else, or the shapes don't match."""
+        """Return the loss, a tensor with one element; ModelError if it is something else, or the shapes don't match.
+
+        It is the sum of the terms, times their weights, if the loss is a mapping.
+        """
         if losses.is_one_of(losses.ELEMENTWISE, self._loss) and outputs.shape != targets.shape:
             raise ModelError(
                 f"{self._name}: outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}, "
                 f"expected the same for {getattr(self._loss, '__name__', self._loss)}"
             )
         loss = self._loss(outputs, targets)
+        if isinstance(loss, Mapping) and loss:
+            self.terms = {name: self._mean(term, f"term {name} of the loss") for name, term in loss.items()}
+            return weighted(self.terms, self._weights, self._name)
+        return self._mean(loss, "loss")
+
+    def _mean(self, loss: Any, what: str) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             tensor = isinstance(loss, torch.Tensor)
             found = f"of shape {tuple(loss.shape)}" if tensor else kind_of(loss)
-            raise ModelError(f"{self._name}: the loss is {found}, expected a tensor with one element, the batch's mean")
+            expected = "expected a tensor with one element, the batch's mean"
+            raise ModelError(f"{self._name}: the {what} is {found}, {expected}")
         return loss
 
     def value(self, loss: torch.Tensor, targets: Any) -> float:

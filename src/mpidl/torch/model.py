@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -44,9 +44,10 @@ class TorchModel(CompleteModel):
         buffers, such as running means, are statistics; each replica keeps its other buffers.
     loss : str or callable
         A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
-        the batch as a tensor with one element. What losses of PyTorch leave out (``ignore_index``, a class of weight
-        0), accuracy and metrics leave out, too; a loss of one's own may have an ``ignore_index``. If it is a module
-        with parameters, these are trained as well; the names of its tensors begin with ``loss.``.
+        the batch as a tensor with one element, or a mapping of named means, the terms that are summed. What losses of
+        PyTorch leave out (``ignore_index``, a class of weight 0), accuracy and metrics leave out, too; a loss of one's
+        own may have an ``ignore_index``. If it is a module with parameters, these are trained as well; the names of its
+        tensors begin with ``loss.``.
     seed : int
         Seed of the module's random numbers (dropout), together with a batch's number in the run.
     autocast : {"bfloat16"}, optional
@@ -58,6 +59,8 @@ class TorchModel(CompleteModel):
     takes_integers : bool, optional
         Whether integer inputs, including bytes, stay integers rather than become floats; by default, if the module has
         a `torch.nn.Embedding`. Data sets with a collate function are never converted.
+    loss_weights : mapping of str to float, optional
+        Factors of the terms of a loss that returns a mapping of named means; 1 by default.
 
     Attributes
     ----------
@@ -89,6 +92,7 @@ class TorchModel(CompleteModel):
         compile: bool = False,
         micro_batches: int = 1,
         takes_integers: bool | None = None,
+        loss_weights: Mapping[str, float] | None = None,
     ) -> None:
         if autocast not in (None, "bfloat16"):
             raise UsageError(f"autocast: {autocast!r}, expected 'bfloat16' or None")
@@ -99,7 +103,7 @@ class TorchModel(CompleteModel):
             raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
         self.settings: dict[str, Any] = {
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
-            "takes_integers": takes_integers,
+            "takes_integers": takes_integers, "loss_weights": loss_weights,
         }  # fmt: skip
         self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
@@ -109,7 +113,8 @@ class TorchModel(CompleteModel):
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         found = any(isinstance(each, embeddings) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers
-        self._calls = Calls(list(self._parts.values()), self.loss, self._name, seed, autocast, compile)
+        parts, weights = list(self._parts.values()), loss_weights or {}
+        self._calls = Calls(parts, self.loss, self._name, seed, autocast, compile, weights)
         self._gradients = Gradients(self._vector, self._calls, self._name, micro_batches)
         self._placed = self
         self._frozen: Sequence[str] = ()
@@ -235,7 +240,13 @@ class TorchModel(CompleteModel):
     def _figures(self, outputs: Any, targets: Any, batch: Batch) -> Evaluation:
         with self._calls.precision():
             loss = self._calls.loss(outputs, targets).item()
-        return losses.evaluation(self.loss, loss, outputs, targets, batch.total, batch.own_weight)
+        found = losses.evaluation(self.loss, loss, outputs, targets, batch.total, batch.own_weight)
+        return found._replace(terms=[float(term) * (found.weight or 0.0) for term in self._calls.terms.values()])
+
+    @property
+    def terms(self) -> Sequence[str]:
+        """The names of the terms of the last loss, if it has some."""
+        return tuple(self._placed._calls.terms)
 
     def rehearse(self, batch: Batch) -> list[str]:
         with as_usage_errors(), self.unchanged() as before:
