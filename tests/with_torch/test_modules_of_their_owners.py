@@ -1,6 +1,8 @@
 """After training, and whenever another model takes it over, a module is its owner's again."""
 
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -140,6 +142,20 @@ def interrupted(train, module):
         train(module, loss=stop)
 
 
+def signalled(train, module):
+    numbers = iter(range(1000))
+
+    def loss(outputs, targets):
+        if next(numbers) == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return functional.cross_entropy(outputs, targets)
+
+    assert train(module, loss=loss, steps=400, on_interrupt="return")["interrupted"]
+    numbers = iter(range(1000))
+    with pytest.raises(SystemExit):
+        train(module, loss=loss, steps=400)
+
+
 def failed(train, module):
     losses = iter([1.0, 1.0, 1.0, 1.0])
 
@@ -165,7 +181,7 @@ def diverged(train, module):
 
 WAYS = [
     *(evaluated, resumed, frozen_and_then_whole, by_two_algorithms, in_shared_memory, with_servers),
-    *(a_part_and_the_whole, two_models, interrupted, failed, refused, diverged),
+    *(a_part_and_the_whole, two_models, interrupted, signalled, failed, refused, diverged),
 ]
 
 
@@ -236,6 +252,16 @@ def test_the_order_of_memory_stays(train):
     assert module[2].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+class Unchangeable(dict):
+    """A configuration as some packages have it."""
+
+    def update(self, *values):
+        raise TypeError("can't be changed")
+
+    def clear(self):
+        raise TypeError("can't be changed")
+
+
 class Moody(torch.nn.Module):
     """Changes itself in every way in each forward pass, and draws random numbers."""
 
@@ -246,7 +272,7 @@ class Moody(torch.nn.Module):
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("total", torch.zeros((), dtype=torch.float64))
         self.register_buffer("hidden", torch.zeros(3), persistent=False)
-        self.calls, self.seen, self.table = 0, [], {}
+        self.calls, self.seen, self.table, self.config = 0, [], {}, Unchangeable(width=10)
 
     def forward(self, inputs):
         self.calls += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from mpidl.torch.beside import assign
@@ -21,6 +23,8 @@ class Snapshot:
     def restore(self) -> None:
         """Restore all that."""
         for container, contents in self._contents:
+            if _members(container) == _members(contents):
+                continue  # it may refuse changes
             container.clear()
             if isinstance(container, dict):
                 container.update(contents)
@@ -32,3 +36,10 @@ class Snapshot:
     def changed(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor has other values than before."""
         return not torch.equal(tensor, self._values[id(tensor)][1])
+
+
+def _members(container: dict[Any, Any] | list[Any]) -> list[Any]:
+    """Return what tells whether a container has other members than another."""
+    if isinstance(container, dict):
+        return [(key, id(value)) for key, value in container.items()]
+    return [id(value) for value in container]
