@@ -221,16 +221,16 @@ METRICS = {"mean_squared_error": 1.5e-7, "f1": 0.25, "my_functions:distance": 12
 
 
 def test_own_metrics_are_in_the_log_whole(capsys):
-    title = Title("runs/x", 2.0, 500, split="validation", metrics=["f1"])
+    title = Title("runs/x", 2.0, 500, split="validation")
     figures = report(train_loss=0.5, validation_loss=0.25, validation_f1=0.125, samples_per_second=40.0)
     assert log_of(capsys, title, (figures, False), (figures, True)) == [
         "25% epoch 0.5 40/s loss 0.5 f1 0.125 0:19 left",
         "25% epoch 0.5 40/s loss 0.5, validation 0.25 f1 0.125",
     ]
-    title = Title("runs/x", 2.0, 500, metrics=[*METRICS, *(f"other_{number}" for number in range(5))])
+    title = Title("runs/x", 2.0, 500)
     figures = report(train_loss=0.5, test_loss=0.25, test_accuracy=0.75)
     figures |= {f"test_{name}": value for name, value in METRICS.items()}
-    figures |= {f"test_other_{number}": 1.0 for number in range(4)} | {"test_other_4": None}
+    figures |= {f"test_other_{number}": 1.0 for number in range(4)} | {"test_other_4": None, "validation_f1": 0.5}
     first, *others = log_of(capsys, title, (figures, True))
     assert first == "25% epoch 0.5 loss 0.5, test 0.25 accuracy 0.7500"
     shown = "mean squared error 1.5e-07 f1 0.25 my functions:distance 12 other 0 1 other 1 1 other 2 1 other 3 1"
@@ -241,7 +241,7 @@ def test_own_metrics_are_on_the_terminal(terminal):
     figures = report(test_accuracy=0.75, test_f1=0.125, train_loss=0.5)
     code = (
         "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
-        f"progress = TerminalProgress(Title('runs/x', 2.0, 500, metrics=['f1']))\n"
+        f"progress = TerminalProgress(Title('runs/x', 2.0, 500))\n"
         f"progress.update({figures!r}, evaluated=True)\n"
         "progress.close()\n"
     )

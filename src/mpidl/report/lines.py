@@ -12,6 +12,8 @@ from mpidl.report.text import loss
 
 #: Importance of parts that are kept, and of those that are omitted first.
 FIRST, LAST = 10, 0
+#: Names of the figures of a report that are shown, besides those of evaluations.
+SHOWN = {"time", "epoch", "train_loss", "samples_per_second", "server_load", "staleness", "iteration"}
 
 
 class Title(msgspec.Struct):
@@ -29,8 +31,6 @@ class Title(msgspec.Struct):
         Name of the fraction of correct samples.
     split : str
         The data of evaluations during training: "test" or "validation".
-    metrics : list of str
-        Names of the run's own metrics.
     iterates : bool
         Whether the algorithm has a coordinator that iterates; epochs then say little.
     """
@@ -40,14 +40,11 @@ class Title(msgspec.Struct):
     samples: int
     accuracy: str = "accuracy"
     split: str = "test"
-    metrics: list[str] = []
     iterates: bool = False
 
-    def names(self) -> list[str]:
-        """Return the names in a report of the figures that are shown."""
-        evaluated = [f"{self.split}_{name}" for name in ("loss", "accuracy", *self.metrics)]
-        others = ["time", "epoch", "train_loss", "samples_per_second", "server_load", "staleness", "iteration"]
-        return [*others, *evaluated]
+    def shown(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the figures of a report that are shown."""
+        return {name: value for name, value in report.items() if name in SHOWN or name.startswith(f"{self.split}_")}
 
 
 class Part(NamedTuple):
@@ -155,10 +152,11 @@ def _objective(report: Mapping[str, Any]) -> Part:
 
 
 def _metrics(report: Mapping[str, Any], title: Title, importance: int = 7) -> list[Part]:
-    return [
-        part(importance, name.replace("_", " ") + " {:.4g}", report.get(f"{title.split}_{name}"))
-        for name in title.metrics
-    ]
+    """Return parts for a run's own metrics and for the terms of its loss."""
+    split = f"{title.split}_"
+    names = [name.removeprefix(split) for name in report if name.startswith(split)]
+    own = [name for name in names if name not in ("loss", "accuracy")]
+    return [part(importance, name.replace("_", " ") + " {:.4g}", report[split + name]) for name in own]
 
 
 def _with_metrics(parts: Sequence[Part], metrics: Sequence[Part], width: int) -> list[str]:

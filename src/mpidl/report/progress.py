@@ -75,14 +75,14 @@ class ForwardedProgress(Progress):
     drawn = True
 
     def __init__(self, title: Title) -> None:
-        self._names = title.names()
+        self._title = title
         self._tell("begin", title)
 
     def write(self, line: str) -> None:
         self._tell("write", line)
 
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        self._tell("update", [{name: report.get(name) for name in self._names}, evaluated, last])
+        self._tell("update", [self._title.shown(report), evaluated, last])
 
     def close(self) -> None:
         self._tell("close", None)

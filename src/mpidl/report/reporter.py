@@ -74,7 +74,6 @@ class Reporter:
                 self._samples_per_epoch,
                 scoring(job.original, job.dataset).accuracy,
                 next(iter(job.evaluated), "test"),
-                [metric.name for metric in job.metrics],
                 isinstance(job.algorithm, Coordinated),
             )
         )
