@@ -110,12 +110,23 @@ class Curriculum:
         self.stage, self.seen = int(state["stage"]), state["seen"]
 
 
-def test_a_users_own_state_is_saved_and_resumed_but_not_exported(train, tmp_path):
-    through, saved = train("through", 20, Curriculum())
+class Torchlike(Curriculum):
+    def state_dict(self):
+        return super().state()
+
+    def load_state_dict(self, state):
+        super().load_state(state)
+
+    state = load_state = None
+
+
+@pytest.mark.parametrize("kind", [Curriculum, Torchlike])
+def test_a_users_own_state_is_saved_and_resumed_but_not_exported(train, tmp_path, kind):
+    through, saved = train("through", 20, kind())
     assert (through.stage, int(saved.state()["stage"])) == (20, 20)
     assert mpidl.load(tmp_path / "through").tensors.keys() == {"parameters"}
-    train("struck", 9, Curriculum())
-    resumed, _ = train("struck", 20, Curriculum(), resume=True)
+    train("struck", 9, kind())
+    resumed, _ = train("struck", 20, kind(), resume=True)
     np.testing.assert_array_equal(resumed.parameters, through.parameters)
     np.testing.assert_array_equal(resumed.seen, through.seen)
 

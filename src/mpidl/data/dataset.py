@@ -26,6 +26,7 @@ from mpidl.data.columns import (
     input_dtype,
     target_dtype,
 )
+from mpidl.data.kept import KeptState
 from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError, quoted
@@ -153,6 +154,8 @@ class Dataset:
         Evaluated during training, in place of the test split.
     order : SampledOrder or None
         The order of each epoch's training samples, in place of a random one.
+    kept : KeptState or None
+        State of the training samples, which checkpoints hold for each replica.
 
     Raises
     ------
@@ -173,6 +176,7 @@ class Dataset:
     test: Split | None = None
     validation: Split | None = None
     order: SampledOrder | None = field(default=None, kw_only=True)
+    kept: KeptState | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         shape = convert(self.input_shape, tuple[Count, ...] | None, "Dataset.input_shape")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, BatchMaker, Prepared, outside
 from mpidl.data.dataset import PYTHON, Dataset, Split, opened
+from mpidl.data.kept import KeptState, methods
 from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
@@ -36,6 +37,8 @@ class Indexed:
         The samples to train with and, optionally, those of a test at the end and of an evaluation after each epoch. A
         sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, or tuples or
         mappings of these; with `collate`, anything it accepts.
+        Training data with ``state()`` and ``load_state(state)``, or ``state_dict()`` and ``load_state_dict(state)``,
+        have a state of numbers and arrays by name, which checkpoints hold for each replica; no batch is made ahead.
     collate : callable, optional
         Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight) or a `Batch`, in the
         form that the model needs. The default stacks arrays.
@@ -95,6 +98,9 @@ class Indexed:
         data = {"training": self.train} | {name: each for name, each in others.items() if each is not None}
         samples = {name: _length(name, each) for name, each in data.items()}
         maker = BatchMaker(data, self.collate, self.weight, self.classes)
+        kept = None if methods(self.train) is None else KeptState(self.train, "data: the training data")
+        if kept is not None and self.workers:
+            raise UsageError(f"data.workers: {self.workers}, but the training data have a state, expected 0")
         shape = None
         if self.collate is None and samples["training"]:
             try:
@@ -105,9 +111,11 @@ class Indexed:
             shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf" else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
         splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
+        if kept is not None:
+            splits["training"].lookahead = 0
         order = None if self.sampler is None else SampledOrder(self.sampler, samples["training"])
         train, test, validation = splits["training"], splits.get("test"), splits.get("validation")
-        return Dataset(self.name, shape, self.classes, train, test, validation, order=order)
+        return Dataset(self.name, shape, self.classes, train, test, validation, order=order, kept=kept)
 
 
 def _length(name: str, data: Any) -> int:
@@ -148,7 +156,8 @@ class IndexedSplit(Split):
         self._workers.start()
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
-        self._prepared.add(indices, epoch, self._workers.submit(self._name, indices, epoch))
+        if self.lookahead:
+            self._prepared.add(indices, epoch, self._workers.submit(self._name, indices, epoch))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         prepared = self._prepared.claim(indices, epoch)

@@ -13,7 +13,7 @@ from mpidl.job.ready import ReadyJob
 from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import DATA, Checkpoint
 from mpidl.storage.checkpoints import prune, read_best, write_best
 from mpidl.storage.files import scratch
 from mpidl.storage.position import Best, Position, ReplicaPosition
@@ -90,6 +90,15 @@ def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
     """
     if (checkpoint := placed.job.checkpoint) is not None:
         _load_kept(model, checkpoint, number if placed.replicas_resume else 0)
+
+
+def begin_data(placed: PlacedJob, number: int) -> None:
+    """Give the training data the state that replica `number` has kept, or that before anything was read of them."""
+    job, kept = placed.job, placed.job.dataset.kept
+    if kept is None:
+        return
+    number = number if placed.replicas_resume else 0
+    kept.load((job.checkpoint and job.checkpoint.kept_by(number, DATA)) or kept.first)
 
 
 def _load_kept(model: CompleteModel, checkpoint: Checkpoint, number: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
+from mpidl.data.kept import methods
 from mpidl.errors import MpidlError, UsageError, nearest, quoted, raised
-from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel, Evaluation, Model
 from mpidl.parameters.layout import Layout
 
@@ -67,7 +67,7 @@ class _AdaptedModel(CompleteModel):
     own = True
 
     def __init__(self, model: Model) -> None:
-        self._model, self._name = model, f"model: {type(model).__name__}"
+        self._model, self._name, self._own_state = model, f"model: {type(model).__name__}", methods(model)
         for member in ("parameters", "loss_and_gradient"):
             if self._member(member) is None:
                 raise UsageError(f"{self._name} has no {member}, expected a mpidl.nn.Model")
@@ -188,13 +188,13 @@ class _AdaptedModel(CompleteModel):
     def state(self) -> Mapping[str, Any]:
         """Return the object's ``state()``, if it has one."""
         with model_errors(f"{self._name}.state"):
-            return self._model.state() if isinstance(self._model, Stateful) else {}
+            return {} if self._own_state is None else self._own_state[0]()
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore the object's state; ModelError if that fails."""
-        if state and isinstance(self._model, Stateful):
+        if state and self._own_state is not None:
             with model_errors(f"{self._name}.load_state"):
-                self._model.load_state(state)
+                self._own_state[1](state)
 
     def _tuple(self, name: str, method: Callable[[Batch], Any], batch: Batch) -> Any:
         with model_errors(f"{self._name}.{name}"):

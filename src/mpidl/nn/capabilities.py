@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from mpidl.data.kept import KeptState
 from mpidl.nn.model import CompleteModel, Model
 
 
@@ -59,9 +60,10 @@ class Stateful(Protocol):
         ...
 
 
-def kept_by_replica(model: CompleteModel) -> dict[str, np.ndarray]:
-    """Return what a replica keeps of a model for itself, by its names in a checkpoint."""
-    kept = {f"buffers/{name}": values for name, values in model.buffers().items()}
+def kept_by_replica(model: CompleteModel, data: KeptState | None = None) -> dict[str, np.ndarray]:
+    """Return what a replica keeps of a model and of data for itself, by its names in a checkpoint."""
+    kept = {} if data is None else {f"data/{name}": values for name, values in data.state().items()}
+    kept |= {f"buffers/{name}": values for name, values in model.buffers().items()}
     return kept | {f"state/{name}": np.asarray(values) for name, values in state_of(model).items()}
 
 

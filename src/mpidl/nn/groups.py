@@ -119,13 +119,9 @@ class Penalised:
     """
 
     def __init__(
-        self,
-        model: PlacedModel,
-        segments: Sequence[Segment],
-        clip: float | None = None,
-        trained: Sequence[Range] = (),
-        total: Callable[[float], float] = float,
-    ) -> None:
+        self, model: PlacedModel, segments: Sequence[Segment], clip: float | None = None,
+        trained: Sequence[Range] = (), total: Callable[[float], float] = float,
+    ) -> None:  # fmt: skip
         self._model, self._total, self._trained = model, total, trained
         self._frozen = [slice(*each.range) for each in segments if each.frozen]
         self._penalties = [

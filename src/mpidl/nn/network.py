@@ -63,16 +63,9 @@ class Network(CompleteModel):
     """
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        input_shape: Sequence[int],
-        *,
-        loss: Loss | None = None,
-        dtype: str = "float32",
-        seed: int = 0,
-        xp: Any = np,
-        regularisation: Regularisation | None = None,
-    ) -> None:
+        self, layers: Sequence[Layer], input_shape: Sequence[int], *, loss: Loss | None = None, dtype: str = "float32",
+        seed: int = 0, xp: Any = np, regularisation: Regularisation | None = None,
+    ) -> None:  # fmt: skip
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
         if not isinstance(layers, list | tuple) or not all(isinstance(each, Layer) for each in layers):
@@ -131,13 +124,9 @@ class Network(CompleteModel):
         return self.workspace(index, *self._tensors.views(index), buffers, lambda: self._number)
 
     def workspace(
-        self,
-        index: int,
-        parameters: dict[str, Any],
-        gradients: dict[str, Any],
-        buffers: dict[str, Any],
+        self, index: int, parameters: dict[str, Any], gradients: dict[str, Any], buffers: dict[str, Any],
         number: Callable[[], int],
-    ) -> Workspace:
+    ) -> Workspace:  # fmt: skip
         """Return the workspace of a layer, or of a part of it; `number` returns the batch's."""
         return Workspace(
             self.xp, kernels.of(self.xp), parameters, gradients, buffers, False,
@@ -260,15 +249,9 @@ class Network(CompleteModel):
 
 
 def from_config(
-    layer_sections: Sequence[Mapping[str, Any]],
-    loss: str,
-    input_shape: Sequence[int],
-    seed: int,
-    dtype: str = "float32",
-    xp: Any = np,
-    label_smoothing: float = 0.0,
-    regularisation: Regularisation | None = None,
-) -> Network:
+    layer_sections: Sequence[Mapping[str, Any]], loss: str, input_shape: Sequence[int], seed: int,
+    dtype: str = "float32", xp: Any = np, label_smoothing: float = 0.0, regularisation: Regularisation | None = None,
+) -> Network:  # fmt: skip
     """Build the network that ``[[model.layer]]`` and ``model.loss`` describe, without allocating parameters.
 
     Parameters

@@ -115,13 +115,9 @@ def forward(
 
 
 def backward(
-    work: Workspace,
-    tiling: Tiling,
-    images: np.ndarray,
-    output_gradient: Callable[[Block], np.ndarray],
-    image_gradient: np.ndarray | None,
-    weights: bool,
-) -> None:
+    work: Workspace, tiling: Tiling, images: np.ndarray, output_gradient: Callable[[Block], np.ndarray],
+    image_gradient: np.ndarray | None, weights: bool,
+) -> None:  # fmt: skip
     """Set the gradient of the weight, if wanted, and that of the images, unless it is None.
 
     `output_gradient` returns a block of the gradient with respect to the outputs.

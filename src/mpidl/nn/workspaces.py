@@ -118,13 +118,9 @@ class Passes:
     """
 
     def __init__(
-        self,
-        xp: Any,
-        dtype: str,
-        values: Sequence[Value],
-        nodes: Sequence[Node],
+        self, xp: Any, dtype: str, values: Sequence[Value], nodes: Sequence[Node],
         workspace: Callable[[int, dict[str, Any]], Workspace],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._xp, self._dtype, self._workspace = xp, dtype, workspace
         self._specified, self._nodes = values, nodes
         self._inputs = [index for index, value in enumerate(values) if value.inputs is not None]

@@ -56,14 +56,9 @@ class CutNetwork(CompleteModel):
     """
 
     def __init__(
-        self,
-        network: Network,
-        plan: Plan,
-        rank: int,
-        *,
-        schedule: str = "one_forward_one_backward",
+        self, network: Network, plan: Plan, rank: int, *, schedule: str = "one_forward_one_backward",
         micro_batches: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._network, self.plan, self._rank, self._schedule = network, plan, rank, schedule
         self._pipeline = Pipeline(schedule, micro_batches, rank * plan.stages // plan.partitions, plan.stages)
         self.layout, self.dtype, self.takes_integers = plan.layout, network.dtype, network.takes_integers

@@ -72,16 +72,9 @@ class PersistentTransfer:
     """
 
     def __init__(
-        self,
-        transfer: Transfer,
-        group: Group,
-        xp: Any,
-        sources: Sequence[Any],
-        targets: Sequence[Any],
-        tag: int,
-        memory: Memory,
-        adds: bool = False,
-    ) -> None:
+        self, transfer: Transfer, group: Group, xp: Any, sources: Sequence[Any], targets: Sequence[Any], tag: int,
+        memory: Memory, adds: bool = False,
+    ) -> None:  # fmt: skip
         self._group, self._xp, self._tag, self._memory = group, xp, tag, memory
         self._posted = self._taken = False
         self._packing: list[tuple[Any, Any]] = []

@@ -23,16 +23,9 @@ BEAM = 64
 
 
 def make_plan(
-    layers: Sequence[Layer],
-    input_shape: Shape,
-    partitions: int,
-    *,
-    batch: int,
-    stages: int = 1,
-    costs: Costs | None = None,
-    itemsize: int = 4,
-    ranks_per_node: int | None = None,
-) -> Plan:
+    layers: Sequence[Layer], input_shape: Shape, partitions: int, *, batch: int, stages: int = 1,
+    costs: Costs | None = None, itemsize: int = 4, ranks_per_node: int | None = None,
+) -> Plan:  # fmt: skip
     """Cut a network over ranks.
 
     Parameters

@@ -37,17 +37,9 @@ class Program:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        local: Local,
-        tensors: Tensors,
-        sums: GradientSums,
-        work: Pass,
-        samples: int,
-        group: Group,
-        xp: Any,
-        memory: Memory,
-    ) -> None:
+        self, plan: Plan, local: Local, tensors: Tensors, sums: GradientSums, work: Pass, samples: int, group: Group,
+        xp: Any, memory: Memory,
+    ) -> None:  # fmt: skip
         self.work, self._sums = work, sums
         self._samples, self._group, self._xp, self._memory = samples, group, xp, memory
         tasks = list(zip(local.tasks, work.calls, strict=True))

@@ -45,15 +45,9 @@ class PushAggregator:
     """
 
     def __init__(
-        self,
-        inboxes: Sequence[ForwardingInbox],
-        shards: Sequence[Range],
-        chunks: Sequence[int],
-        dtype: Any,
-        workers: int,
-        clock: Callable[[], float],
-        statistics: Sequence[Range] = (),
-    ) -> None:
+        self, inboxes: Sequence[ForwardingInbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any,
+        workers: int, clock: Callable[[], float], statistics: Sequence[Range] = (),
+    ) -> None:  # fmt: skip
         self._statistics = [slice(*each) for each in statistics]
         self._inboxes, self._shards, self._chunks, self._clock = inboxes, shards, chunks, clock
         self._vectors = [np.empty(shards[-1].stop, dtype) for _ in range(2)]

@@ -43,14 +43,9 @@ class Relay(Role):
     """
 
     def __init__(
-        self,
-        number: int,
-        parameters: np.ndarray,
-        clocks: np.ndarray,
-        residuals: RelayResiduals,
-        copies: Sequence[Differences] = (),
-        statistics: Sequence[Range] = (),
-    ) -> None:
+        self, number: int, parameters: np.ndarray, clocks: np.ndarray, residuals: RelayResiduals,
+        copies: Sequence[Differences] = (), statistics: Sequence[Range] = (),
+    ) -> None:  # fmt: skip
         super().__init__()
         self._number, self.parameters, self._statistics = number, parameters, statistics
         self.residuals, self._copies = residuals, copies

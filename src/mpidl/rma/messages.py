@@ -42,14 +42,9 @@ class MessageWindow(Owner, RemoteMemory):
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        shapes: Mapping[str, tuple[Any, int]],
-        mixed: bool,
-        allocation: str = "allocate",
-        staging: Staging | None = None,
-        asked_by: Collection[int] | None = None,
-    ) -> None:
+        self, comm: MPI.Intracomm, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str = "allocate",
+        staging: Staging | None = None, asked_by: Collection[int] | None = None,
+    ) -> None:  # fmt: skip
         self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._near: Any = self._share(shapes, mixed, allocation, staging)

@@ -24,15 +24,9 @@ class Outbox:
     """
 
     def __init__(
-        self,
-        window: RemoteMemory,
-        server: int,
-        worker: int,
-        geometry: MailboxGeometry,
-        feedback: ErrorFeedback | None = None,
-        shard: int = 0,
-        applied_later: bool = False,
-    ) -> None:
+        self, window: RemoteMemory, server: int, worker: int, geometry: MailboxGeometry,
+        feedback: ErrorFeedback | None = None, shard: int = 0, applied_later: bool = False,
+    ) -> None:  # fmt: skip
         self.server, self._geometry, self._encodes = server, geometry, feedback is not None
         self._group = min(GROUP, max(1, window.piece(server) // geometry.slot))
         self.ring = Ring(window, server, worker, geometry, shard, self._encodes, applied_later)

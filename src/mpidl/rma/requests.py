@@ -70,15 +70,9 @@ class Requests:
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        ranks: Sequence[int],
-        memory: Window | OwnMemory,
-        own: int,
-        regions: Mapping[str, Region],
-        sends: Sends,
-        piece: int,
-    ) -> None:
+        self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory, own: int,
+        regions: Mapping[str, Region], sends: Sends, piece: int,
+    ) -> None:  # fmt: skip
         self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
         self._sources = [Source(rank) for rank in ranks]

@@ -20,15 +20,9 @@ class Ring:
     """
 
     def __init__(
-        self,
-        window: RemoteMemory,
-        server: int,
-        worker: int,
-        geometry: MailboxGeometry,
-        shard: int = 0,
-        encoded: bool = False,
-        applied_later: bool = False,
-    ) -> None:
+        self, window: RemoteMemory, server: int, worker: int, geometry: MailboxGeometry, shard: int = 0,
+        encoded: bool = False, applied_later: bool = False,
+    ) -> None:  # fmt: skip
         self._window, self._server, self._worker, self._names = window, server, worker, names(shard)
         self._slots, self._stride = geometry.slots, geometry.stride(encoded)
         self._first_slot, self._first_byte = worker * geometry.slots, worker * geometry.ring

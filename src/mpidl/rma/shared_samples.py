@@ -37,13 +37,9 @@ class SharedSamples(Owner):
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        trains: bool,
-        splits: Sequence[Cached],
-        agree: Callable[[Callable[[], Any]], Any],
+        self, comm: MPI.Intracomm, trains: bool, splits: Sequence[Cached], agree: Callable[[Callable[[], Any]], Any],
         guard: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._splits, self._window = splits if trains else (), None
         self.held: list[Range] = []
         self.nbytes = 0

@@ -45,15 +45,9 @@ class SharedState(Owner):
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        roles: Roles,
-        capacity: Capacity,
-        allocation: str | None = None,
-        staging: Staging | None = None,
-        way: str = "windows",
-        routes: Routes | None = None,
-    ) -> None:
+        self, comm: MPI.Intracomm, roles: Roles, capacity: Capacity, allocation: str | None = None,
+        staging: Staging | None = None, way: str = "windows", routes: Routes | None = None,
+    ) -> None:  # fmt: skip
         allocation = allocation_chosen() if allocation is None else allocation
         self.comm: Any = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)

@@ -23,7 +23,7 @@ from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
 from mpidl.engines.mpi.servers.connection import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
-from mpidl.job.checkpoints import load_kept, replica_position
+from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
@@ -147,6 +147,7 @@ class Worker(Role):
     def run(self) -> None:
         """Run the replica to its end, then serve orders until the coordinator orders the exit."""
         algorithm, parameters = self._job.algorithm, self._model.parameters
+        begin_data(self._placed, self._number)
         self._handler.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
         self._report_interruption()

@@ -14,7 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import Checkpoints, identify, load_kept, replica_position
+from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
 from mpidl.job.footprint import check_memory, in_one_process
@@ -139,6 +139,7 @@ class OneProcess:
         """Train, and return the run's summary."""
         engine, control, before = self._engine, self._control, self._fingerprints()
         with undisturbed(), stopping(self.interrupt):
+            begin_data(self._placed, 0)
             control.tell(Started())
             try:
                 totals = engine.run()

@@ -100,7 +100,7 @@ def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
 
 
 #: Groups of the index and of a replica's files, which `mpidl.nn.model.CompleteModel` and `Stateful` describe.
-CONSTANTS, BUFFERS, STATE = "constants", "buffers", "state"
+CONSTANTS, BUFFERS, STATE, DATA = "constants", "buffers", "state", "data"
 _REPLICA = re.compile(r"replica-(\d+)(-\d+)?\.h5")
 
 
@@ -241,7 +241,7 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
     names: list[str] = []
     others: dict[str, np.ndarray] = {}
     for name, item in datasets(path):
-        if name.startswith((f"{BUFFERS}/", f"{STATE}/")):
+        if name.startswith((f"{BUFFERS}/", f"{STATE}/", f"{DATA}/")):
             continue
         if item.shape == (held.size,) and item.dtype.kind == "f":
             names.append(name)

@@ -37,17 +37,9 @@ class CheckpointParticipant:
     """
 
     def __init__(
-        self,
-        number: int,
-        handler: RequestHandler,
-        state: ReplicaState,
-        loader: Loader,
-        checkpoints: Path,
-        in_turn: bool = False,
-        tickets: int = 0,
-        finite: bool = False,
-        part: Range | None = None,
-    ) -> None:
+        self, number: int, handler: RequestHandler, state: ReplicaState, loader: Loader, checkpoints: Path,
+        in_turn: bool = False, tickets: int = 0, finite: bool = False, part: Range | None = None,
+    ) -> None:  # fmt: skip
         self._lead, self._part = handler.lead, part
         self._number, self._handler, self._state, self._loader = number, handler, state, loader
         self._source = handler.checkpoint

@@ -248,13 +248,9 @@ class Conv2d(Convolution):
         return gradient
 
     def _backward(
-        self,
-        work: Workspace,
-        inputs: Any,
-        backprop: Callable[[tuple[slice, slice]], Any],
-        input_gradient: Any | None,
+        self, work: Workspace, inputs: Any, backprop: Callable[[tuple[slice, slice]], Any], input_gradient: Any | None,
         weights: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Compute the gradients of the weight, if `weights`, and of the inputs, from blocks that `backprop` returns."""
         images, windows = inputs.reshape(*inputs.shape[:3], -1), self.windows(inputs.shape[1:])
         image_gradient = None if input_gradient is None else input_gradient.reshape(images.shape)
@@ -265,14 +261,9 @@ class Conv2d(Convolution):
             self._backward_patches(work, windows, images, backprop, image_gradient, weights)
 
     def _backward_patches(
-        self,
-        work: Workspace,
-        windows: SlidingWindows,
-        images: Any,
-        backprop: Callable[[tuple[slice, slice]], Any],
-        image_gradient: Any | None,
-        weights: bool,
-    ) -> None:
+        self, work: Workspace, windows: SlidingWindows, images: Any, backprop: Callable[[tuple[slice, slice]], Any],
+        image_gradient: Any | None, weights: bool,
+    ) -> None:  # fmt: skip
         kernels, weight = work.kernels, work.parameters["weight"]
         depth, width = weight.shape[2], self.channels // self.groups
         transposed = work.buffers["transposed"].reshape(self.channels, -1)

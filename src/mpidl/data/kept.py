@@ -1,0 +1,58 @@
+"""The state of a user's own object, such as a curriculum's stage, which each replica keeps for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpidl.errors import MpidlError, kind_of, raised
+
+#: Methods that return and restore a state.
+METHODS = (("state", "load_state"), ("state_dict", "load_state_dict"))
+
+
+def methods(given: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Return the methods by which an object's state is read and restored; None if it has none."""
+    for names in METHODS:
+        read, restore = (getattr(given, name, None) for name in names)
+        if callable(read) and callable(restore):
+            return read, restore
+    return None
+
+
+class KeptState:
+    """The state of an object with `methods`: a mapping of numbers and arrays by name.
+
+    Attributes
+    ----------
+    first : dict of str to array
+        The state before anything was read.
+    """
+
+    def __init__(self, given: Any, what: str) -> None:
+        found = methods(given)
+        assert found is not None, "the object has no state"
+        self._what = what
+        self._read, self._restore = found
+        self.first = self.state()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return a copy of the state; MpidlError if it can't be read, or has anything but numbers and arrays."""
+        try:
+            state = {str(name): np.array(value) for name, value in self._read().items()}
+        except Exception as error:
+            raise MpidlError(f"{self._what}: its state {raised(error)}") from error
+        for name, values in state.items():
+            if values.dtype.kind not in "biufc":
+                found = kind_of(values.item()) if values.dtype.kind == "O" and not values.ndim else f"{values.dtype}"
+                raise MpidlError(f"{self._what}: its state has {found} as {name}, expected numbers and arrays")
+        return state
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore a state, with numbers as such; MpidlError if that fails."""
+        try:
+            self._restore({name: values.item() if not values.ndim else values.copy() for name, values in state.items()})
+        except Exception as error:
+            raise MpidlError(f"{self._what}: restoring its state {raised(error)}") from error
