@@ -40,19 +40,19 @@ parameters[:] = 1.0
 shard = Shard(part, parameters, ScheduledRule(Sgd(0.5)), ApplyAtOnce(), geometry.chunk)
 inbox = Inbox(window, geometry, [0], bells)
 
-# The worker's side: it fetched at clock 0, has computed this gradient on portion 7, and pushes it.
+# The worker's side: it fetched at clock 0, has computed this gradient on minibatch 7, and pushes it.
 outboxes = Outboxes(window, [Outbox(window, 0, 0, geometry)], [slice(*part)], bells)
 gradient = np.array([0.0, 2.0, 4.0, 6.0, 8.0])
-outboxes.begin(fetched=[0], portions=(7, 7))
+outboxes.begin(fetched=[0], batches=(7, 7))
 delivered = outboxes.send(gradient)
 print(f"the worker has written {outboxes.bytes} bytes: delivered {delivered}, published {published[0]}")
-print("headers, slot by slot: push, chunk, fetched at clock, elements, first and last portion, encoded")
+print("headers, slot by slot: push, chunk, fetched at clock, elements, first and last minibatch, encoded")
 print(headers.reshape(geometry.slots, -1))
 
 # The server finds the chunks, the last first, and gives each to the shard, whose policy gives it to the rule.
 for worker in inbox.waiting():
     for message in inbox.drain(worker, most=8):
-        complete = shard.receive_chunk(worker, message.chunk, message.fetched, message.values, message.portions)
+        complete = shard.receive_chunk(worker, message.chunk, message.fetched, message.values, message.batches)
         print(f"chunk {message.chunk} has {message.values}: parameters {parameters}, push complete {complete}")
 print(f"the server shows consumed {consumed[0]}, clock {shard.clock}, staleness {shard.staleness.max}")
 print(f"the worker sees that all is applied: {outboxes.applied()}")
