@@ -9,7 +9,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +69,16 @@ def _ranks(arguments: argparse.Namespace) -> int:
     return ranks
 
 
-def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import check_ranks, launch
+def _launch(
+    ranks: int, words: Sequence[str], role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: ""
+) -> int:
+    from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
 
-    check_ranks(ranks)
+    return launch(ranks, words, Screen(), role)
+
+
+def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     config = _config(arguments)
     config.topology.check_ranks(ranks, config.servers)
     passed = ["train"]
@@ -84,7 +89,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return launch(ranks, passed, Screen(), lambda rank, nodes: config.topology.assign(nodes, config.servers).role(rank))
+    return _launch(ranks, passed, lambda rank, nodes: config.topology.assign(nodes, config.servers).role(rank))
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -118,12 +123,8 @@ def run_script(arguments: argparse.Namespace) -> int:
             sys.excepthook(type(error), error, None)
         raise
     if ranks > started.size:
-        from mpidl.launch.mpiexec import check_ranks, launch
-        from mpidl.report.screen import Screen
-
-        check_ranks(ranks)
         os.environ[JOB] = script.job
-        return launch(ranks, ["run", str(script.path), "--", *script.arguments], Screen())
+        return _launch(ranks, ["run", str(script.path), "--", *script.arguments])
     environment.prepare_libraries()
     if started.size == 1:
         # As in any script, a signal acts at once where no training handles it.
@@ -190,14 +191,10 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 
 def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
-    from mpidl.launch.mpiexec import check_ranks, launch
-    from mpidl.report.screen import Screen
-
-    check_ranks(ranks)
     passed = ["predict", str(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
     passed += [] if arguments.step is None else [f"--step={arguments.step}"]
     passed += [f"--{option}" for option in ("exact", "force", "json") if getattr(arguments, option)]
-    return launch(ranks, passed, Screen())
+    return _launch(ranks, passed)
 
 
 def _step(arguments: argparse.Namespace) -> int | str | None:

@@ -72,9 +72,10 @@ def launch(
     it; after the run has saved, they have no effect. A second SIGINT ends the ranks at once. No process of the job
     outlives this call or this process.
 
-    Raise UsageError if there is no mpirun, and MpidlError if the temporary directory is full, or has too many
-    directories of other jobs.
+    Raise UsageError if there is no mpirun, or too little memory for the ranks, and MpidlError if the temporary
+    directory is full, or has too many directories of other jobs.
     """
+    _check_memory(ranks)
     forwarding = _Forwarding(screen, [0] * ranks)
     deaths = Deaths(lambda rank: role(rank, forwarding.nodes), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
@@ -103,7 +104,7 @@ def launch(
         return forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
 
 
-def check_ranks(ranks: int) -> None:
+def _check_memory(ranks: int) -> None:
     """Raise UsageError if this machine hasn't the memory for `ranks` ranks; under a scheduler there may be others."""
     if environment.job() is not None:
         return
