@@ -123,7 +123,7 @@ def loop(module, groups):
 #: Of each kind one; `make long` has all.
 BUILT = [
     *("dropout", "batch_norm", "spectral_norm", "channels_last", "Scalar", "Repeated", "Experts", "Teacher"),
-    *("Assigned", "Sparse", "CheckpointedReentrantly", "gated_convolution", "embedding_bag", "lstm", "encoder", "UNet"),
+    *("Assigned", "Sparse", "CheckpointedReentrantly", "clustered", "weighed", "embedding_bag", "lstm", "encoder", "UNet"),
 ]
 
 

@@ -24,11 +24,15 @@ IDS = 7
 
 
 class Case(NamedTuple):
-    """How to make a module and a loss, and the kind of its samples."""
+    """How to make a module and a loss, and the kind of its samples.
+
+    `local` if its process alone knows all its state: other ranks have its tensors only.
+    """
 
     make: object
     kind: str
     loss: object = functional.cross_entropy
+    local: bool = False
 
     def made(self):
         """Return a new module and its loss, always with the same values, in float64."""
@@ -51,11 +55,11 @@ class Case(NamedTuple):
 ZOO: dict[str, Case] = {}
 
 
-def zoo(kind, loss=functional.cross_entropy):
+def zoo(kind, loss=functional.cross_entropy, *, local=False):
     """Add a class, or a function that makes a module, to `ZOO` under its name; a class of losses is made, too."""
 
     def add(make):
-        ZOO[make.__name__] = Case(make, kind, loss)
+        ZOO[make.__name__] = Case(make, kind, loss, local)
         return make
 
     return add

@@ -1,5 +1,8 @@
 """Training with and without the package, and what differs."""
 
+import random
+
+import numpy as np
 import torch
 
 import mpidl
@@ -36,6 +39,7 @@ def parameters(module, loss):
 def plain_loop(case, module, loss, optimiser, steps):
     """Train a module by an optimiser of PyTorch as one does without this package."""
     module.train()
+    seed_globals()
     for number, inputs, targets in batches(case, steps):
 
         def closure(number=number, inputs=inputs, targets=targets):
@@ -69,11 +73,18 @@ def different(found, expected, tolerance=1e-9):
     return sorted(lines)
 
 
+def seed_globals():
+    """Seed the generators of Python and NumPy, which modules may use."""
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002
+
+
 def differences(name, directory, **options):
     """Return how a module that this package trained differs from that of a plain loop, then and when trained on."""
     case = ZOO[name]
     (module, loss), (plain, its_loss) = case.made(), case.made()
     options = {"batch": BATCH, "portion": BATCH, "steps": STEPS, "seed": SEED, "device": "cpu"} | options
+    seed_globals()
     mpidl.train(module, case.data(), loss=loss, rule=mpidl.Sgd(RATE), dir=directory, name=name, **options)
     plain_loop(case, plain, its_loss, torch.optim.SGD(parameters(plain, its_loss), RATE), STEPS)
     lines = different(tensors(module, loss), tensors(plain, its_loss))

@@ -1,7 +1,12 @@
 """Modules with parameters in odd places, which change themselves, or which differentiate in ways of their own."""
 
+import random
+from collections import deque
+
+import numpy as np
 import torch
 from torch import nn
+from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
@@ -252,6 +257,118 @@ class Quantised(nn.Module):
         return self.last(values + (found - values).detach())
 
 
+@zoo("vector")
+class Buffers(nn.Module):
+    """Buffers of all dtypes, and places without a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES, bias=False)
+        self.register_buffer("mask", torch.tensor([True, False, True, True, False, True]))
+        self.register_buffer("phase", torch.randn(6, dtype=torch.complex64))
+        self.register_buffer("small", torch.ones(6))
+        self.register_buffer("nothing", None)
+        self.register_parameter("absent", None)
+
+    def double(self):
+        """Convert what a plain model would have in double precision."""
+        self.layer.double()
+        self.small = self.small.bfloat16()
+        return self
+
+    def forward(self, inputs):
+        if self.training:
+            self.small *= 0.5
+        return self.layer((inputs * self.phase).abs() * self.mask + self.small)
+
+
+@zoo("vector")
+class Quantising(nn.Module):
+    """Training that is aware of quantisation: its buffers get their shapes in the first pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES)
+        self.rounded = FakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+
+    def double(self):
+        self.layer.double()
+        return self
+
+    def forward(self, inputs):
+        values = inputs.float()
+        if self.training:
+            return self.layer(self.rounded(values).to(inputs))
+        scale, zero = self.rounded.scale, self.rounded.zero_point
+        return self.layer(torch.fake_quantize_per_tensor_affine(values, scale, zero, 0, 255).to(inputs))
+
+
+@zoo("vector", local=True)
+class Remembering(nn.Module):
+    """State that is in no tensor of the module: a number, containers, a tensor that isn't a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.hidden = nn.Linear(6, CLASSES), None
+        self.passes, self.means, self.last, self.seen = 0, [], deque(maxlen=2), set()
+
+    def forward(self, inputs):
+        if self.training:
+            mean = inputs.detach().mean()
+            self.passes += 1
+            self.means.append(mean)
+            self.last.append(mean)
+            self.seen.add(mean.item())
+            self.hidden = mean if self.hidden is None else 0.5 * self.hidden + 0.5 * mean
+        known = sum(self.last, len(self.seen) + (0 if self.hidden is None else self.hidden))
+        return self.layer(inputs + known) * (1 + self.passes / 10 + len(self.means))
+
+
+@zoo("vector", local=True)
+class Generators(nn.Module):
+    """Noise of generators that are the module's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.generator = nn.Linear(6, CLASSES), torch.Generator().manual_seed(1)
+        self.others = nn.ModuleDict({"noise": Noise()})
+
+    def forward(self, inputs):
+        if self.training:
+            inputs = inputs + torch.randn(inputs.shape, generator=self.generator, dtype=inputs.dtype)
+        return self.layer(self.others["noise"](inputs))
+
+
+class Noise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.numpy, self.legacy, self.python = np.random.default_rng(1), np.random.RandomState(1), random.Random(1)
+
+    def forward(self, inputs):
+        if self.training:
+            return inputs * self.numpy.normal() + self.legacy.normal() * self.python.random()
+        return inputs
+
+
+@zoo("vector")
+class GlobalNoise(nn.Module):
+    """Noise of the generators of NumPy and Python that a whole program shares."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES)
+
+    def forward(self, inputs):
+        if self.training:
+            inputs = inputs * (1 + np.random.random() + random.random())  # noqa: NPY002
+        return self.layer(inputs)
+
+
+@zoo("vector")
+def wrapped():
+    return nn.DataParallel(torch.fx.symbolic_trace(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, CLASSES))))
+
+
 # Gradients.
 
 
@@ -318,6 +435,10 @@ class CheckpointedReentrantly(Checkpointed):
 class Hooked(nn.Module):
     """Hooks of every kind that users register."""
 
+    @staticmethod
+    def halve(parameter):
+        parameter.grad *= 0.5
+
     def __init__(self):
         super().__init__()
         self.first, self.last = nn.Linear(6, 6), nn.Linear(6, CLASSES)
@@ -325,6 +446,7 @@ class Hooked(nn.Module):
         self.first.register_forward_hook(lambda module, given, result: result.tanh())
         self.last.register_full_backward_hook(lambda module, before, after: (before[0] * 0.5,))
         self.first.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        self.first.bias.register_post_accumulate_grad_hook(self.halve)
 
     def forward(self, inputs):
         return self.last(self.first(inputs))
@@ -386,6 +508,43 @@ class Waves(nn.Module):
         return self.both(torch.sin(3 * self.waves(inputs)), inputs)
 
 
+# Losses with parameters.
+
+
+class Centres(nn.Module):
+    """Cross-entropy and the distance to the centre of each class (Wen et al. 2016)."""
+
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(CLASSES, CLASSES))
+
+    def forward(self, outputs, targets):
+        distance = (outputs - self.centres[targets]).square().sum(1).mean()
+        return functional.cross_entropy(outputs, targets) + 0.1 * distance
+
+
+@zoo("vector", Centres)
+def clustered():
+    return nn.Linear(6, CLASSES)
+
+
 @zoo("vector", functional.nll_loss)
 def log_probabilities():
     return nn.Sequential(nn.Linear(6, CLASSES), nn.LogSoftmax(1))
+
+
+class Weighted(nn.Module):
+    """Two losses weighed by learned uncertainties (Kendall et al. 2018)."""
+
+    def __init__(self):
+        super().__init__()
+        self.uncertainty = nn.Parameter(torch.zeros(2))
+
+    def forward(self, outputs, targets):
+        losses = torch.stack([functional.cross_entropy(outputs, targets), outputs.square().mean()])
+        return (losses * (-self.uncertainty).exp() + self.uncertainty).sum()
+
+
+@zoo("vector", Weighted)
+def weighed():
+    return nn.Sequential(nn.Linear(6, CLASSES), nn.Tanh())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from mpidl.torch.beside import assign
@@ -11,14 +15,16 @@ from mpidl.torch.vector import Parts, tensors_in
 
 
 class Snapshot:
-    """The attributes of all modules, with the contents of their lists and mappings, and the values of all tensors."""
+    """All modules' attributes, the contents of containers, the states of random generators and the values of tensors."""
 
     def __init__(self, parts: Parts) -> None:
         tensors = (place.tensor for place in tensors_in(parts))
         self._values = {id(each): (each, each.detach().clone()) for each in tensors}
         owners = [vars(each) for part in parts.values() for each in part.modules()]
-        inner = [each for owner in owners for each in owner.values() if isinstance(each, dict | list)]
-        self._contents = [(each, each.copy()) for each in (*owners, *inner)]
+        inner = [each for owner in owners for each in owner.values()]
+        containers = [each for each in inner if isinstance(each, dict | set | list | deque)]
+        self._contents = [(each, each.copy()) for each in (*owners, *containers)]
+        self._states = [state for each in inner if (state := _random_state(each)) is not None]
 
     def restore(self) -> None:
         """Restore all that."""
@@ -26,10 +32,12 @@ class Snapshot:
             if _members(container) == _members(contents):
                 continue  # it may refuse changes
             container.clear()
-            if isinstance(container, dict):
+            if isinstance(container, dict | set):
                 container.update(contents)
             else:
                 container.extend(contents)
+        for restore, state in self._states:
+            restore(state)
         for tensor, values in self._values.values():
             assign(tensor, values)
 
@@ -38,8 +46,20 @@ class Snapshot:
         return not torch.equal(tensor, self._values[id(tensor)][1])
 
 
-def _members(container: dict[Any, Any] | list[Any]) -> list[Any]:
+def _members(container: Any) -> Any:
     """Return what tells whether a container has other members than another."""
     if isinstance(container, dict):
         return [(key, id(value)) for key, value in container.items()]
-    return [id(value) for value in container]
+    members = [id(value) for value in container]
+    return set(members) if isinstance(container, set) else members
+
+
+def _random_state(value: Any) -> tuple[Callable[[Any], object], Any] | None:
+    """Return a function that restores the state of a generator of random numbers, and the state; else None."""
+    if isinstance(value, torch.Generator | np.random.RandomState):
+        return value.set_state, value.get_state()
+    if isinstance(value, random.Random):
+        return value.setstate, value.getstate()
+    if isinstance(value, np.random.Generator):
+        return lambda state: setattr(value.bit_generator, "state", state), value.bit_generator.state
+    return None
