@@ -15,7 +15,7 @@ from mpidl.torch.vector import Parts, tensors_in
 
 
 class Snapshot:
-    """All modules' attributes, the contents of containers, the states of random generators and the values of tensors."""
+    """All modules' attributes, the contents of containers, states of random generators and the values of tensors."""
 
     def __init__(self, parts: Parts) -> None:
         tensors = (place.tensor for place in tensors_in(parts))
