@@ -122,8 +122,8 @@ def loop(module, groups):
 
 #: Of each kind one; `make long` has all.
 BUILT = [
-    *("dropout", "batch_norm", "spectral_norm", "channels_last", "Scalar", "Repeated", "Experts", "Teacher"),
-    *("Assigned", "Sparse", "CheckpointedReentrantly", "clustered", "weighed", "embedding_bag", "lstm", "encoder", "UNet"),
+    *("dropout", "batch_norm", "spectral_norm", "channels_last", "Scalar", "Repeated", "Experts", "Teacher", "Sparse"),
+    *("Assigned", "CheckpointedReentrantly", "clustered", "weighed", "embedding_bag", "lstm", "encoder", "UNet"),
 ]
 
 
