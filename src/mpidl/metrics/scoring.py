@@ -62,28 +62,17 @@ class Scoring:
         if alone and _without_last(outputs.shape) == _without_last(targets.shape):
             return outputs.reshape(-1, 1).astype(np.float64), targets.reshape(-1, 1).astype(np.float64)
         if outputs.shape == targets.shape:
-            return self._table(outputs), self._table(targets)
-        if targets.dtype.kind in "iu":
-            axis = class_axis(self.axis, outputs.shape, targets.shape)
-            if axis is not None:
-                return self._counted(_table(np.moveaxis(outputs, axis, -1)), targets.reshape(-1))
-        raise UsageError(
-            f"run.metrics: targets {targets.shape} of {targets.dtype}, expected class ids or floats for outputs "
-            f"{outputs.shape}"
-        )
-
-    def _table(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        return _table(values if self.axis is None else np.moveaxis(values, self.axis, -1))
-
-    def _counted(
-        self, outputs: NDArray[np.float64], labels: NDArray[Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        counted = self.counted(labels)
+            return _table(outputs, self.axis), _table(targets, self.axis)
+        axis = class_axis(self.axis, outputs.shape, targets.shape) if targets.dtype.kind in "iu" else None
+        if axis is None:
+            expected = f"expected class ids or floats for outputs {outputs.shape}"
+            raise UsageError(f"run.metrics: targets {targets.shape} of {targets.dtype}, {expected}")
+        table, counted = _table(outputs, axis), self.counted(labels := targets.reshape(-1))
         if not counted.all():
-            outputs, labels = outputs[counted], labels[counted]
-        if labels.size and labels.max() >= outputs.shape[1]:
-            raise UsageError(f"run.metrics: class id {labels.max()}, expected less than the {outputs.shape[1]} outputs")
-        return outputs, labels.astype(np.int64)
+            table, labels = table[counted], labels[counted]
+        if labels.size and labels.max() >= table.shape[1]:
+            raise UsageError(f"run.metrics: class id {labels.max()}, expected less than the {table.shape[1]} outputs")
+        return table, labels.astype(np.int64)
 
     def counted(self, labels: Any) -> Any:
         """Return which class ids, in an array or a tensor, count."""
@@ -110,5 +99,7 @@ def _without_last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
 
 
-def _table(values: NDArray[Any]) -> NDArray[np.float64]:
-    return values.reshape(-1, values.shape[-1]).astype(np.float64)
+def _table(values: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
+    """Return values as rows along an axis, by default the last."""
+    moved = values if axis is None else np.moveaxis(values, axis, -1)
+    return moved.reshape(-1, moved.shape[-1]).astype(np.float64)

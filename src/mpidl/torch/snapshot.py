@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,12 @@ import torch
 
 from mpidl.torch.beside import assign
 from mpidl.torch.vector import Parts, tensors_in
+
+#: Generators of random numbers, and their methods that return and restore the state.
+_GENERATORS: tuple[tuple[Any, str, str], ...] = (
+    (torch.Generator, "get_state", "set_state"),
+    ((random.Random, np.random.RandomState, np.random.BitGenerator), "__getstate__", "__setstate__"),
+)
 
 
 class Snapshot:
@@ -24,7 +29,12 @@ class Snapshot:
         inner = [each for owner in owners for each in owner.values()]
         containers = [each for each in inner if isinstance(each, dict | set | list | deque)]
         self._contents = [(each, each.copy()) for each in (*owners, *containers)]
-        self._states = [state for each in inner if (state := _random_state(each)) is not None]
+        self._states = [
+            (getattr(each, write), getattr(each, read)())
+            for kinds, read, write in _GENERATORS
+            for each in (each.bit_generator if isinstance(each, np.random.Generator) else each for each in inner)
+            if isinstance(each, kinds)
+        ]
 
     def restore(self) -> None:
         """Restore all that."""
@@ -52,14 +62,3 @@ def _members(container: Any) -> Any:
         return [(key, id(value)) for key, value in container.items()]
     members = [id(value) for value in container]
     return set(members) if isinstance(container, set) else members
-
-
-def _random_state(value: Any) -> tuple[Callable[[Any], object], Any] | None:
-    """Return a function that restores the state of a generator of random numbers, and the state; else None."""
-    if isinstance(value, torch.Generator | np.random.RandomState):
-        return value.set_state, value.get_state()
-    if isinstance(value, random.Random):
-        return value.setstate, value.getstate()
-    if isinstance(value, np.random.Generator):
-        return lambda state: setattr(value.bit_generator, "state", state), value.bit_generator.state
-    return None
