@@ -6,6 +6,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from itertools import chain
 from math import isfinite, nan
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mpidl.data.collation import pair
+from mpidl.data.collation import has_masked, pair
 from mpidl.data.columns import float_dtype, input_dtype
 from mpidl.data.nested import parts_of
 from mpidl.errors import MpidlError, kind_of, quoted, raised
@@ -229,25 +230,32 @@ class BatchMaker:
         for index in indices.tolist():
             begin(index)
             try:
-                sample = dataset[index]
+                samples.append(dataset[index])
             except Exception as error:
                 raise MpidlError(f"data: {split} sample {index} {raised(error)}") from error
-            if isinstance(sample, tuple) and any(map(np.ma.is_masked, sample)):
-                raise MpidlError(f"data: {split} sample {index} has a masked value, expected finite numbers")
-            samples.append(sample)
         begin(-1)
         where = f"data: {split} samples {indices[0]}, ... ({len(indices)})"
         try:
-            made = self.collate(samples) if self.collate is not None else pair(samples)
+            made = pair(samples) if self.collate is None else self._collated(samples)
         except Exception as error:
-            name = "collate" if self.collate is not None else "stacking"
+            name = "stacking" if self.collate is None else "collate"
             for index, sample in zip(indices.tolist(), samples, strict=True):
                 if sample is None or (isinstance(sample, tuple) and any(each is None for each in sample)):
                     where = f"data: {split} sample {index} {'is' if sample is None else 'has'} None"
+                elif isinstance(sample, tuple) and has_masked(sample):
+                    where = f"data: {split} sample {index} has a masked value, expected finite numbers"
+                    raise MpidlError(where) from error
             raise MpidlError(f"{where}: {name} {raised(error)}") from error
         batch = self._batch(made, where)
         weight = self._weigh(batch, len(samples), where)
         return batch._replace(weight=weight if self.weight is None else Weight(weight, self.weight))
+
+    def _collated(self, samples: list[Any]) -> Any:
+        """Return what the collate function makes of samples; PyTorch's own takes masked values for others."""
+        assert self.collate is not None
+        if set(map(type, samples)) == {tuple} and has_masked(list(chain.from_iterable(samples))):
+            raise ValueError("a masked value")
+        return self.collate(samples)
 
     def _batch(self, made: Any, where: str) -> Batch:
         batch = made
@@ -258,7 +266,7 @@ class BatchMaker:
                 raise MpidlError(f"{where}: collate returned {kind_of(made)}, expected {expected}")
             batch = Batch(made[0], made[1], weight=made[2] if len(made) == 3 else None)
         for values in (batch.inputs, batch.targets):
-            if any(map(np.ma.is_masked, values if isinstance(values, tuple) else (values,))):
+            if has_masked(values if isinstance(values, tuple) else (values,)):
                 raise MpidlError(f"{where}: collate returned a masked value, expected finite numbers")
         targets = batch.targets
         if self.classes is not None and isinstance(targets, np.ndarray) and targets.dtype.kind in "iu":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,26 @@ import numpy as np
 from mpidl.data.nested import parts_of, rebuilt
 from mpidl.errors import kind_of
 
+#: Kinds of dtypes that are stacked.
+STACKED = set("biufcmM")
+
 
 def pair(samples: Sequence[Any]) -> Any:
     """Return a batch (inputs, targets) of samples (input, target); ValueError if they don't stack."""
-    pairs = [tuple(each) if isinstance(each, list) else each for each in samples]
-    for sample in pairs:
-        parts = None if isinstance(sample, Mapping) else parts_of(sample)
-        if parts is None or len(parts) != 2:
-            raise ValueError(f"a sample is {kind_of(sample)}, expected (input, target), or a collate function")
-    return tuple(parts_of(collate(pairs)).values())  # type: ignore[union-attr]
+    first = samples[0]
+    if is_dataclass(first):
+        samples = [tuple(parts_of(each).values()) for each in samples]  # type: ignore[union-attr]
+    elif isinstance(first, list):
+        samples = [tuple(each) for each in samples]
+    if not isinstance(samples[0], tuple) or len(samples[0]) != 2:
+        raise ValueError(f"a sample is {kind_of(first)}, expected (input, target), or a collate function")
+    return tuple(map(collate, _columns(samples[0], samples)))
+
+
+def has_masked(values: Collection[Any]) -> bool:
+    """Return whether some of the values are masked arrays with a masked value; fast if none is a masked array."""
+    kinds = set(map(type, values))
+    return any(issubclass(kind, np.ma.MaskedArray) for kind in kinds) and any(map(np.ma.is_masked, values))
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -48,7 +59,7 @@ def collate(samples: Sequence[Any]) -> Any:
         return list(samples)
     if isinstance(first, tuple | Mapping) or is_dataclass(first):
         return _by_parts(first, samples)
-    if any(map(np.ma.is_masked, samples)):
+    if has_masked(samples):
         raise ValueError("a masked value, expected finite numbers")
     try:
         arrays = [np.asarray(sample) for sample in samples]
@@ -56,22 +67,33 @@ def collate(samples: Sequence[Any]) -> Any:
         if not hasattr(first, "detach"):
             raise
         return sys.modules["torch"].stack(list(samples))
-    other = next((number for number, array in enumerate(arrays) if array.dtype.kind not in "biufcmM"), None)
-    if other is not None:
-        if isinstance(first, list):
-            return _by_parts(first, samples)
-        found = samples[other]
-        what = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else kind_of(found)
-        raise ValueError(f"{what} is neither an array nor a number, expected a collate function for it")
+    if isinstance(first, list) and arrays[0].dtype.kind not in STACKED:
+        return _by_parts(first, samples)
     shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected a collate function for them")
-    return np.stack(arrays)
+    stacked = np.stack(arrays) if len(shapes) == 1 else None
+    if stacked is not None and stacked.dtype.kind in STACKED:
+        return stacked
+    for sample, array in zip(samples, arrays, strict=True):
+        if array.dtype.kind not in STACKED:
+            what = f"an array of {sample.dtype}" if isinstance(sample, np.ndarray) else kind_of(sample)
+            raise ValueError(f"{what} is neither an array nor a number, expected a collate function for it")
+    raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected a collate function for them")
 
 
 def _by_parts(first: Any, samples: Sequence[Any]) -> Any:
-    parts = [parts_of(sample) or {} for sample in samples]
-    keys = parts[0].keys()
-    if any(each.keys() != keys for each in parts):
-        raise ValueError("samples with different parts, expected a collate function for them")
-    return rebuilt(first, {key: collate([each[key] for each in parts]) for key in keys})
+    parts = parts_of(first) or {}
+    return rebuilt(first, dict(zip(parts, map(collate, _columns(first, samples)), strict=True)))
+
+
+def _columns(first: Any, samples: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """Return the parts of all samples, part by part, in the order of those of the first."""
+    try:
+        if isinstance(first, tuple | list):
+            return list(zip(*samples, strict=True))
+        if not isinstance(first, Mapping):
+            return [[getattr(each, field.name) for each in samples] for field in fields(first)]
+        if {len(each) for each in samples} != {len(first)}:
+            raise ValueError
+        return [[each[key] for each in samples] for key in first]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError("samples with different parts, expected a collate function for them") from None
