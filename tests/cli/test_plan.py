@@ -171,10 +171,10 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator                                                   9.36 kB                         "
-        "              9.36 kB",
-        "1       server 0       0 to 138       552 B                   552 B   3.78 kB                         "
-        "      1.1 kB  5.99 kB",
+        "0       coordinator                                                   9.37 kB                         "
+        "              9.37 kB",
+        "1       server 0       0 to 138       552 B                   552 B   3.79 kB                         "
+        "      1.1 kB     6 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
         "              11.3 kB",
         "5 ranks of one node: 49.1 kB in all, besides Python and its libraries",
