@@ -84,7 +84,7 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
     ("moment", "ranks", "act", "said"),
     [
         ("start", "012", "raise", "rank 0 raised ImportError, which ends the job"),
-        ("end", "1", "raise", "rank 1 raised ImportError, which ends the job"),
+        pytest.param("end", "1", "raise", "rank 1 raised ImportError, which ends the job", marks=pytest.mark.long),
         pytest.param("start", "2", "raise", "rank 2 raised ImportError, which ends the job", marks=pytest.mark.long),
         pytest.param("start", "012", "text", "no luck", marks=pytest.mark.long),
         pytest.param("end", "2", "code", "the script ended with exit code 3", marks=pytest.mark.long),
