@@ -333,6 +333,7 @@ def test_a_run_is_continued_where_its_script_ran(submitted, runs, tmp_path, monk
         (None, [], "submit: expected CONFIG or --resume RUN_DIR (see `mpidl submit --help`)"),
         ("train.py", ["--set=run.epochs=3"], "--set run.epochs=3: a script takes arguments instead, after --"),
         ("runs/fold", ["--set=run.epochs=3"], "--set run.epochs=3: a script takes arguments instead, after --"),
+        ("train.py", ["--x", "3"], "unrecognized arguments: --x 3, those of a script follow -- (see `mpidl --help`)"),
         ("runs/digits", ["--", "3"], "3: only a script takes arguments after --"),
         ("absent.py", [], "absent.py: No such file or directory"),
         ("runs/absent", [], "runs/absent: No such file or directory"),

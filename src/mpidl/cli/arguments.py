@@ -36,7 +36,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         add(parsers)
     words = sys.argv[1:] if argv is None else list(argv)
     own, of_script = _split(words)
-    arguments = parser.parse_args(own)
+    arguments, unknown = parser.parse_known_args(own)
+    if unknown:
+        hint = ", those of a script follow --" if words[0] == "submit" else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.words, arguments.words_of_script = words, of_script
     return arguments
 
