@@ -102,7 +102,7 @@ OWN_RULE = "but easgd has no choice of rule, expected no [server], or server.rul
     ("arguments", "line"),
     [
         ({"config": {"model": {"nonsense": 1}}}, "model.nonsense: unknown key; known: autocast, "),
-        ({"config": {"model": {"label_smoothing": 0.5}}}, "model.label_smoothing: model.factory is given, whose "),
+        ({"config": {"model": {"label_smoothing": 0.5}}}, "model.label_smoothing: only for [[model.layer]]; "),
         ({"config": {"data": {"source": "digit"}}}, "data.source: unknown name 'digit', did you mean 'digits'?"),
         ({"config": {"data": {"path": "x"}}}, "data.path: unknown key"),
         ({"config": {"model": 3}}, "model: expected a section, [model], found 3"),

@@ -279,6 +279,9 @@ def test_each_keyword_has_the_type_of_its_key():
         key = get_type_hints(cls)[path[0]] if path else cls
         if get_origin(key) is tuple:
             key = Sequence[get_args(key)[0]]
+        tables = [each for each in get_args(key) if get_origin(each) is dict]
+        if tables:
+            key = Mapping[get_args(tables[0])]
         if is_dataclass(key):
             key = key | Mapping[str, Any]
         elif keyword == "groups":

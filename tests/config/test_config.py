@@ -105,13 +105,10 @@ def minimal():
         ("model", {}, "model.layer: expected [[model.layer]] sections or model.factory, found neither"),
         ("model", {"layer": []}, "model.layer: expected non-empty list of table, found []"),
         ("model", {"factory": "a.b"}, "model.factory: expected module:function, found 'a.b'"),
-        *(
-            (
-                "model",
-                {"factory": "a:b", key: 0.1},
-                f"model.{key}: model.factory is given, whose model has its own loss",
-            )
-            for key in ("label_smoothing",)
+        (
+            "model",
+            {"factory": "a:b", "label_smoothing": 0.1},
+            "model.label_smoothing: only for [[model.layer]]; this model has a loss of its own",
         ),
         (
             "model",

@@ -253,7 +253,7 @@ class ModelSection(Checked):
 
     def _check_factory(self) -> None:
         if self.label_smoothing:
-            raise UsageError("label_smoothing: model.factory is given, whose model has its own loss")
+            raise UsageError("label_smoothing: only for [[model.layer]]; this model has a loss of its own")
         check_name("factory", self.factory or "")
 
     @property

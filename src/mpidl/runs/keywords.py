@@ -168,6 +168,13 @@ def resolve(
     values = {section: table for section, table in values.items() if table is not None}
     if model:
         values["model"] = _model(values.get("model", {}), model)
+    values = _with_keywords(values, keywords)
+    return marked(from_dict(values, **objects), before, values)
+
+
+def _with_keywords(values: Mapping[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a configuration with the sections and keys that keywords stand for."""
+    sections: dict[str, Any] = dict(values)
     keys: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for keyword, value in keywords.items():
         section, _, key = KEYWORDS[keyword][1].partition(".")
@@ -177,10 +184,8 @@ def resolve(
             if key:
                 keys[section][key] = value
             else:
-                values[section] = value
-    for section, given in keys.items():
-        values[section] = set_keys(values.get(section, {}), section, given)
-    return marked(from_dict(values, **objects), before, values)
+                sections[section] = value
+    return sections | {section: set_keys(sections.get(section, {}), section, given) for section, given in keys.items()}
 
 
 def _model(table: Any, given: Section) -> dict[str, Any]:
