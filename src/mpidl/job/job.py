@@ -152,7 +152,8 @@ class Job:
         data, train, seed = self.config.data, self.dataset.train, self.config.run.seed
         order = self.dataset.order
         samples = train.samples if order is None else order.length
-        return Portions(samples, data.batch, data.portion, seed, data.by_portions(train), data.drop_last, order)
+        blocks = order is None and data.by_portions(train)
+        return Portions(samples, data.batch, data.portion, seed, blocks, data.drop_last, order)
 
     @property
     def evaluated(self) -> dict[str, Split]:

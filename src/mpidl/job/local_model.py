@@ -128,6 +128,6 @@ def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     trained = [] if isinstance(placed.job.algorithm, Coordinated) else own_trained(placed, part)
     norm = GradientNorm(trained, placed.job.config.run.report)
     return ReplicaState(
-        placed.rate_at, own_statistics(placed, part), own_segments(placed, part), 
+        placed.rate_at, own_statistics(placed, part), own_segments(placed, part),
         partial(kept_by_replica, local.host, placed.job.dataset.kept), own_fragments(placed, part), norm,
     )  # fmt: skip

@@ -1,45 +1,38 @@
-"""Classify rows of a table; the rate falls on a plateau, and training stops early."""
+"""Regression on a table, with a learning rate that falls on a plateau and early stopping."""
 
+import numpy as np
 import torch
-from sklearn.datasets import make_classification
 from torch import nn
-from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import mpidl
 
 
-def tables():
-    inputs, labels = make_classification(3000, 20, n_informative=8, n_classes=3, class_sep=1.5, random_state=0)
-    inputs = (inputs - inputs[:2000].mean(0)) / inputs[:2000].std(0)
-    rows = torch.tensor(inputs, dtype=torch.float32), torch.tensor(labels)
-    parts = slice(2000), slice(2000, 2500), slice(2500, None)
-    return [TensorDataset(*(each[part] for each in rows)) for part in parts]
+def table(samples, seed):
+    random = np.random.default_rng(seed)
+    inputs = random.normal(size=(samples, 8)).astype(np.float32)
+    noise = 0.1 * random.normal(size=samples)
+    targets = np.sin(inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] + noise
+    return TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets[:, None].astype(np.float32)))
 
 
-def network():
-    return nn.Sequential(
-        nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)
-    )
-
-
-def evaluate(model, data):
-    model.eval()
-    inputs, labels = data.tensors
+def loss_on(network, data):
+    network.eval()
     with torch.no_grad():
-        outputs = model(inputs)
-    return functional.cross_entropy(outputs, labels).item(), (outputs.argmax(1) == labels).float().mean().item()
+        return nn.functional.mse_loss(network(data.tensors[0]), data.tensors[1]).item()
 
 
 def main():
     torch.manual_seed(0)
-    train, validation, test = tables()
-    model = network()
-    data = mpidl.Indexed(train, test, validation=validation)
-    rule, rate = mpidl.rules.Adamw(3e-3, weight_decay=1e-4), {"schedule": "plateau", "factor": 0.3, "patience": 2}
-    run = mpidl.train(model, data, loss="cross_entropy", rule=rule, rate=rate, patience=6, batch=64, epochs=40)
-    mpidl.evaluate(run["run_dir"], model, data, step="best")
-    print(f"accuracy {evaluate(model, test)[1]:.4f}")
+    train, validation, test = table(2000, 0), table(500, 1), table(500, 2)
+    network = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    mpidl.train(
+        network, mpidl.Indexed(train, test, validation=validation), loss="mse_loss", rule=mpidl.Adam(1e-2), batch=64,
+        epochs=60, patience=8, rate={"schedule": "plateau", "factor": 0.3, "patience": 3},
+    )  # fmt: skip
+    kept = {name: torch.from_numpy(values) for name, values in mpidl.load("runs/run", "best").tensors.items()}
+    network.load_state_dict(kept)
+    print(f"score {1 - loss_on(network, test) / test.tensors[1].var().item():.4f}")
 
 
 if __name__ == "__main__":

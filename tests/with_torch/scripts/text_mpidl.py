@@ -1,74 +1,55 @@
-"""Classify sequences of different lengths; classes are unbalanced, gradients clipped, and the rate warms up."""
+"""Classification of sequences: padding, a weighted sampler, gradient clipping, and warm-up with a linear fall."""
 
+import numpy as np
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
+from torch.utils.data import Dataset, WeightedRandomSampler
 
 import mpidl
 
-WORDS, CLASSES = 200, 4
 
-
-class Texts(Dataset):
-    """Sentences of random words, of which some belong to the class."""
-
-    def __init__(self, count, seed):
-        random = torch.Generator().manual_seed(seed)
-        self.labels = torch.multinomial(torch.tensor([0.6, 0.2, 0.15, 0.05]), count, True, generator=random)
-        self.texts = []
-        for label in self.labels.tolist():
-            length = int(torch.randint(5, 30, (), generator=random))
-            words = torch.randint(1, WORDS, (length,), generator=random)
-            marked = torch.rand(length, generator=random) < 0.25
-            words[marked] = 1 + 10 * label + torch.randint(0, 10, (int(marked.sum()),), generator=random)
-            self.texts.append(words)
+class Sentences(Dataset):
+    def __init__(self, samples, seed):
+        random = np.random.default_rng(seed)
+        self.words = [torch.from_numpy(random.integers(1, 50, random.integers(3, 20))) for _ in range(samples)]
+        self.labels = [int(bool((words < 4).any())) for words in self.words]
 
     def __len__(self):
-        return len(self.texts)
+        return len(self.words)
 
     def __getitem__(self, index):
-        return self.texts[index], int(self.labels[index])
+        return self.words[index], self.labels[index]
 
 
-def pad(samples):
-    texts, labels = zip(*samples, strict=True)
-    lengths = torch.tensor([len(each) for each in texts])
-    return (pad_sequence(texts, batch_first=True), lengths), torch.tensor(labels)
-
-
-class Classifier(nn.Module):
+class Network(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(WORDS, 32, padding_idx=0)
-        self.recurrent = nn.GRU(32, 32, batch_first=True)
-        self.last = nn.Linear(32, CLASSES)
+        self.embedding, self.cell = nn.Embedding(50, 16, padding_idx=0), nn.GRU(16, 32, batch_first=True)
+        self.last = nn.Linear(32, 2)
 
-    def forward(self, texts, lengths):
-        states, _ = self.recurrent(self.embedding(texts))
-        known = torch.arange(states.shape[1]) < lengths[:, None]
-        return self.last((states * known[:, :, None]).sum(1) / lengths[:, None])
+    def forward(self, words):
+        return self.last(self.cell(self.embedding(words))[0].amax(1))
 
 
-def accuracy(model, data):
-    model.eval()
-    correct = 0
-    with torch.no_grad():
-        for inputs, labels in DataLoader(data, batch_size=256, collate_fn=pad):
-            correct += (model(*inputs).argmax(1) == labels).sum().item()
-    return correct / len(data)
+def collate(samples):
+    words = nn.utils.rnn.pad_sequence([words for words, _ in samples], batch_first=True)
+    return words, torch.tensor([label for _, label in samples])
 
 
 def main():
     torch.manual_seed(0)
-    train, test = Texts(3000, 1), Texts(1000, 2)
-    weights = (1 / torch.bincount(train.labels).float())[train.labels]
-    sampler = WeightedRandomSampler(weights, len(train))
-    model = Classifier()
-    data = mpidl.Indexed(train, test, collate=pad, sampler=sampler)
-    rule, rate = mpidl.Adam(4e-3), {"schedule": "constant", "warm_up": 50 / 60}
-    mpidl.train(model, data, loss="cross_entropy", rule=rule, rate=rate, clip=1.0, batch=50, epochs=8)
-    print(f"accuracy {accuracy(model, test):.4f}")
+    train, test, network = Sentences(2000, 0), Sentences(500, 1), Network()
+    counts = np.bincount(train.labels)
+    sampler = WeightedRandomSampler([1 / counts[label] for label in train.labels], len(train))
+    data = mpidl.Indexed(train, test, collate, sampler=sampler)
+    mpidl.train(
+        network, data, loss="cross_entropy", rule=mpidl.Adam(3e-3), batch=32, epochs=8, clip=1.0,
+        rate={"schedule": "linear", "warm_up": 1.0},
+    )  # fmt: skip
+    network.eval()
+    with torch.no_grad():
+        words, labels = collate([test[index] for index in range(len(test))])
+        print(f"score {(network(words).argmax(1) == labels).float().mean().item():.4f}")
 
 
 if __name__ == "__main__":

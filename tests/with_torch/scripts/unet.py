@@ -1,68 +1,62 @@
-"""Segment ellipses by a U-Net with the Dice loss; gradients accumulate over pieces, and weights are averaged."""
+"""Segmentation by a small U-Net: Dice and cross-entropy, accumulated gradients, and an average of the weights."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, TensorDataset
-
-SIDE, PIECES = 16, 2
+from torch.utils.data import DataLoader, Dataset
 
 
-def images(count, seed):
-    random = torch.Generator().manual_seed(seed)
-    grid = torch.stack(torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")).float()
-    centres = torch.rand(count, 2, 1, 1, generator=random) * 8 + 4
-    radii = torch.rand(count, 2, 1, 1, generator=random) * 3 + 2
-    masks = ((((grid - centres) / radii) ** 2).sum(1, keepdim=True) < 1).float()
-    return TensorDataset(masks + 0.5 * torch.randn(masks.shape, generator=random), masks)
+class Squares(Dataset):
+    def __init__(self, samples, seed):
+        self.samples, self.seed = samples, seed
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        random = np.random.default_rng([self.seed, index])
+        mask, (row, column) = np.zeros((1, 16, 16), np.float32), random.integers(1, 10, 2)
+        mask[0, row : row + 5, column : column + 5] = 1
+        return torch.from_numpy(mask + 0.4 * random.normal(size=mask.shape).astype(np.float32)), torch.from_numpy(mask)
 
 
-def block(inputs, outputs):
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-class UNet(nn.Module):
+class Unet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.down, self.bottom = block(1, 8), block(8, 16)
-        self.up, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Sequential(block(16, 8), nn.Conv2d(8, 1, 1))
+        self.down = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU())
+        self.deep = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
+        self.up, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(16, 1, 1)
 
-    def forward(self, inputs):
-        high = self.down(inputs)
-        low = self.bottom(nn.functional.max_pool2d(high, 2))
-        return self.last(torch.cat((high, self.up(low)), 1))
-
-
-def dice_loss(outputs, masks):
-    found = outputs.sigmoid()
-    both, all_of = (found * masks).sum((1, 2, 3)), (found + masks).sum((1, 2, 3))
-    return 1 - ((2 * both + 1) / (all_of + 1)).mean()
+    def forward(self, images):
+        high = self.down(images)
+        return self.last(torch.cat([high, self.up(self.deep(high))], 1))
 
 
-def overlap(model, data):
-    """Return the mean Dice coefficient of the masks."""
-    model.eval()
-    inputs, masks = data.tensors
-    with torch.no_grad():
-        found = (model(inputs) > 0).float()
-    return (2 * (found * masks).sum((1, 2, 3)) / (found + masks).sum((1, 2, 3))).mean().item()
+def dice(outputs, masks):
+    found = torch.sigmoid(outputs)
+    return 1 - (2 * (found * masks).sum() + 1) / (found.sum() + masks.sum() + 1)
 
 
 def main():
     torch.manual_seed(0)
-    train, test = images(1000, 1), images(200, 2)
-    model = UNet()
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.98), use_buffers=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(8):
-        model.train()
-        for number, (inputs, masks) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True), 1):
-            (dice_loss(model(inputs), masks) / PIECES).backward()
-            if number % PIECES == 0:
+    train, test, network = Squares(400, 0), Squares(100, 1), Unet()
+    averaged = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.95))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(10):
+        for number, (images, masks) in enumerate(DataLoader(train, batch_size=10, shuffle=True), 1):
+            outputs = network(images)
+            loss = dice(outputs, masks) + 0.5 * nn.functional.binary_cross_entropy_with_logits(outputs, masks)
+            (loss / 4).backward()
+            if number % 4 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
-                average.update_parameters(model)
-    print(f"overlap {overlap(average.module, test):.4f}")
+                averaged.update_parameters(network)
+    network = averaged.module
+    network.eval()
+    with torch.no_grad():
+        images, masks = map(torch.stack, zip(*[test[index] for index in range(len(test))], strict=True))
+        print(f"score {1 - dice(100 * network(images), masks).item():.4f}")
 
 
 if __name__ == "__main__":
