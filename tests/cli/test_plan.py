@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mpidl.cli import main
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
@@ -255,3 +256,37 @@ def test_one_process_is_enough(mpidl):
     ended = mpidl("plan", DIGITS, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
     assert ended.stderr == "mpidl: plan: runs in one process, without mpirun\n"
     assert ended.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--nodes", "1,two"], "--nodes: expected numbers such as 1,2,4, found '1,two'"),
+        (["--nodes", "0"], "--nodes: expected int >= 1, found 0"),
+        (["--nodes", "1", "--ranks-per-node", "-2"], "--ranks-per-node: expected int >= 1, found -2"),
+        (["--ranks-per-node", "2"], "--ranks-per-node: expected --nodes too"),
+        (["--nodes", "1", "--ranks", "2"], "--ranks: can't be combined with --nodes"),
+        (["--nodes", "1", "--apply"], "--apply: can't be combined with --nodes"),
+        (
+            ["--nodes", "1", "--set", "topology.partitions=2"],
+            "--nodes: finds the fastest topology.partitions for each, leave it out",
+        ),
+    ],
+)
+def test_wrong_numbers_of_nodes_are_one_line(capsys, arguments, line):
+    assert main(["plan", str(DIGITS), *arguments]) == 2
+    assert capsys.readouterr().err == f"mpidl: {line}\n"
+
+
+def test_numbers_of_nodes_are_compared(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    arguments = ["plan", str(DIGITS), "--nodes", "1,2", "--ranks-per-node", "4", "--set", "topology.relay=false"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "digits: 43,110 samples to the end; 4 ranks on each node"
+    assert [line.split()[0] for line in lines[3:5]] == ["1", "2"]
+    assert main([*arguments, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    booked = json.loads(line)
+    assert [row["nodes"] for row in booked["rows"]] == [1, 2]
+    assert booked["command"].startswith(f"mpidl submit {DIGITS} --nodes {booked['best']} --ranks-per-node 4 --time 0:")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
-TIMES = ["virtual.compute=exponential:0.01", "virtual.latency=1e-5"]
+TIMES = ["virtual.compute=exponential:0.01", "virtual.latency=1e-5", "virtual.bandwidth=1e12", "virtual.service=0"]
 
 
 def options(*settings):
@@ -33,7 +33,7 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, mpid
     real = json.loads(mpidl_here("train", DIGITS, "--json", "--set", "run.epochs=1").stdout)
     assert real["virtual"] is False
     assert set(real) - {"run_dir", "date"} == set(summary) | {"seconds", "samples_per_second", "timing"}
-    run = tmp_path / "runs" / "digits"
+    run = tmp_path / "runs" / "virtual" / "digits"
     assert {entry.name for entry in run.iterdir()} == {
         ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
     }  # fmt: skip
@@ -55,7 +55,7 @@ def test_deaths_and_returns_are_events(mpidl_here, tmp_path):
     job.write_text(DIGITS.read_text() + "\n[[virtual.death]]\nreplica = 1\nat = 0.02\nreturns = 0.05\n")
     done = mpidl_here("simulate", job, "--replicas", 3, *options("run.epochs=5"))
     assert done.returncode == 0, done.stderr
-    lines = (tmp_path / "runs" / "job" / "events.jsonl").read_text().splitlines()
+    lines = (tmp_path / "runs" / "virtual" / "job" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     assert [(e["event"], e["role"]) for e in events if e["event"] not in ("device", "checkpoint")] == [
         ("failure", "worker 1"),
@@ -95,7 +95,7 @@ def test_durations_that_the_doctor_has_saved(mpidl_here, tmp_path, monkeypatch, 
     if own:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ended = mpidl_here("simulate", DIGITS, "--replicas", 2, *settings)
-    assert f"mpidl: durations by {path}: node on alpha on 2026-03-01\n" in ended.stderr
+    assert f"mpidl: durations: {path}: node on alpha on 2026-03-01; assumed, as `mpidl doctor" in ended.stderr
     # 32 samples through 64-128-64-10; 40 steps by two replicas on two cores.
     compute = 32 * 2 * (2 * 64 * 128 + 3 * 128 * 64 + 3 * 64 * 10) / 1e7
     assert json.loads(ended.stdout)["seconds"] == pytest.approx(20 * compute, rel=0.05)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpidl.cli import commands
-from mpidl.errors import UsageError, shown
+from mpidl.errors import UsageError, quoted, shown
 from mpidl.paths import measured_file, user_path
 from mpidl.version import VERSION
 
@@ -211,6 +211,14 @@ def _add_plan(parsers: Parsers) -> None:
         "--ranks", metavar="N", type=int,
         help="show the work of each of N ranks, and, without --set topology.servers, the best number of servers",
     )  # fmt: skip
+    plan.add_argument(
+        "--nodes", metavar="N,N,...", type=_numbers,
+        help="compare these numbers of nodes: best topology, speed, hours, efficiency and cost of each",
+    )  # fmt: skip
+    plan.add_argument(
+        "--ranks-per-node", metavar="N", type=int,
+        help="number of ranks on each of these nodes; the cores of a measured node, or of this one, if not given",
+    )  # fmt: skip
     plan.add_argument("--apply", action="store_true", help="write the proposed topology into CONFIG")
     _add_overrides(plan)
     _add_json(plan, "the plan")
@@ -266,6 +274,13 @@ def _add_doctor(parsers: Parsers) -> None:
         help="write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml",
     )  # fmt: skip
     doctor.set_defaults(command=commands.run_doctor)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--nodes: expected numbers such as 1,2,4, found {quoted(text)}") from None
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:

@@ -241,6 +241,10 @@ def run_plan(arguments: argparse.Namespace) -> int:
     environment.prepare_libraries()
     if arguments.ranks is not None:
         _check_number("--ranks", arguments.ranks)
+    if arguments.nodes is not None:
+        return _book(arguments)
+    if arguments.ranks_per_node is not None:
+        raise UsageError("--ranks-per-node: expected --nodes too")
     config = _config(arguments)
     from mpidl.runs import plan, proposal
 
@@ -255,6 +259,27 @@ def run_plan(arguments: argparse.Namespace) -> int:
     _show(proposed, arguments.json, lambda found: f"{plan.as_text(found)}\n{proposal.as_text(found)}")
     if arguments.apply:
         say(proposal.apply(proposed, arguments.config))
+    return 0
+
+
+def _book(arguments: argparse.Namespace) -> int:
+    """Compare numbers of nodes."""
+    for option in ("ranks", "apply"):
+        if getattr(arguments, option):
+            raise UsageError(f"--{option}: can't be combined with --nodes")
+    for number in arguments.nodes:
+        _check_number("--nodes", number)
+    given = [each.strip().partition("=")[0].strip() for each in arguments.overrides]
+    fixed = [key for key in TOPOLOGY[1:] if key in given]
+    if fixed:
+        raise UsageError(f"--nodes: finds the fastest {fixed[0]} for each, leave it out")
+    config = _config(arguments)
+    from mpidl.runs import booking
+
+    ranks_per_node = arguments.ranks_per_node or booking.cores(config)
+    _check_number("--ranks-per-node", ranks_per_node)
+    booked = booking.book(config, arguments.nodes, ranks_per_node, arguments.overrides, str(arguments.config))
+    _show(booked, arguments.json, booking.as_text)
     return 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from mpidl.engines.virtual.times import Constant, Death, Jitter, Times, parse
+from mpidl.engines.virtual.times import Death, Jitter, Times, parse
 from mpidl.errors import UsageError
 from mpidl.paths import measured_file, user_path
 from mpidl.schema import Checked, Count, Natural, Positive
@@ -37,7 +37,7 @@ class VirtualSection(Checked):
     ----------
     calibration : str, optional
         Directory of a real run, or a file of ``mpidl doctor --save``, with measurements for keys that aren't given
-        here. If neither this nor `compute` is given, those of the user's own file are used.
+        here. What it doesn't have is taken from the user's own file, or else assumed.
     compute, latency, service : str or float, optional
         Seconds of a gradient, of a message between a replica and a server regardless of its size, and of a server's
         work on a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
@@ -80,17 +80,22 @@ class VirtualSection(Checked):
 
     def measurements(self) -> Path | None:
         """Return the file of ``mpidl doctor --save`` to take durations from, if any."""
-        if self.calibration is not None:
-            path = user_path(self.calibration)
-            return path if path.is_file() else None
-        own = measured_file()
-        return own if self.compute is None and own.is_file() else None
+        given = None if self.calibration is None else user_path(self.calibration)
+        file = given if given is not None and given.is_file() else measured_file()
+        return file if file.is_file() else None
 
-    def times(self, replicas: int, measured: Times | None = None) -> Times:
-        """Return the durations on a cluster of `replicas`; missing ones are `measured`, or those of `calibration`.
+    def calibrated(self) -> Calibration | None:
+        """Return the durations of the real run that `calibration` names, if it names one.
 
-        Raise UsageError if the run of `calibration` has no measurements, or a section names a replica that doesn't
-        exist.
+        Raise UsageError if that run has no measurements.
+        """
+        given = None if self.calibration is None else user_path(self.calibration)
+        return None if given is None or given.is_file() else calibrate(given)
+
+    def times(self, replicas: int, measured: Times) -> Times:
+        """Return the durations on a cluster of `replicas`; those that aren't given are `measured`.
+
+        Raise UsageError if a section names a replica that doesn't exist.
         """
         of_replicas: list[Slow | Death] = [*self.slow, *self.death]
         for section in of_replicas:
@@ -99,8 +104,6 @@ class VirtualSection(Checked):
                 raise UsageError(
                     f"virtual.{kind}: replica {section.replica}, there are {replicas} (0 to {replicas - 1})"
                 )
-        if measured is None:
-            measured = self._calibrated()
         given = {
             key: parse(str(getattr(self, key)), f"virtual.{key}")
             for key in ("compute", "latency", "service")
@@ -118,24 +121,32 @@ class VirtualSection(Checked):
             deaths=self.death,
         )
 
-    def _calibrated(self) -> Times:
-        if self.calibration is not None:
-            return calibrate(user_path(self.calibration))
-        if self.compute is None:
-            expected = "the seconds of a gradient, or virtual.calibration, or figures of `mpidl doctor --save`"
-            raise UsageError(f"virtual.compute: missing, expected {expected}")
-        return Times()
+
+class Calibration(NamedTuple):
+    """The durations that a run on MPI ranks measured.
+
+    `service` is the mean of seconds of a server's work on a push, of `servers` servers. `bandwidth` is that of pushes
+    and fetches in bytes per second, None if there were none, between the nodes or, if the run had only one of them
+    (`one_node`), within.
+    """
+
+    compute: Jitter
+    service: float
+    servers: int
+    bandwidth: float | None
+    one_node: bool
 
 
-def calibrate(run: Path) -> Times:
+def calibrate(run: Path) -> Calibration:
     """Return the durations measured by a run on MPI ranks.
 
     Raise UsageError if the run's directory has no summary with measurements.
     """
     try:
-        timing: dict[str, Any] = json.loads((run / "summary.json").read_text())["timing"]
+        summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+        timing = summary["timing"]
         compute = Jitter(timing["compute"], timing["compute_deviation"])
-        bandwidth = timing["bandwidth"] or float("inf")
-        return Times(compute, service=Constant(timing["service"]), bandwidth=bandwidth)
+        servers, one_node = max(1, summary.get("servers", 1)), len(summary.get("hosts", ())) <= 1
+        return Calibration(compute, timing["service"], servers, timing["bandwidth"], one_node)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"virtual.calibration: {run} has no measurements of a run on ranks: {error}") from None

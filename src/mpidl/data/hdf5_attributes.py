@@ -142,9 +142,8 @@ class Decoded:
         encoding = self._encoding
         values = self._dataset[rows].view(encoding.stored)
         for key, mark in encoding.missing:
-            if (found := values == mark).any():
-                number = int(np.nonzero(found)[0][0])
-                sample = range(self.shape[0])[rows][number] if isinstance(rows, slice) else rows[number]
+            if len(found := np.flatnonzero((values == mark).reshape(len(values), -1).any(axis=1))):
+                sample = range(self.shape[0])[rows][found[0]] if isinstance(rows, slice) else rows[found[0]]
                 raise UsageError(
                     f"{self._name}: missing value {mark!s} ({key}) in sample {sample}, expected finite numbers"
                 )

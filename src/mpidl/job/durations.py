@@ -1,8 +1,12 @@
-"""How long a job's gradients, messages and updates take, by what was measured: for virtual clusters and for plans."""
+"""Durations of a job's gradients, messages and updates, given, measured or assumed: for virtual clusters and plans."""
 
 from __future__ import annotations
 
-from mpidl.config.measured import Measured
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpidl.config.measured import Measured, read
+from mpidl.config.virtual import Calibration, VirtualSection
 from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
@@ -15,37 +19,121 @@ UPDATE, DEVIATION = 2.5e9, 0.05
 CORES = 1
 
 
-def durations(job: Job, measured: Measured, shards: int, compute: float | None = None) -> Times:
-    """Return the durations of a job on the nodes that were measured.
+@dataclass(frozen=True)
+class Durations:
+    """What is known of a job's durations: the keys of ``[virtual]`` first, then measurements, then typical figures.
 
-    If links between nodes were measured, each node has as many ranks as cores; else all ranks share one node's cores. A
-    gradient takes `compute` seconds, by default those of the job's layers. Raise UsageError if it isn't known how many
-    operations the model takes.
+    Attributes
+    ----------
+    section : VirtualSection
+    measured : Measured
+        The measurements of the file at `path`, if there is one.
+    path : Path or None
+    run : Calibration or None
+        The measurements of a real run.
     """
-    section, costs, node = job.config.virtual, measured.costs, measured.node
-    cores = CORES if node is None else node.cores
-    update = UPDATE if node is None else node.update
-    spread = section.cores is None and (section.ranks_per_node is not None or measured.between is not None)
-    latency, bandwidth = exchange(measured, costs, spread)
-    return Times(
-        compute=Jitter(gradient_seconds(job, costs) if compute is None else compute, DEVIATION),
-        latency=Constant(latency),
-        service=Constant(job.original.layout.size * job.dtype.itemsize / shards / update),
-        bandwidth=bandwidth,
-        memory_bandwidth=exchange(measured, costs, between=False)[1],
-        ranks_per_node=cores if spread else 1,
-        cores=None if spread else cores,
-    )
 
+    section: VirtualSection
+    measured: Measured
+    path: Path | None = None
+    run: Calibration | None = None
 
-def exchange(measured: Measured, costs: Costs, between: bool) -> tuple[float, float]:
-    """Return the seconds of a message between a worker and a server, and bytes per second of its pushes and fetches."""
-    link = measured.between if between else measured.within
-    if link is None:
-        return (costs.between_latency, costs.between_bandwidth) if between else (costs.latency, costs.bandwidth)
-    # A replica pushes as many bytes as it fetches.
-    bandwidth = 2 / (1 / link.push_bandwidth + 1 / link.fetch_bandwidth)
-    return (link.push_latency + link.fetch_latency) / 2, bandwidth
+    @classmethod
+    def known(cls, section: VirtualSection) -> Durations:
+        """Read what was measured; raise UsageError if it can't be read."""
+        path = section.measurements()
+        return cls(section, Measured() if path is None else read(path), path, section.calibrated())
+
+    @property
+    def gradient_given(self) -> bool:
+        """Whether the duration of a gradient is given or was measured, and need not be that of the job's layers."""
+        return self.section.compute is not None or self.run is not None
+
+    def __str__(self) -> str:
+        """Their origin."""
+        section, sources = self.section, []
+        if section.compute is not None:
+            sources.append("the section [virtual]")
+        if self.run is not None:
+            sources.append(f"the run {section.calibration}")
+        if self.path is not None:
+            sources.append(f"{self.path}: {self.measured}")
+        if assumed := self.assumed():
+            sources.append(f"assumed, as `mpidl doctor --save` would measure them: {', '.join(assumed)}")
+        return "; ".join(sources)
+
+    def assumed(self) -> list[str]:
+        """Return what is neither given nor measured, each with its typical figure."""
+        section, run, node = self.section, self.run, self.measured.node
+        between = self._spread
+        link = self.measured.between if between else self.measured.within
+        latency, bandwidth = self.exchange(between)
+        found = []
+        if not self.gradient_given and node is None:
+            found.append(f"gradients of {Costs.flops / 1e9:g} Gflop/s")
+        if link is None and section.bandwidth is None and not (run and run.bandwidth and run.one_node is not between):
+            found.append(f"{'a network' if between else 'memory'} of {bandwidth / 1e9:g} GB/s")
+        if link is None and section.latency is None:
+            found.append(f"messages of {1e6 * latency:g} us")
+        if node is None and section.service is None and not (run and run.service):
+            found.append(f"servers that apply {UPDATE / 1e9:g} GB/s")
+        return found
+
+    def times(self, job: Job, shards: int, replicas: int) -> Times:
+        """Return the durations of a job with a number of shards, on a cluster of `replicas`.
+
+        Raise UsageError if it isn't known how many operations the model takes, or a section names a replica that
+        doesn't exist.
+        """
+        return self.section.times(replicas, self._measured_or_assumed(job, shards))
+
+    def _measured_or_assumed(self, job: Job, shards: int) -> Times:
+        """Return the durations without those that the section gives.
+
+        If a gradient's duration is given, each rank has its own node. Otherwise, if links between nodes were measured,
+        each node has as many ranks as cores; else all ranks share one node's cores.
+        """
+        node, run, spread = self.measured.node, self.run, self._spread
+        cores = CORES if node is None else node.cores
+        latency, bandwidth = self.exchange(spread)
+        nbytes = job.original.layout.size * job.dtype.itemsize
+        service = nbytes / (UPDATE if node is None else node.update)
+        if run is not None and run.service:
+            service = run.service * run.servers
+        return Times(
+            compute=self._gradient(job),
+            latency=Constant(latency),
+            service=Constant(service / shards),
+            bandwidth=bandwidth,
+            memory_bandwidth=self.exchange(between=False)[1],
+            ranks_per_node=cores if spread and not self.gradient_given else 1,
+            cores=None if spread else cores,
+        )
+
+    def _gradient(self, job: Job) -> Jitter:
+        if self.section.compute is not None:
+            return Jitter(0.0, 0.0)  # The section's own counts.
+        if self.run is not None:
+            return self.run.compute
+        return Jitter(gradient_seconds(job, self.measured.costs), DEVIATION)
+
+    @property
+    def _spread(self) -> bool:
+        """Whether ranks are spread over nodes, and don't share the cores of one."""
+        on_nodes = self.gradient_given or self.section.ranks_per_node is not None or self.measured.between is not None
+        return self.section.cores is None and on_nodes
+
+    def exchange(self, between: bool) -> tuple[float, float]:
+        """Return the seconds of a message between a worker and a server, and bytes/s of its pushes and fetches."""
+        costs, link = self.measured.costs, self.measured.between if between else self.measured.within
+        found = (costs.between_latency, costs.between_bandwidth) if between else (costs.latency, costs.bandwidth)
+        if link is not None:
+            # A replica pushes as many bytes as it fetches.
+            bandwidth = 2 / (1 / link.push_bandwidth + 1 / link.fetch_bandwidth)
+            found = (link.push_latency + link.fetch_latency) / 2, bandwidth
+        if self.run is not None and self.run.bandwidth and self.run.one_node is not between:
+            found = found[0], self.run.bandwidth
+        return found
 
 
 def gradient_seconds(job: Job, costs: Costs) -> float:

@@ -22,7 +22,7 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 #: Steps of each replica: at least and at most; messages of all replicas after which fewer are made.
-STEPS, MESSAGES = (4, 256), 4_000
+STEPS, MESSAGES = (16, 256), 4_000
 #: Requests of a replica within which it exchanges parameters.
 REQUESTS = 5_000
 #: Elements of a shard, and those of a shard with encoded pushes or fetches: a block of the wire format.
@@ -35,7 +35,8 @@ class Prediction:
 
     `step_seconds` is the time from one gradient of a replica to its next; `samples_per_second` is the speed of all
     replicas together. `fetched` and `pushed` are a replica's bytes a step. `load` is the fraction of its capacity that
-    the busiest network card carries, in its busier direction; 0 without a network.
+    the busiest network card carries, in its busier direction; 0 without a network. `busy` is the fraction of its time
+    that the busiest server works; 0 without servers.
     """
 
     step_seconds: float
@@ -43,6 +44,7 @@ class Prediction:
     fetched: float
     pushed: float
     load: float
+    busy: float
 
 
 def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algorithm | None = None) -> Prediction:
@@ -83,6 +85,7 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
         fetched=totals.bytes_fetched / totals.batches * scale,
         pushed=totals.bytes_pushed / totals.batches * scale,
         load=engine.load,
+        busy=max(totals.spent.busy_seconds, default=0.0) / engine.now if engine.now else 0.0,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mpidl.job.job import Job
 from mpidl.nn.capabilities import summaries
 from mpidl.report.text import duration, quantity, table
 from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
-from mpidl.runs.search import BETTER, KEYS, Search, speed
+from mpidl.runs.search import BETTER, KEYS, Search, Topology, speed
 from mpidl.wire import FORMATS
 
 #: Roles that every proposal has or names otherwise.
@@ -46,52 +47,55 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
     -------
     dict
         The result of `mpidl.runs.plan.plan` for the proposed topology, and: proposal, a dict with servers, replicas,
-        partitions, stages and micro_batches; why, a list of lines; and candidates, a dict for each topology that was
-        compared, with the same numbers, memory (bytes of the largest rank), fits (whether the nodes have enough),
-        gradient_seconds, step_seconds, samples_per_second, fetched and pushed (bytes of a replica in a step), and load
-        (the fraction of its capacity that the busiest network card carries). There are none if no speed can be
-        predicted.
+        partitions, stages and micro_batches; settings, the keys that choose it; why, a list of lines; and candidates, a
+        dict for each topology that was simulated, with the same numbers and settings, roles (number of ranks by role),
+        memory (bytes of the largest rank), fits (whether the nodes have enough), gradient_seconds, and the fields of
+        `mpidl.runs.prediction.Prediction`. There are none if no speed can be predicted.
     """
     job = build(config)
-    reason = _unpredictable(job, ranks)
+    reason = f"there are more than {MOST} ranks" if ranks > MOST else unpredictable(job, ranks)
     if reason is not None:
-        described, topology = plan(config, ranks), config.topology
+        described, section = plan(config, ranks), config.topology
         workers = sum(each["role"].startswith("worker") for each in described["roles"])
-        counts = (config.servers, workers // topology.partitions, topology.partitions)
-        micro_batches = topology.pipeline["micro_batches"]
-        proposal = dict(zip(KEYS, (*counts, topology.stages, micro_batches), strict=True))
+        counts = (config.servers, workers // section.partitions, section.partitions)
+        micro_batches = section.pipeline["micro_batches"]
+        proposal = dict(zip(KEYS, (*counts, section.stages, micro_batches), strict=True))
         return described | {"proposal": proposal, "candidates": [], "why": [f"no speed is predicted: {reason}"]}
     search = Search(job, ranks)
-    best = search.best()
-    cut = search.plan(best)
-    described = of_ranks(job, search.nodes, best["servers"], cut, config.topology)
+    topology, best = search.best()
+    cut = topology.cut.plan
+    described = of_ranks(job, search.nodes, topology.servers, cut, topology.section)
     return of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)}) | described | {
         "proposal": {key: best[key] for key in KEYS},
+        "settings": topology.settings,
         "candidates": search.compared,
-        "why": list(_why(search, job, best)),
+        "why": list(_why(search, job, topology, best)),
     }  # fmt: skip
 
 
-def _unpredictable(job: Job, ranks: int) -> str | None:
-    """Return the reason why the speed of a job can't be predicted, if there is one."""
+def unpredictable(job: Job, ranks: int, name: str = "CONFIG") -> str | None:
+    """Return the reason why the speed of a job, with a configuration's file, can't be predicted, if there is one."""
     if isinstance(job.algorithm, Coordinated):
         return f"the steps of {job.algorithm.name} depend on their results"
-    if ranks > MOST:
-        return f"there are more than {MOST} ranks"
     section, layers = job.config.virtual, summaries(job.original)
     if section.compute is None and section.calibration is None and not any(each.operations for each in layers or ()):
-        return "the operations of this model are unknown; give the seconds of its gradient as virtual.compute"
+        number, run = section.ranks_per_node or min(4, ranks), job.config.run.directory.with_name("measured")
+        return (
+            f"the operations of this model are unknown; `mpidl train {name} -n {number} --set run.steps={50 * number} "
+            f"--set run.name={run.name}` on such a node measures its gradients: then add "
+            f"--set virtual.calibration={run}, or give their seconds as virtual.compute"
+        )
     return None
 
 
-def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
+def _why(search: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines with the basis of the predictions, and the reasons for this candidate."""
     times = search.times(best["servers"], best["replicas"])
     if times.cores is not None:
         place = f"all ranks on one node of {_count(times.cores, 'core')}"
     else:
         place = f"{_count(times.ranks_per_node, 'rank')} on each node"
-    yield f"figures: {search.origin}; {place}"
+    yield f"figures: {search.durations}; {place}"
     yield (
         f"a step takes {duration(best['step_seconds'])}, a gradient alone {duration(best['gradient_seconds'])}; "
         f"each replica fetches {quantity(best['fetched'], 'B')} and pushes {quantity(best['pushed'], 'B')}"
@@ -103,9 +107,9 @@ def _why(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
         yield f"the busiest network card carries {carried}, {100 * best['load']:.0f} % of its capacity"
     if times.cores is None:
         yield from _tickets(best["samples_per_second"], job.config.data)
-    yield from _compared(search, best)
-    yield from _alternatives(search, job, best)
-    yield from _wire_format(search, job, best)
+    if not best["fits"]:
+        yield "no topology fits the memory of these nodes: take fewer ranks on each, or a smaller model"
+    yield from _wire_format(search, job, topology, best)
 
 
 def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
@@ -119,36 +123,7 @@ def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
         )
 
 
-def _compared(search: Search, best: Mapping[str, Any]) -> Iterator[str]:
-    same = [each for each in search.compared if each["partitions"] == best["partitions"]]
-    place = same.index(dict(best))
-    for each in same[max(0, place - 1) : place + 2]:
-        if each is not best:
-            yield f"{_count(each['servers'], 'server')} would give {_against(each, best)}"
-    for partitions in dict.fromkeys(each["partitions"] for each in search.compared):
-        if partitions != best["partitions"]:
-            others = [each for each in search.compared if each["partitions"] == partitions]
-            fitting = [each for each in others if each["fits"]] or others
-            fastest = max(fitting, key=speed)
-            servers = f" and {_count(fastest['servers'], 'server')}" * (fastest["servers"] > 0)
-            yield f"replicas of {_count(partitions, 'rank')}{servers} would give {_against(fastest, best)}"
-    if not best["fits"]:
-        yield "no topology fits the memory of these nodes: take fewer ranks on each, or a smaller model"
-
-
-def _alternatives(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each other way from workers to servers that the job may take and that changes roles."""
-    config, cut, servers = job.config, search.candidates.known[best["partitions"], best["stages"]], best["servers"]
-    for setting, section in config.topology.alternatives().items():
-        try:
-            section.check(config.algorithm, config.run)
-        except UsageError:
-            continue
-        if search.roles(servers, cut, section) != search.roles(servers, cut, config.topology):
-            yield f"{setting} would give {_against(search.topology(servers, cut, section), best)}"
-
-
-def _wire_format(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[str]:
+def _wire_format(search: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line that recommends the least lossy wire format with which exchanges are short, else the fastest."""
     algorithm = job.algorithm
     if not best["load"] or algorithm.exchange is not Exchange.SERVERS:
@@ -157,7 +132,7 @@ def _wire_format(search: Search, job: Job, best: Mapping[str, Any]) -> Iterator[
         return
     found: dict[str, Mapping[str, Any]] = {}
     for name in FORMATS:
-        found[name] = best if name == "fp32" else search.encoded(best, name)
+        found[name] = best if name == "fp32" else {**best, **asdict(search.encoded(topology, name))}
         if _exchanging(found[name]) <= SHORT:
             break
     else:
@@ -194,14 +169,13 @@ def apply(proposed: Mapping[str, Any], path: Path) -> str:
     """
     if not proposed["candidates"]:
         raise UsageError(f"--apply: {proposed['why'][0]}")
-    proposal, present = proposed["proposal"], toml.read(path).get("topology", {})
-    changed = {key: proposal[key] for key in KEYS[2:] if proposal[key] != present.get(key, 1)}
-    if proposal["servers"]:
-        changed = {"servers": proposal["servers"], **changed}
+    servers = proposed["proposal"]["servers"]
+    changed = {"servers": servers} if servers else {}
+    changed |= {key.removeprefix("topology."): value for key, value in proposed["settings"].items()}
     if not changed:
         return f"{path}: unchanged, {proposed['algorithm']} has no servers"
     toml.change(path, "topology", changed)
-    return f"{path}: " + ", ".join(f"topology.{key} = {value}" for key, value in changed.items())
+    return f"{path}: " + ", ".join(f"topology.{key} = {str(value).lower()}" for key, value in changed.items())
 
 
 def as_text(proposed: Mapping[str, Any]) -> str:
@@ -220,16 +194,20 @@ def as_text(proposed: Mapping[str, Any]) -> str:
 
 
 def _candidate_table(candidates: Sequence[Mapping[str, Any]], proposal: Mapping[str, int]) -> list[str]:
-    keys = ("servers", "replicas", "partitions", "stages")
-    rows = [[*keys, "largest rank", "fetched", "pushed", "step", "samples/s", ""]]
+    keys, kinds = ("servers", "replicas", "partitions", "stages"), other_kinds(candidates)
+    rows = [[*keys, *(f"{kind}s" for kind in kinds), "largest rank", "fetched", "pushed", "step", "samples/s", ""]]
     for each in candidates:
+        numbers = [str(number) for number in (*(each[key] for key in keys), *(each["roles"].get(k, 0) for k in kinds))]
         sizes = [quantity(each[key], "B") for key in ("memory", "fetched", "pushed")]
         mark = "proposed" if all(each[key] == proposal[key] for key in KEYS) else ""
-        rows.append(
-            [*(str(each[key]) for key in keys), *sizes, duration(each["step_seconds"]),
-             f"{each['samples_per_second']:.0f}", mark]
-        )  # fmt: skip
+        mark = mark if each["fits"] else "too large"
+        rows.append([*numbers, *sizes, duration(each["step_seconds"]), f"{speed(each):.0f}", mark])
     return table(rows, left=0)
+
+
+def other_kinds(topologies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the roles of ranks in some of the topologies, without those that every topology has."""
+    return list(dict.fromkeys(kind for each in topologies for kind in each["roles"] if kind not in COMMON))
 
 
 def _count(number: int, what: str) -> str:

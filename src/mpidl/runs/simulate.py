@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config
-from mpidl.config.measured import read
+from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import durations
+from mpidl.job.durations import Durations
 from mpidl.job.planning import virtual_cut
 from mpidl.launch.output import say
-from mpidl.partition.costs import Costs
 from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.one_process import OneProcess
+
+#: The directory of virtual runs, within that of all runs: none is taken for a real run of its name.
+DIRECTORY = "virtual"
 
 
 def simulate(config: Config, replicas: int) -> dict[str, Any]:
@@ -37,13 +40,14 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     MpidlError
         The run failed; the message is one line.
     """
-    job, path, base, costs = build(config), config.virtual.measurements(), None, Costs()
-    if path is not None:
-        measured = read(path)
-        base, costs = durations(job, measured, config.servers or replicas), measured.costs
-        say(f"durations by {path}: {measured}")
-    times = config.virtual.times(replicas, base)
+    config = replace(config, run=replace(config.run, dir=str(Path(config.run.dir) / DIRECTORY)))
+    job, durations = build(config), Durations.known(config.virtual)
+    if not durations.gradient_given and durations.path is None:
+        expected = "the seconds of a gradient, or virtual.calibration, or figures of `mpidl doctor --save`"
+        raise UsageError(f"virtual.compute: missing, expected {expected}")
+    times = durations.times(job, config.servers or replicas, replicas)
     times = replace(times, messages=config.topology.messages, intermediaries=virtual_intermediaries(config.topology))
     if config.topology.partitions > 1:
-        times = replace(times, cut=virtual_cut(job, costs))
+        times = replace(times, cut=virtual_cut(job, durations.measured.costs))
+    say(f"durations: {durations}")
     return OneProcess(job, replicas, times).run()
