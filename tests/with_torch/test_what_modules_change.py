@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,6 +12,7 @@ from changing_modules import (  # noqa: E402
     BATCH,
     MODULES,
     RATE,
+    Anew,
     Centred,
     Changing,
     Clamped,
@@ -62,6 +64,18 @@ def test_checkpoints_have_it_and_resumed_runs_go_on_with_it(train, make):
     same(tensors_of(resumed), tensors_of(module))
     mpidl.evaluate(run, evaluated, mpidl.Digits())
     same(tensors_of(evaluated), tensors_of(module))
+
+
+@pytest.mark.parametrize("make", [Anew, Private, Sums])
+def test_a_module_resumes_its_own_run(train, make):
+    """Its buffers have other values by then: what was infinite is finite."""
+    module, through = make(), make()
+    train(through, name="through")
+    train(module, name="struck", steps=9)
+    train(module, name="struck", resume=True)
+    same(tensors_of(module), tensors_of(through))
+    copied = TorchModel(module, "cross_entropy").on(np)
+    assert list(copied.layout.shapes) == list(TorchModel(make(), "cross_entropy").layout.shapes)
 
 
 def dense(tensors):

@@ -11,7 +11,7 @@ import torch
 import xxhash
 
 from mpidl.torch.sparse import put_together, taken_apart
-from mpidl.torch.vector import Parts, Place, owner_of, tensors_in
+from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
 
 Kind = Literal["constant", "counter", "private"]
 
@@ -116,7 +116,9 @@ def copied(module: torch.nn.Module, loss: Any = None) -> tuple[torch.nn.Module, 
     owner = owner_of(loss)
     buffers = [*module.buffers(), *(() if owner is None else owner.buffers())]
     memo = {id(each): each.clone() for each in buffers if each.layout is not torch.strided}
-    return copy.deepcopy(module, memo), loss if owner is None else copy.deepcopy(loss, memo)
+    same, same_loss = copy.deepcopy(module, memo), loss if owner is None else copy.deepcopy(loss, memo)
+    treat_alike(module, same)
+    return same, same_loss
 
 
 def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:

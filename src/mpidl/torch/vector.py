@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ Parts = Mapping[str, torch.nn.Module]
 
 
 class Place(NamedTuple):
-    """Where a module has the tensor of a name: in `tensors`, by its `key`; `saved` if its ``state_dict`` has it."""
+    """Where `owner` has the tensor of a name: in `tensors`, by its `key`; `saved` if its ``state_dict`` has it."""
 
+    owner: torch.nn.Module
     tensors: dict[str, Any]
     key: str
     name: str
@@ -40,7 +42,7 @@ def parameters_in(parts: Parts) -> Iterator[Place]:
     for name, owner in _owners(parts):
         for key, parameter in owner._parameters.items():
             if parameter is not None:
-                yield Place(owner._parameters, key, name + key)
+                yield Place(owner, owner._parameters, key, name + key)
 
 
 def buffers_in(parts: Parts) -> Iterator[Place]:
@@ -48,7 +50,7 @@ def buffers_in(parts: Parts) -> Iterator[Place]:
     for name, owner in _owners(parts):
         for key, buffer in owner._buffers.items():
             if buffer is not None:
-                yield Place(owner._buffers, key, name + key, key not in owner._non_persistent_buffers_set)
+                yield Place(owner, owner._buffers, key, name + key, key not in owner._non_persistent_buffers_set)
 
 
 def tensors_in(parts: Parts) -> list[Place]:
@@ -70,6 +72,16 @@ def parts_of(module: torch.nn.Module, loss: Any) -> tuple[dict[str, torch.nn.Mod
     if any(each.requires_grad for each in owner.parameters()):
         return {"": module, prefix: owner}, {}
     return {"": module}, {prefix: owner}
+
+
+#: The buffers of modules that have been infinite: they aren't averaged later either, so that a run can be resumed.
+_INFINITE = WeakKeyDictionary[torch.nn.Module, set[str]]()
+
+
+def treat_alike(module: torch.nn.Module, copy: torch.nn.Module) -> None:
+    """Let the buffers of a module's copy be averaged, or not, as those of the module."""
+    for each, other in zip(module.modules(), copy.modules(), strict=True):
+        _INFINITE[other] = _INFINITE.get(each, set())
 
 
 def owner_of(loss: Any) -> torch.nn.Module | None:
@@ -149,7 +161,10 @@ class Vector:
     def _is_statistic(self, place: Place) -> bool:
         buffer = place.tensor
         averaged = place.saved and buffer.dtype is self._dtype and buffer.layout is torch.strided
-        return averaged and bool(torch.isfinite(buffer).all())
+        infinite = _INFINITE.setdefault(place.owner, set())
+        if averaged and not torch.isfinite(buffer).all():
+            infinite.add(place.key)
+        return averaged and place.key not in infinite
 
     @property
     def tensors(self) -> list[torch.Tensor]:
