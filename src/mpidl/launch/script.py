@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks
 from mpidl.paths import numbered
@@ -133,12 +131,16 @@ class UserScript:
 
     def note(self) -> bytes:
         """Return the note for the run of the present training, as JSON."""
+        import msgspec
+
         note = Note(self._place, self.arguments, self._directory, self.job, *self._present)
         return msgspec.json.format(msgspec.json.encode(note), indent=2) + b"\n"
 
 
 def _read(run: Path) -> Note | None:
     """Return the note in a run's directory, if there is one; raise UsageError if it can't be read."""
+    import msgspec
+
     try:
         return msgspec.json.decode((run / NOTE).read_bytes(), type=Note)
     except (FileNotFoundError, NotADirectoryError):
