@@ -154,3 +154,25 @@ def test_what_utf8_cant_encode_is_refused_before_the_run(tmp_path):
     with pytest.raises(mpidl.UsageError, match=r"^model: a tensor is named 'a\\udc80', expected characters that UTF-8"):
         train(Named("a\udc80"), tmp_path, steps=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_with_odd_names_resumes_and_is_exported(tmp_path):
+    torch = pytest.importorskip("torch")
+    from zoo import ZOO
+
+    def run(steps, **options):
+        module, loss = case.made()
+        options = {"dir": tmp_path, "batch": 4, "steps": steps, "device": "cpu"} | options
+        mpidl.train(module, case.data(), loss=loss, rule=mpidl.Adagrad(0.1), **options)
+        return module.state_dict()
+
+    case = ZOO["Dictionary"]
+    expected = run(5, name="whole")
+    run(2, name="run")
+    found = run(5, name="run", resume=True)
+    assert {"weights.O", "weights.O/H", "weights.O\0"} < set(found)
+    export(tmp_path / "run", "torch", file=tmp_path / "model.pt")
+    for state in (found, torch.load(tmp_path / "model.pt", weights_only=True)):
+        assert set(state) == set(expected)
+        for name, tensor in expected.items():
+            assert torch.equal(state[name], tensor), name

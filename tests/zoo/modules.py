@@ -18,13 +18,16 @@ from zoo.cases import CLASSES, zoo
 
 @zoo("vector")
 class Dictionary(nn.Module):
+    """Parameters whose names HDF5 would take for one group, or for the end of a name."""
+
     def __init__(self):
         super().__init__()
-        self.weights = nn.ParameterDict({"O": torch.randn(6, CLASSES), "H": torch.randn(6, 6)})
+        self.weights = nn.ParameterDict({"O": torch.randn(6, CLASSES), "O/H": torch.randn(6, 6), "O\0": torch.zeros(3)})
         self.biases = nn.ParameterList([torch.zeros(6), torch.zeros(CLASSES)])
 
     def forward(self, inputs):
-        return (inputs @ self.weights["H"] + self.biases[0]).tanh() @ self.weights["O"] + self.biases[1]
+        hidden = (inputs @ self.weights["O/H"] + self.biases[0]).tanh()
+        return hidden @ self.weights["O"] + self.biases[1] * self.weights["O\0"].exp()
 
 
 @zoo("vector")
