@@ -98,18 +98,20 @@ class Before(Teacher):
 
 
 class Sums(Changing):
-    """Sums in float64, where float32 would lose what is added, and a minimum that is infinite at first."""
+    """Sums in float64, where float32 would lose what is added, and extremes that begin far off."""
 
     def prepare(self):
         self.register_buffer("total", torch.tensor([1e9, 0.0], dtype=torch.float64))
         self.register_buffer("least", torch.tensor(torch.inf))
+        self.register_buffer("largest", torch.tensor(-1e30))
 
     def change(self, images):
         self.total += images.double().sum() * 1e-3
+        self.largest = torch.maximum(self.largest, images.mean())
         self.least = torch.minimum(self.least, (images + 0.5).min())
 
     def use(self, images):
-        return self.layer(images) * ((self.total[0] - 1e9).float() * 1e-2 + self.least.clamp(max=1))
+        return self.layer(images) * ((self.total[0] - 1e9).float() * 1e-2 + self.least.clamp(max=1) + self.largest)
 
 
 class Private(Changing):

@@ -20,8 +20,9 @@ class Beside:
     """The tensors of a module beside the vector.
 
     Its constants are frozen parameters, and float buffers that can't be averaged: of another dtype than the trained
-    parameters, or infinite, such as masks. Its counters are the other buffers. Its private tensors are in no export:
-    buffers with ``persistent=False``, and the tensors of modules beside it that have nothing to train.
+    parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
+    buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
+    it that have nothing to train.
 
     Parameters
     ----------

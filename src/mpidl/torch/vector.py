@@ -74,14 +74,14 @@ def parts_of(module: torch.nn.Module, loss: Any) -> tuple[dict[str, torch.nn.Mod
     return {"": module}, {prefix: owner}
 
 
-#: The buffers of modules that have been infinite: they aren't averaged later either, so that a run can be resumed.
-_INFINITE = WeakKeyDictionary[torch.nn.Module, set[str]]()
+#: Whether buffers of modules are averaged, by their values when they were first seen: so a module resumes its own run.
+_AVERAGED = WeakKeyDictionary[torch.nn.Module, dict[str, bool]]()
 
 
 def treat_alike(module: torch.nn.Module, copy: torch.nn.Module) -> None:
     """Let the buffers of a module's copy be averaged, or not, as those of the module."""
     for each, other in zip(module.modules(), copy.modules(), strict=True):
-        _INFINITE[other] = _INFINITE.get(each, set())
+        _AVERAGED[other] = dict(_AVERAGED.get(each, {}))
 
 
 def owner_of(loss: Any) -> torch.nn.Module | None:
@@ -160,11 +160,12 @@ class Vector:
 
     def _is_statistic(self, place: Place) -> bool:
         buffer = place.tensor
-        averaged = place.saved and buffer.dtype is self._dtype and buffer.layout is torch.strided
-        infinite = _INFINITE.setdefault(place.owner, set())
-        if averaged and not torch.isfinite(buffer).all():
-            infinite.add(place.key)
-        return averaged and place.key not in infinite
+        if not place.saved or buffer.dtype is not self._dtype or buffer.layout is not torch.strided:
+            return False
+        # A change by less than 1 would be lost in larger values: in those of a mask, or at the start of a minimum.
+        small = bool((buffer.abs() < 1 / torch.finfo(self._dtype).eps).all())
+        averaged = _AVERAGED.setdefault(place.owner, {}).setdefault(place.key, small)
+        return averaged and bool(torch.isfinite(buffer).all())
 
     @property
     def tensors(self) -> list[torch.Tensor]:
