@@ -49,5 +49,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     times = replace(times, messages=config.topology.messages, intermediaries=virtual_intermediaries(config.topology))
     if config.topology.partitions > 1:
         times = replace(times, cut=virtual_cut(job, durations.measured.costs))
+    run = OneProcess(job, replicas, times)
+    # A run that is refused says that alone.
     say(f"durations: {durations}")
-    return OneProcess(job, replicas, times).run()
+    return run.run()
