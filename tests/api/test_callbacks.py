@@ -50,6 +50,8 @@ def test_what_a_callback_raises_ends_the_run(tmp_path):
         (print, "callbacks: expected a list of functions, found <built-in function print>"),
         ([print, 3], "callbacks[1]: expected a function of a record, or of a record and the model's values, found 3"),
         ([lambda a, b, c: None], "callbacks[0]: expected a function of a record"),
+        ([lambda: None], "callbacks[0]: expected a function of a record"),
+        ([lambda a, *, step: None], "callbacks[0]: expected a function of a record"),
     ],
 )
 def test_what_is_no_callback(tmp_path, callbacks, text):

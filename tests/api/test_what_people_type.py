@@ -92,6 +92,8 @@ class Loader:
         ({"scheduler": 3}, "mpidl.train: unknown keyword 'scheduler', expected a schedule, such as rate={'schedule': "),
         ({"batch_size": 3}, "mpidl.train: unknown keyword 'batch_size', did you mean 'batch'?"),
         ({"num_epochs": 3}, "mpidl.train: unknown keyword 'num_epochs', did you mean 'epochs'?"),
+        ({"rate": "cosine"}, "rate: found 'cosine', expected a mapping, such as {'schedule': 'cosine'} or "),
+        ({"rate": lambda step: 0.1}, "rate: found a function, expected a mapping, such as {'schedule': 'cosine'} or "),
         ({"rate": 0.1}, "rate: found 0.1, expected a schedule, such as {'schedule': 'cosine'}; rates themselves are"),
         ({"rule": "Adam "}, "server.rule: unknown name 'Adam ', did you mean 'adam'?"),
         ({"algorithm": "Downpour"}, "algorithm.name: unknown name 'Downpour', did you mean 'downpour'?"),

@@ -85,6 +85,7 @@ class Torn(Shuffled):
     ("sampler", "text"),
     [
         ([[0, 1], [2, 3]], "found [0, 1], expected the index of a sample"),
+        ([0.5, 1.5], "found 0.5, expected the index of a sample"),
         ([0, 20], "samples 0 to 20, expected indices from 0 to 19"),
         ([-1, 2], "samples -1 to 2, expected indices from 0 to 19"),
         (lambda epoch: np.arange(5 + epoch), "6 samples, expected 5 as its length says"),

@@ -63,3 +63,41 @@ def test_what_is_wrong_with_terms(tmp_path):
     data = mpidl.Arrays((INPUTS, TARGETS), (INPUTS, TARGETS))
     with pytest.raises(UsageError, match=r"expected a tensor with one element, the batch's mean"):
         mpidl.train(module(), data, loss=lambda outputs, targets: {}, dir=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy", "mean_squared_error"])
+def test_a_term_has_a_name_of_its_own(tmp_path, name):
+    def loss(outputs, targets):
+        return {name: (outputs - targets).square().mean()}
+
+    data, keywords = mpidl.Arrays((INPUTS, TARGETS), (INPUTS, TARGETS)), {"metrics": ["mean_squared_error"]}
+    with pytest.raises(UsageError, match=rf"^model\.loss: a term has the name {name}, which is that of another figure"):
+        mpidl.train(module(), data, loss=loss, dir=tmp_path, device="cpu", **keywords)
+
+
+def test_weights_of_a_loss_without_terms(tmp_path):
+    data, keywords = (
+        mpidl.Arrays((INPUTS, TARGETS), (INPUTS, TARGETS)),
+        {"loss": "mse_loss", "loss_weights": {"physics": 0.5}},
+    )
+    with pytest.raises(UsageError, match="loss_weights: physics: the loss has no such term: it is no mapping"):
+        mpidl.train(module(), data, dir=tmp_path, device="cpu", **keywords)
+
+
+def test_terms_that_come_and_go(tmp_path):
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(outputs)
+        return terms(outputs, targets) | ({"late": outputs.mean()} if len(calls) > 9 else {})
+
+    data = mpidl.Arrays((INPUTS, TARGETS), (INPUTS, TARGETS))
+    with pytest.raises(MpidlError, match=r"^model\.loss: found 3 terms, where it had 2; expected the same ones"):
+        mpidl.train(module(), data, loss=loss, batch=7, epochs=4, dir=tmp_path, device="cpu")
+
+
+def test_evaluations_report_their_own_terms():
+    given = module()
+    model = TorchModel(given, lambda *both: terms(*both) if given.training else terms(*both)["data"])
+    model.loss_and_gradient(BATCH)
+    assert (list(model.evaluate(BATCH).terms), model.terms) == ([], ())

@@ -182,3 +182,59 @@ def test_odd_buffers_are_as_before_in_the_module(train):
     assert module.graph.layout is torch.sparse_coo
     assert module.rows.layout is torch.sparse_csr
     assert module.order.shape == (3, 10)
+
+
+class Staged(torch.nn.Linear):
+    """A module whose plain attribute is its state; with `stage`, it is told from a buffer of the name."""
+
+    def __init__(self):
+        super().__init__(64, 10)
+        self.register_buffer("stage", torch.zeros(1), persistent=False)
+        self.read, self.sums = 0, [0.0, 0.0]
+
+    def forward(self, inputs):
+        if self.training:
+            self.read, self.stage = self.read + 1, self.stage + 2
+            self.sums = [self.sums[0] + 1.0, self.sums[1] - 1.0]
+        return super().forward(inputs.flatten(1))
+
+    def state(self):
+        return {"stage": self.read, "sums": self.sums}
+
+    def load_state(self, state):
+        self.read, self.sums = state["stage"], state["sums"].tolist()
+
+
+class StagedLoss(torch.nn.CrossEntropyLoss):
+    calls = 0
+
+    def forward(self, outputs, targets):
+        self.calls += outputs.requires_grad
+        return super().forward(outputs, targets)
+
+    def state(self):
+        return {"calls": self.calls}
+
+    def load_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_the_state_of_a_module_and_of_a_loss(train):
+    train(Staged(), StagedLoss(), name="struck", steps=9)
+    module, loss = Staged(), StagedLoss()
+    train(module, loss, name="struck", steps=13, resume=True)
+    assert (module.read, module.sums, module.stage.item(), loss.calls) == (13, [13.0, -13.0], 26.0, 13)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"stage": None}, "has None as stage, expected numbers and arrays"),
+        (3, "is an int, expected a mapping"),
+    ],
+)
+def test_a_state_that_cannot_be_saved(train, state, text):
+    module = Staged()
+    module.state = lambda: state
+    with pytest.raises(UsageError, match=f"^model: Staged: its state {text}"):
+        train(module)

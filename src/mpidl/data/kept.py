@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.errors import MpidlError, kind_of, raised
+from mpidl.errors import MpidlError, UsageError, kind_of, raised
 
 #: Methods that return and restore a state.
 METHODS = (("state", "load_state"), ("state_dict", "load_state_dict"))
@@ -28,7 +28,12 @@ class KeptState:
     Attributes
     ----------
     first : dict of str to array
-        The state before anything was read.
+        The state before anything was read or trained.
+
+    Raises
+    ------
+    UsageError
+        The first state can't be read, or has anything but numbers and arrays.
     """
 
     def __init__(self, given: Any, what: str) -> None:
@@ -36,14 +41,20 @@ class KeptState:
         assert found is not None, "the object has no state"
         self._what = what
         self._read, self._restore = found
-        self.first = self.state()
+        try:
+            self.first = self.state()
+        except MpidlError as error:
+            raise UsageError(str(error)) from error.__cause__
 
     def state(self) -> dict[str, np.ndarray]:
         """Return a copy of the state; MpidlError if it can't be read, or has anything but numbers and arrays."""
         try:
-            state = {str(name): np.array(value) for name, value in self._read().items()}
+            found = self._read()
+            state = {str(name): np.array(value) for name, value in found.items()} if hasattr(found, "items") else None
         except Exception as error:
             raise MpidlError(f"{self._what}: its state {raised(error)}") from error
+        if state is None:
+            raise MpidlError(f"{self._what}: its state is {kind_of(found)}, expected a mapping")
         for name, values in state.items():
             if values.dtype.kind not in "biufc":
                 found = kind_of(values.item()) if values.dtype.kind == "O" and not values.ndim else f"{values.dtype}"

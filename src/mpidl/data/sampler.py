@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class SampledOrder:
     def _checked(self, order: Any, epoch: int) -> NDArray[np.int64]:
         where = f"Indexed.sampler: epoch {epoch}"
         try:
-            indices = np.asarray([int(each) for each in order], np.int64)
+            indices = np.asarray([index(each) for each in order], np.int64)
         except (TypeError, ValueError):
             first = next(iter(order), order) if hasattr(order, "__iter__") else order
             raise MpidlError(f"{where}: found {quoted(first)}, expected the index of a sample") from None

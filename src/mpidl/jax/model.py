@@ -216,7 +216,8 @@ class JaxModel(CompleteModel):
         terms = loss if isinstance(loss, Mapping) and loss else {}
         for term in terms.values():
             self._scalar(term)
-        return self._scalar(weighted(terms, self._weights, self._name) if terms else loss), outputs, dict(terms)
+        total = weighted(terms, self._weights, self._name)
+        return self._scalar(total if terms else loss), outputs, dict(terms)
 
     def _as_parameters(self, array: Any) -> Any:
         return array.astype(self.dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

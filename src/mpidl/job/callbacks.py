@@ -29,21 +29,21 @@ class Callbacks:
         if not isinstance(self.functions, tuple | list):
             raise UsageError(f"callbacks: expected a list of functions, found {quoted(self.functions)}")
         for number, function in enumerate(self.functions):
-            if not callable(function) or _required(function) > 2:
+            if not callable(function) or not _arguments(function):
                 expected = "a function of a record, or of a record and the model's values"
                 raise UsageError(f"callbacks[{number}]: expected {expected}, found {quoted(function)}")
 
     @property
     def take_values(self) -> bool:
         """Whether one of them takes the model's values."""
-        return any(_required(function) == 2 for function in self.functions)
+        return any(_arguments(function) == 2 for function in self.functions)
 
     def __call__(self, record: Mapping[str, Any], values: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Call each function with a copy of a record; MpidlError if one raises an error."""
         read = cache(values)
         for function in self.functions:
             given: list[Any] = [dict(record)]
-            if _required(function) == 2:
+            if _arguments(function) == 2:
                 given.append(read())
             try:
                 function(*given)
@@ -52,11 +52,16 @@ class Callbacks:
                 raise MpidlError(f"callbacks: {name} {raised(error)}") from error
 
 
-def _required(function: Callback) -> int:
-    """Return the number of arguments that must be given."""
+def _arguments(function: Callback) -> int:
+    """Return the number of arguments that a function takes, 1 if it can; 0 if it takes neither 1 nor 2."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions of C
         return 1
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return sum(each.default is each.empty and each.kind not in variable for each in parameters)
+    for number in (1, 2):
+        try:
+            signature.bind(*range(number))
+        except TypeError:
+            continue
+        return number
+    return 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.errors import UsageError, nearest, quoted
+from mpidl.errors import MpidlError, UsageError, nearest, quoted
 from mpidl.metrics import METRICS
 from mpidl.metrics.metric import Metric, on_host, ratio
 
@@ -109,7 +109,7 @@ class Figures:
     outputs : int
         Number of outputs of the model; 0 where it is not known yet, or not needed.
     terms : sequence of str
-        Names of the terms of the loss.
+        Names of the terms of the loss; UsageError if another figure has one of them.
 
     Attributes
     ----------
@@ -123,6 +123,8 @@ class Figures:
     def __init__(self, metrics: Sequence[Metric] = (), outputs: int = 0, terms: Sequence[str] = ()) -> None:
         self.metrics, self._own = tuple(metrics), OWN + len(terms)
         self.names = ("loss", "accuracy", *terms, *(metric.name for metric in metrics))
+        if taken := [name for name in terms if self.names.count(name) > 1]:
+            raise UsageError(f"model.loss: a term has the name {taken[0]}, which is that of another figure")
         self._places = np.cumsum([self._own, *(metric.size(outputs) for metric in metrics)]).tolist()
         self.size: int = self._places[-1]
 
@@ -162,7 +164,15 @@ class Figures:
         Returns
         -------
         array (size,) of float64
+
+        Raises
+        ------
+        MpidlError
+            The loss has another number of terms than it had.
         """
+        if len(own) != self._own:
+            found = f"{len(own) - OWN} terms, where it had {self._own - OWN}"
+            raise MpidlError(f"model.loss: found {found}; expected the same ones for every batch")
         if not self.metrics:
             return np.array(own, np.float64)
         outputs, targets = on_host(outputs), on_host(targets)

@@ -57,7 +57,8 @@ def weighted(terms: Mapping[str, Any], weights: Mapping[str, float], what: str) 
     """
     for name in weights:
         if name not in terms:
-            raise ModelError(f"{what}: loss_weights: {name}: the loss has no such term{nearest(name, list(terms))}")
+            known = nearest(name, list(terms)) if terms else ": it is no mapping"
+            raise ModelError(f"{what}: loss_weights: {name}: the loss has no such term{known}")
     return sum(weights.get(name, 1.0) * term for name, term in terms.items())
 
 

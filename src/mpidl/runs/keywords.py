@@ -98,6 +98,12 @@ def check(keywords: Mapping[str, Any], known: Iterable[str]) -> None:
             f"rate: found {rate}, expected a schedule, such as {{'schedule': 'cosine'}}; rates themselves are those of "
             f"rules, such as rule=mpidl.Adagrad({rate})"
         )
+    if isinstance(rate, str) or callable(rate):
+        found = quoted(rate) if isinstance(rate, str) else kind_of(rate)
+        raise UsageError(
+            f"rate: found {found}, expected a mapping, such as {{'schedule': 'cosine'}} or "
+            "{'schedule': 'module:function'}"
+        )
 
 
 def check_parts(data: Any, algorithm: Any, rule: Any) -> None:
@@ -111,6 +117,8 @@ def check_parts(data: Any, algorithm: Any, rule: Any) -> None:
         ("algorithm", algorithm, Algorithm, "mpidl.Downpour()"),
         ("rule", rule, Rule, "mpidl.Adagrad()"),
     ):
+        if isinstance(value, type) and issubclass(value, cls):
+            raise UsageError(f"{key}: found the class {value.__name__}, expected one of its objects")
         if value is not None and not isinstance(value, cls | str | Mapping):
             expected = _like_torch(value) or f"one such as {example}, or its name"
             raise UsageError(f"{key}: expected {expected}, found {_found(value)}")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xxhash
 
+from mpidl.data.kept import KeptState
 from mpidl.torch.sparse import put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
 
@@ -22,7 +23,8 @@ class Beside:
     Its constants are frozen parameters, and float buffers that can't be averaged: of another dtype than the trained
     parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
     buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
-    it that have nothing to train.
+    it that have nothing to train. So is the state of a module or a loss with ``state()`` and ``load_state()``; a dot
+    before a name tells it from those of tensors.
 
     Parameters
     ----------
@@ -41,6 +43,11 @@ class Beside:
                 self._kinds[place.name] = "private"
             elif place.name not in names:
                 self._kinds[place.name] = "constant" if place.tensor.is_floating_point() else "counter"
+        self._states = {
+            f"{prefix}.." if prefix else ".": KeptState(part, f"model: {type(part).__name__}")
+            for prefix, part in self._parts.items()
+            if callable(getattr(part, "state", None)) and callable(getattr(part, "load_state", None))
+        }
         self._begun: dict[str, bytes] | None = None
         self._loaded = set[str]()
 
@@ -72,11 +79,17 @@ class Beside:
         return _arrays([*self._places("counter"), *changed])
 
     def private(self) -> dict[str, np.ndarray]:
-        """Return the values of the private tensors, while training only of those that the module has changed."""
-        return _arrays(each for each in self._places("private") if self._begun is None or self._changed(each))
+        """Return the states and the private tensors, while training only those that the module has changed."""
+        found = _arrays(each for each in self._places("private") if self._begun is None or self._changed(each))
+        for begin, kept in self._states.items():
+            found |= {f"{begin}{name}": own for name, own in kept.state().items()}
+        return found
 
     def load(self, values: Mapping[str, Any], *, changed: bool = True) -> None:
-        """Copy values into the tensors of their names, as `changed` ones or as those to begin with."""
+        """Copy values into the tensors of their names, as `changed` ones or as those to begin with; restore states."""
+        for begin, kept in self._states.items():
+            if own := {name.removeprefix(begin): each for name, each in values.items() if name.startswith(begin)}:
+                kept.load(own)
         tensors = put_together({name: torch.as_tensor(array) for name, array in values.items()})
         for place in self._places():
             if place.name in tensors:

@@ -151,10 +151,10 @@ class Calls:
                 f"expected the same for {getattr(self._loss, '__name__', self._loss)}"
             )
         loss = self._loss(outputs, targets)
-        if isinstance(loss, Mapping) and loss:
-            self.terms = {name: self._mean(term, f"term {name} of the loss") for name, term in loss.items()}
-            return weighted(self.terms, self._weights, self._name)
-        return self._mean(loss, "loss")
+        terms = loss if isinstance(loss, Mapping) and loss else {}
+        self.terms = {name: self._mean(term, f"term {name} of the loss") for name, term in terms.items()}
+        total = weighted(self.terms, self._weights, self._name)
+        return total if terms else self._mean(loss, "loss")
 
     def _mean(self, loss: Any, what: str) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
