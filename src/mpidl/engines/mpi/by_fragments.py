@@ -209,7 +209,7 @@ class ByFragments(RequestHandler):
         if self._peers.rank == 0:
             if self._announced == self._orders.latest:
                 # The previous order has been obeyed: the shards' copies are free.
-                number, last, _ = self.lead.share(self._link.orders.read)
+                number, last, *_ = self.lead.share(self._link.orders.read)
                 self._announced = Order(number, last, Phase.TRAIN)
             fragment.says[[Meeting.ORDER, Meeting.LAST]] = self._announced[:2]
         with self._lock:
