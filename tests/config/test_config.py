@@ -127,6 +127,7 @@ def minimal():
             {"schedule": "zero_buble"},
             "topology.schedule: unknown name 'zero_buble', did you mean 'zero_bubble'?",
         ),
+        ("topology", {"stages": 2}, "topology.stages: 2, but partitions is 1, expected a multiple of 2"),
         ("topology", {"stages": 0}, "topology.stages: expected int >= 1, found 0"),
         (
             "topology",

@@ -32,12 +32,12 @@ def test_every_algorithm_trains_a_module(comm, shared_path, name):
         assert all(np.array_equal(value, other[key]) for other in state), key
 
 
-@pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.Sync()])
-def test_the_terms_of_a_loss_are_reported(shared_path, algorithm):
+@pytest.mark.parametrize("options", [{"algorithm": "downpour"}, {"algorithm": "sync"}, {"partitions": 2, "stages": 2}])
+def test_the_terms_of_a_loss_are_reported(shared_path, options):
     def terms(outputs, targets):
         return {"entropy": functional.cross_entropy(outputs, targets), "size": outputs.square().mean()}
 
-    summary = train(mlp(), shared_path, algorithm=algorithm, loss=terms, loss_weights={"size": 0.5}, epochs=1)
+    summary = train(mlp(), shared_path, loss=terms, loss_weights={"size": 0.5}, epochs=1, **options)
     assert summary["test_loss"] == pytest.approx(summary["test_entropy"] + 0.5 * summary["test_size"], rel=1e-5)
 
 

@@ -218,6 +218,10 @@ def test_what_trains_whole_says_so():
 
     with pytest.raises(UsageError, match=r"topology\.stages: 2, but a Own can't be cut, expected 1"):
         sections_of(model_of(Own), 2)
+    staged = mlp()
+    staged.state = staged.load_state = dict
+    with pytest.raises(UsageError, match=r"topology\.stages: 2, but Sequential has a state of its own, expected 1"):
+        sections_of(TorchModel(staged, "cross_entropy"), 2)
     with pytest.raises(UsageError, match=r"topology\.stages: 3, expected at most one for each of 2 trained modules"):
         sections_of(model_of(mlp), 3)
     module = tied()

@@ -64,6 +64,8 @@ class TopologySection(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         schema.choose(SCHEDULES, "schedule", self.schedule)
+        if self.stages > 1 and self.partitions == 1:
+            raise UsageError(f"stages: {self.stages}, but partitions is 1, expected a multiple of {self.stages}")
         if self.stages == 1 and (self.micro_batches or 1) > 1:
             raise UsageError(f"micro_batches: {self.micro_batches}, but stages is 1, expected at least 2 stages")
 

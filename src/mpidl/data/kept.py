@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from mpidl.errors import MpidlError, UsageError, kind_of, raised
 METHODS = (("state", "load_state"), ("state_dict", "load_state_dict"))
 
 
-def methods(given: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """Return the methods by which an object's state is read and restored; None if it has none."""
-    for names in METHODS:
+def methods(
+    given: Any, kinds: Sequence[tuple[str, str]] = METHODS
+) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Return the methods by which an object's state is read and restored; None if it has none of these kinds."""
+    for names in kinds:
         read, restore = (getattr(given, name, None) for name in names)
         if callable(read) and callable(restore):
             return read, restore

@@ -164,11 +164,12 @@ def count_outputs(job: Job, local: LocalModel) -> tuple[int, tuple[str, ...]]:
         batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))
         found = Evaluation(*local.model.evaluate(batch))
     terms = tuple(getattr(local.model, "terms", ()))
+    named = Figures(job.metrics, terms=terms)
     if local.group is not None and local.group.rank:
         return 0, terms
-    count = Figures(job.metrics).outputs(found.outputs, batch.targets)
+    count = named.outputs(found.outputs, batch.targets)
     try:
-        Figures(job.metrics, count, terms).sums(found.sums(batch), found.outputs, batch.targets)
+        Figures(job.metrics, count).sums(found._replace(terms=()).sums(batch), found.outputs, batch.targets)
     except MpidlError as error:
         raise UsageError(str(error)) from error.__cause__
     return count, terms

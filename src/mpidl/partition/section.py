@@ -220,8 +220,13 @@ class Section(CompleteModel):
         answer = self._answer(batch, outputs)
         if not self._first:
             return Evaluation(0.0, 0)
-        weight, loss, counted, correct = self._ends["figures from"].receive(1)[0].tolist()
-        return Evaluation(loss, int(correct) if correct.is_integer() else correct, answer, weight, counted)
+        weight, loss, counted, correct, *terms = self._ends["figures from"].receive(1)[0].tolist()
+        return Evaluation(loss, int(correct) if correct.is_integer() else correct, answer, weight, counted, terms)
+
+    @property
+    def terms(self) -> Sequence[str]:
+        """The names of the terms of the last loss, if it has some, on the rank of the last stage."""
+        return getattr(self._stage, "terms", ())
 
     def outputs(self, batch: Batch) -> Any:
         """Return the outputs for the samples of a batch on rank 0, and None on other ranks."""

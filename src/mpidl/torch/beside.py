@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xxhash
 
-from mpidl.data.kept import KeptState
+from mpidl.data.kept import METHODS, KeptState, methods
 from mpidl.torch.sparse import put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
 
@@ -46,7 +46,7 @@ class Beside:
         self._states = {
             f"{prefix}.." if prefix else ".": KeptState(part, f"model: {type(part).__name__}")
             for prefix, part in self._parts.items()
-            if callable(getattr(part, "state", None)) and callable(getattr(part, "load_state", None))
+            if methods(part, METHODS[:1]) is not None
         }
         self._begun: dict[str, bytes] | None = None
         self._loaded = set[str]()

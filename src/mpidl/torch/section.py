@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mpidl.data.batch import Batch
+from mpidl.data.kept import METHODS, methods
 from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
@@ -34,6 +35,8 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
     if type(module).forward is not torch.nn.Sequential.forward:
         kind = type(module).__name__
         raise UsageError(f"topology.stages: {stages}, but a {kind} can't be cut, expected 1, or a torch.nn.Sequential")
+    if methods(module, METHODS[:1]) is not None:
+        raise UsageError(f"topology.stages: {stages}, but {type(module).__name__} has a state of its own, expected 1")
     if {name.partition(".")[0] for name in model.layout.shapes} - dict(module.named_children()).keys():
         raise UsageError(f"topology.stages: {stages}, but the loss has parameters to train, expected 1")
     modules, averaged = [], {name for part in model.statistics for name in _names(model, part)}
