@@ -35,8 +35,7 @@ def main():
             optimizer.zero_grad()
             nn.functional.mse_loss(network(inputs), targets).backward()
             optimizer.step()
-        loss = loss_on(network, validation)
-        scheduler.step(loss)
+        scheduler.step(loss := loss_on(network, validation))
         waited += 1
         if loss < best:
             best, waited, kept = loss, 0, copy.deepcopy(network.state_dict())
