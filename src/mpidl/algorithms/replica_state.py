@@ -48,10 +48,14 @@ class ReplicaState:
     """
 
     def __init__(
-        self, rate_at: Callable[[int], float] = lambda batch: 1.0, statistics: Sequence[Range] = (),
-        segments: Sequence[Segment] = (), kept: Callable[[], Mapping[str, np.ndarray]] = dict,
-        fragments: Sequence[Range] = (), norm: GradientNorm | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        rate_at: Callable[[int], float] = lambda batch: 1.0,
+        statistics: Sequence[Range] = (),
+        segments: Sequence[Segment] = (),
+        kept: Callable[[], Mapping[str, np.ndarray]] = dict,
+        fragments: Sequence[Range] = (),
+        norm: GradientNorm | None = None,
+    ) -> None:
         self.fragments, self.norm = fragments, norm or GradientNorm()
         self._rate_at, self._statistics, self._segments, self._kept = rate_at, statistics, segments, kept
         self.portion = self.batch = 0

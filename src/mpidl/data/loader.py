@@ -40,9 +40,15 @@ class Loader:
     """
 
     def __init__(
-        self, schedule: Schedule, split: Split, take: Callable[[], int], on_epoch: Callable[[int], None],
-        resumed: Sequence[tuple[int, int]] = (), prepare: bool = False, ask: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+        self,
+        schedule: Schedule,
+        split: Split,
+        take: Callable[[], int],
+        on_epoch: Callable[[int], None],
+        resumed: Sequence[tuple[int, int]] = (),
+        prepare: bool = False,
+        ask: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._prepare, self._announced = prepare, 0
         self._ask, self._asked = ask, False
         self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)

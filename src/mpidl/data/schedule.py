@@ -156,9 +156,13 @@ class Schedule:
     """
 
     def __init__(
-        self, portions: Portions, epochs: int | None = None, steps: int | None = None, next_portion: int = 0,
+        self,
+        portions: Portions,
+        epochs: int | None = None,
+        steps: int | None = None,
+        next_portion: int = 0,
         unfinished: Sequence[tuple[int, int]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
         self._given_back: list[Assignment] = []

@@ -24,9 +24,15 @@ class Fetches:
     """
 
     def __init__(
-        self, window: RemoteMemory, route: Route, servers: Sequence[Holder], parts: Sequence[slice], pushes: Outboxes,
-        differences: Mapping[int, DifferenceFetch], evaluated: str = PARAMETERS,
-    ) -> None:  # fmt: skip
+        self,
+        window: RemoteMemory,
+        route: Route,
+        servers: Sequence[Holder],
+        parts: Sequence[slice],
+        pushes: Outboxes,
+        differences: Mapping[int, DifferenceFetch],
+        evaluated: str = PARAMETERS,
+    ) -> None:
         self._window, self._holders, self._parts = window, route.holders, parts
         self._pushes, self._differences = pushes, differences
         self._reader = ShardReader(window, route.holders, parts)

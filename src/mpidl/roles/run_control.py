@@ -48,9 +48,14 @@ class RunControl:
     """
 
     def __init__(
-        self, placed: PlacedJob, reporter: Reporter, executor: Executor, checkpoints: Checkpoints, now: float,
+        self,
+        placed: PlacedJob,
+        reporter: Reporter,
+        executor: Executor,
+        checkpoints: Checkpoints,
+        now: float,
         rank: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._reporter, self._executor, self._checkpoints, self._rank = reporter, executor, checkpoints, rank
         job = placed.job
         self._supervisor = Supervisor(

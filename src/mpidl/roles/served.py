@@ -34,9 +34,18 @@ class ServedShard:
     link: ServerLink
 
     def __init__(
-        self, number: int, shard: Shard, server: int, directory: Path, *, workers: int, portion: Callable[[int], int],
-        deterministic: bool, finite: bool, accrue: Callable[[int, Message], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        shard: Shard,
+        server: int,
+        directory: Path,
+        *,
+        workers: int,
+        portion: Callable[[int], int],
+        deterministic: bool,
+        finite: bool,
+        accrue: Callable[[int, Message], None] | None = None,
+    ) -> None:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._portion, self._finite, self._accrue = directory, portion, finite, accrue
         self.due = math.inf

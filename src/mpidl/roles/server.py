@@ -31,10 +31,17 @@ class Server(Role):
     """
 
     def __init__(
-        self, number: int, shards: Mapping[int, Shard], directory: Path, *, workers: int,
-        portion: Callable[[int], int] = int, deterministic: bool = False, coordinated: bool = False,
+        self,
+        number: int,
+        shards: Mapping[int, Shard],
+        directory: Path,
+        *,
+        workers: int,
+        portion: Callable[[int], int] = int,
+        deterministic: bool = False,
+        coordinated: bool = False,
         finite: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._sandblaster = SandblasterServer(shards, self._obeyed) if coordinated else None
         accrue = None if self._sandblaster is None else self._sandblaster.accrue

@@ -56,10 +56,19 @@ class Supervisor:
     """
 
     def __init__(
-        self, schedule: Schedule, position: Position, *, now: float, every: float, resumed: bool = False,
-        coordinated: bool = False, goal: Goal = ANY, best: Best | None = None, terminate_on_nan: bool = True,
+        self,
+        schedule: Schedule,
+        position: Position,
+        *,
+        now: float,
+        every: float,
+        resumed: bool = False,
+        coordinated: bool = False,
+        goal: Goal = ANY,
+        best: Best | None = None,
+        terminate_on_nan: bool = True,
         plateau: Plateau | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
         self._coordinated, self._goal = coordinated, goal
         self._monitor, self._plateau = Monitor(goal, position.epoch, best), plateau

@@ -26,9 +26,17 @@ class ShardOnDevice(Shard):
     block: ClassVar[int | None] = None
 
     def __init__(
-        self, range: Range, parameters: np.ndarray, rule: ScheduledRule, policy: Policy, chunk: int, *, xp: Any,
-        state: Mapping[str, np.ndarray], clock: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        range: Range,
+        parameters: np.ndarray,
+        rule: ScheduledRule,
+        policy: Policy,
+        chunk: int,
+        *,
+        xp: Any,
+        state: Mapping[str, np.ndarray],
+        clock: int = 0,
+    ) -> None:
         self._xp, self._stream = xp, xp.cuda.get_current_stream()
         on_device = {name: xp.asarray(vector) for name, vector in state.items()}
         super().__init__(range, xp.asarray(parameters), rule, policy, chunk, state=on_device, clock=clock)

@@ -24,9 +24,16 @@ class Shard(ShardState):
     """One range of the parameters, its state, and its own instance of the policy for the pushes to it."""
 
     def __init__(
-        self, range: Range, parameters: Any, rule: ScheduledRule, policy: Policy, chunk: int, *,
-        state: Mapping[str, Any] | None = None, clock: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        range: Range,
+        parameters: Any,
+        rule: ScheduledRule,
+        policy: Policy,
+        chunk: int,
+        *,
+        state: Mapping[str, Any] | None = None,
+        clock: int = 0,
+    ) -> None:
         super().__init__(range, parameters, rule, chunk, state=state, clock=clock)
         self.policy = policy
         self._sum = np.empty(min(chunk, range.size), parameters.dtype)

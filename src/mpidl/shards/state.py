@@ -93,9 +93,15 @@ class ShardState:
     _adding = Sgd()
 
     def __init__(
-        self, range: Range, parameters: Any, rule: ScheduledRule, chunk: int, *,
-        state: Mapping[str, Any] | None = None, clock: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        range: Range,
+        parameters: Any,
+        rule: ScheduledRule,
+        chunk: int,
+        *,
+        state: Mapping[str, Any] | None = None,
+        clock: int = 0,
+    ) -> None:
         self.range, self.scheduled_rule = range, rule
         self.rule, self._rate_at = rule.rule, rule.rate_at
         if state is None:

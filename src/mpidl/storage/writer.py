@@ -107,10 +107,17 @@ def save_shard(
 
 
 def save_index(
-    directory: Path, layout: Layout, shards: int, position: Position, config: str, version: str,
-    data: Mapping[str, str], others: Sequence[str] = (), constants: Mapping[str, np.ndarray] | None = None,
+    directory: Path,
+    layout: Layout,
+    shards: int,
+    position: Position,
+    config: str,
+    version: str,
+    data: Mapping[str, str],
+    others: Sequence[str] = (),
+    constants: Mapping[str, np.ndarray] | None = None,
     aliases: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write the index over the sealed files in `directory`, then rename that to the checkpoint's final name.
 
     The files are named here because a directory's listing may lag behind where ranks of several nodes write. Raise

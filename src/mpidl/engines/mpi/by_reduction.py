@@ -54,9 +54,13 @@ class ByReduction(OwnShard):
     """
 
     def __init__(
-        self, shard: Shard, shards: Sequence[Range], evaluate: Callable[[int, np.ndarray], None], number: int = 0,
+        self,
+        shard: Shard,
+        shards: Sequence[Range],
+        evaluate: Callable[[int, np.ndarray], None],
+        number: int = 0,
         evaluated: str = PARAMETERS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._evaluated = evaluated
         self._orders = ReductionCheckpoint(shard, number)
         super().__init__(shard, self._orders)

@@ -63,9 +63,15 @@ class MpiEngine:
     participant: CheckpointParticipant
 
     def __init__(
-        self, model: Model, split: Split, schedule: Schedule, handler: RequestHandler, state: ReplicaState,
-        hooks: WorkerHooks, resumed: Sequence[tuple[int, int]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        split: Split,
+        schedule: Schedule,
+        handler: RequestHandler,
+        state: ReplicaState,
+        hooks: WorkerHooks,
+        resumed: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         handler.unpushed.number = schedule.number
         self.state, self._hooks = state, hooks

@@ -228,9 +228,13 @@ class VirtualCluster:
     """
 
     def __init__(
-        self, environment: simpy.Environment, machines: Machines | None, servers: list[VirtualServer], dtype: Any,
+        self,
+        environment: simpy.Environment,
+        machines: Machines | None,
+        servers: list[VirtualServer],
+        dtype: Any,
         clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
         self.replicas: list[VirtualReplica] = []
         self.spares = Spares(dtype)

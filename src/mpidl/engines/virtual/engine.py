@@ -45,10 +45,17 @@ class VirtualEngine:
     """
 
     def __init__(
-        self, training: Training, shards: list[Shard], replicas: int, *, time: VirtualTime | None = None,
-        hooks: Hooks | None = None, state: dict[str, Any] | None = None,
-        resumed: Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]] | None = None, taken: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        training: Training,
+        shards: list[Shard],
+        replicas: int,
+        *,
+        time: VirtualTime | None = None,
+        hooks: Hooks | None = None,
+        state: dict[str, Any] | None = None,
+        resumed: Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]] | None = None,
+        taken: int = 0,
+    ) -> None:
         time, self._hooks = time or VirtualTime(), hooks or Hooks()
         self.shards = shards
         self._training, self._state = training, state

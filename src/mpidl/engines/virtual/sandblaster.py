@@ -49,9 +49,13 @@ class VirtualSandblaster(ThroughServers):
     """
 
     def __init__(
-        self, cluster: VirtualCluster, training: Training, compute: Action, hooks: Hooks,
+        self,
+        cluster: VirtualCluster,
+        training: Training,
+        compute: Action,
+        hooks: Hooks,
         state: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(cluster, training.algorithm, replicas=1)
         assert isinstance(training.algorithm, Coordinated)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state

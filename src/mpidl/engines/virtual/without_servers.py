@@ -92,9 +92,14 @@ class ByReduction(RequestHandler):
         return given
 
     def _start(
-        self, replica: VirtualReplica, part: Range, mean: bool, vector: np.ndarray | None, weight: float,
+        self,
+        replica: VirtualReplica,
+        part: Range,
+        mean: bool,
+        vector: np.ndarray | None,
+        weight: float,
         whole: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._batch = max(self._batch, replica.batches()[1])
         reduction = next((each for each in self._gathering if replica.number not in each.vectors), None)
         if reduction is None:

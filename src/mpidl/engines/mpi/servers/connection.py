@@ -28,9 +28,13 @@ class Encodings:
 
     @classmethod
     def of(
-        cls, shards: Sequence[Range], dtype: Any, wire: Wire | None, wire_fetch: Wire | None = None,
+        cls,
+        shards: Sequence[Range],
+        dtype: Any,
+        wire: Wire | None,
+        wire_fetch: Wire | None = None,
         statistics: Sequence[Range] = (),
-    ) -> Encodings:  # fmt: skip
+    ) -> Encodings:
         """Return the initial state for pushes encoded by `wire` and fetches encoded by `wire_fetch`.
 
         `shards` make up the worker's slice of the vector, counted from its beginning; ranges with `statistics` are not
@@ -73,9 +77,13 @@ class Connection:
     """
 
     def __init__(
-        self, shards: Sequence[Range], status: Status, unpushed: UnpushedBatches, copies: Sequence[Differences],
+        self,
+        shards: Sequence[Range],
+        status: Status,
+        unpushed: UnpushedBatches,
+        copies: Sequence[Differences],
         arriving: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._parts = [slice(*shard) for shard in shards]
         self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving
         self.fetched = self.clocks()

@@ -74,9 +74,14 @@ class ThroughServers(RequestHandler):
     """
 
     def __init__(
-        self, shards: Sequence[Range], encodings: Encodings = NOT_ENCODED, *, pattern: Pattern | None = None,
-        model: PlacedModel | None = None, in_rounds: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        shards: Sequence[Range],
+        encodings: Encodings = NOT_ENCODED,
+        *,
+        pattern: Pattern | None = None,
+        model: PlacedModel | None = None,
+        in_rounds: bool = False,
+    ) -> None:
         super().__init__()
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
