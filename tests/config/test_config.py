@@ -160,8 +160,8 @@ def test_a_minibatch_has_four_micro_batches_for_each_stage():
         return from_dict({**minimal(), "topology": keys}).topology.pipeline
 
     assert found() == {"schedule": "one_forward_one_backward", "micro_batches": 1}
-    assert found(stages=3)["micro_batches"] == 12
-    assert found(stages=3, micro_batches=5, schedule="gpipe") == {"schedule": "gpipe", "micro_batches": 5}
+    assert found(partitions=3, stages=3)["micro_batches"] == 12
+    assert found(partitions=3, stages=3, micro_batches=5, schedule="gpipe") == {"schedule": "gpipe", "micro_batches": 5}
 
 
 @pytest.mark.parametrize(
