@@ -59,7 +59,7 @@ class KeptState:
             raise MpidlError(f"{self._what}: its state is {kind_of(found)}, expected a mapping")
         for name, values in state.items():
             if values.dtype.kind not in "biufc":
-                found = kind_of(values.item()) if values.dtype.kind == "O" and not values.ndim else f"{values.dtype}"
+                found = f"{values.dtype}" if values.ndim else kind_of(values.item())
                 raise MpidlError(f"{self._what}: its state has {found} as {name}, expected numbers and arrays")
         return state
 

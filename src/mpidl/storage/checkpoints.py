@@ -165,6 +165,11 @@ def step_of(run: Path, step: int | str) -> int:
     return int(step)
 
 
+def is_extra_state(name: str) -> bool:
+    """Whether a name in a ``state_dict`` is of what a module of PyTorch has beside its tensors."""
+    return "_extra_state" in name.split(".")
+
+
 @dataclass(frozen=True)
 class Trained:
     """The arrays of a trained model, by their names.
@@ -228,4 +233,5 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
     parameters = arrays(checkpoint.path / INDEX, checkpoint.trained)
-    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())
+    extra = {name: values for name, values in checkpoint.state().items() if is_extra_state(name)}
+    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers() | extra)

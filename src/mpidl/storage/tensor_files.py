@@ -17,7 +17,7 @@ from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import checkpoint_of
+from mpidl.storage.checkpoints import checkpoint_of, is_extra_state
 from mpidl.storage.files import INDEX, datasets
 
 Shape = tuple[int, ...]
@@ -85,10 +85,12 @@ def _save_npz(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 def _save_torch(tensors: Mapping[str, np.ndarray], path: Path) -> None:
     torch = require("torch", "torch")
+    from mpidl.torch import extra_state
     from mpidl.torch.sparse import put_together
 
     converted = {id(array): torch.from_numpy(array) for array in tensors.values()}
-    torch.save(put_together({name: converted[id(array)] for name, array in tensors.items()}), path)
+    named = {name: converted[id(array)] for name, array in tensors.items()}
+    torch.save(extra_state.put_together(put_together(named)), path)
 
 
 def open_file(path: Path) -> TensorFile:
@@ -171,6 +173,8 @@ def _open_torch(path: Path) -> TensorFile:
         raise UsageError(f"{path}: {kind_of(loaded)}, expected a state_dict: tensors by name")
     tensors: dict[str, Any] = {}
     for name, tensor in loaded.items():
+        if is_extra_state(name):
+            continue
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")
         tensors |= taken_apart(name, tensor.detach())

@@ -11,6 +11,7 @@ import torch
 import xxhash
 
 from mpidl.data.kept import METHODS, KeptState, methods
+from mpidl.torch.extra_state import ExtraState, full_name, has_extra_state
 from mpidl.torch.sparse import put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
 
@@ -24,7 +25,7 @@ class Beside:
     parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
     buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
     it that have nothing to train. So is the state of a module or a loss with ``state()`` and ``load_state()``; a dot
-    before a name tells it from those of tensors.
+    before a name tells it from those of tensors. So are extra states of modules, which exports of PyTorch have.
 
     Parameters
     ----------
@@ -47,6 +48,12 @@ class Beside:
             f"{prefix}.." if prefix else ".": KeptState(part, f"model: {type(part).__name__}")
             for prefix, part in self._parts.items()
             if methods(part, METHODS[:1]) is not None
+        }
+        self._extra = {
+            name: KeptState(ExtraState(module), f"model: {type(module).__name__}.get_extra_state")
+            for prefix, part in trained.items()
+            for name, module in part.named_modules(prefix=prefix)
+            if has_extra_state(module)
         }
         self._begun: dict[str, bytes] | None = None
         self._loaded = set[str]()
@@ -83,12 +90,19 @@ class Beside:
         found = _arrays(each for each in self._places("private") if self._begun is None or self._changed(each))
         for begin, kept in self._states.items():
             found |= {f"{begin}{name}": own for name, own in kept.state().items()}
+        for module, kept in self._extra.items():
+            found |= {full_name(module, key): own for key, own in kept.state().items()}
         return found
 
     def load(self, values: Mapping[str, Any], *, changed: bool = True) -> None:
         """Copy values into the tensors of their names, as `changed` ones or as those to begin with; restore states."""
         for begin, kept in self._states.items():
             if own := {name.removeprefix(begin): each for name, each in values.items() if name.startswith(begin)}:
+                kept.load(own)
+        for module, kept in self._extra.items():
+            begin = full_name(module)
+            own = {name[len(begin) + 1 :]: each for name, each in values.items() if f"{name}.".startswith(f"{begin}.")}
+            if own:
                 kept.load(own)
         tensors = put_together({name: torch.as_tensor(array) for name, array in values.items()})
         for place in self._places():
