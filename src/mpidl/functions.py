@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.extras import FRAMEWORKS, missing
 
@@ -74,6 +72,8 @@ def call(key: str, name: str, takes: str, *arguments: Any) -> Any:
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
     """Restore the states of the generators of Python, NumPy and PyTorch at the end of this context."""
+    import numpy as np
+
     states: list[tuple[Callable[[Any], None], Any]] = [
         (random.setstate, random.getstate()),
         (np.random.set_state, np.random.get_state()),  # noqa: NPY002 (the one that users' code draws from)

@@ -99,9 +99,9 @@ configs = st.fixed_dictionaries(
         "run": run,
         "algorithm": section(n_fetch=counts, n_push=counts, schedule=st.sampled_from(["aligned", "literal"])),
         "server": server,
-        "topology": section(
-            servers=counts, stages=counts, micro_batches=counts, schedule=st.sampled_from([*SCHEDULES])
-        ).filter(lambda keys: keys.get("stages", 1) > 1 or keys.get("micro_batches", 1) == 1),
+        "topology": section(servers=counts, stages=counts, micro_batches=counts, schedule=st.sampled_from([*SCHEDULES]))
+        .filter(lambda keys: keys.get("stages", 1) > 1 or keys.get("micro_batches", 1) == 1)
+        .map(lambda keys: keys | ({"partitions": 2 * keys["stages"]} if keys.get("stages", 1) > 1 else {})),
         "checkpoint": section(every=positive, keep=counts),
         "device": section(
             kind=st.sampled_from(["auto", "cpu", "cuda"]),

@@ -53,6 +53,8 @@ def on_ranks(make, stages, work, schedule="one_forward_one_backward", micro_batc
 
     whole = make()
     plan = sections_of(whole, stages)
+    # The first use takes over the module; of all ranks, only these threads share one.
+    assert whole.parameters.size
 
     def rank(group):
         section = Section(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
