@@ -35,3 +35,13 @@ def test_any_error_of_one_rank_is_all_ranks(comm, action, kind, line):
     with pytest.raises(kind) as error:
         together(action if comm.rank == last else lambda: 0)
     assert str(error.value) == line + (f" (rank {last})" if last else "")
+
+
+def test_keeping_open_mpi_quiet_leaves_the_thread_level(comm):
+    from mpi4py import MPI
+
+    from mpidl.rma import ucx
+
+    before = MPI.Query_thread()
+    ucx.quieten()
+    assert MPI.Query_thread() == before

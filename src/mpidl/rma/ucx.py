@@ -19,7 +19,8 @@ def quieten() -> None:
     library = ctypes.CDLL(MPI.__file__)
     level, index, handle, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     with suppress(AttributeError):
-        library.MPI_T_init_thread(MPI.THREAD_SINGLE, ctypes.byref(level))
+        # Open MPI takes another level for that of the whole library from then on.
+        library.MPI_T_init_thread(MPI.Query_thread(), ctypes.byref(level))
         if not library.MPI_T_cvar_get_index(VERBOSE, ctypes.byref(index)):
             library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
             library.MPI_T_cvar_write(handle, ctypes.byref(ctypes.c_int(-1)))
