@@ -235,6 +235,7 @@ def test_a_gpu_that_is_missing_ends_all_ranks_alike(comm, shared_path, monkeypat
 @STAND_IN
 def test_where_no_gpu_works_shards_stay_on_the_host_and_the_run_says_so(comm, shared_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy.fake(devices=0))
+    monkeypatch.setattr("mpidl.device.GPU_FILES", ("/dev/null",))
     run(shared_path, {"kind": "auto", "shards": True, "transfer": "direct"}, steps=3)
     comm.Barrier()
     if comm.rank == 0:
