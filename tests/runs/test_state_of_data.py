@@ -72,7 +72,7 @@ def test_a_resumed_run_goes_on_with_the_state(tmp_path, kind):
 def test_what_can_not_be_kept(tmp_path):
     data = Stages()
     data.stage = "easy"
-    with pytest.raises(MpidlError, match=r"^data: the training data: its state has <U4 as stage, expected numbers"):
+    with pytest.raises(MpidlError, match=r"^data: the training data: its state has a str as stage, expected numbers"):
         train(tmp_path, data)
     text = "data.workers: 2, but the training data have a state, expected 0"
     with pytest.raises(UsageError, match=re.escape(text)):
