@@ -8,7 +8,6 @@ from mpidl.algorithms import ALGORITHMS
 from mpidl.config import SECTIONS, from_dict
 from mpidl.nn.groups import Group
 from mpidl.rules import RULES
-from mpidl.runs import train as module
 from mpidl.runs.keywords import KEYWORDS
 
 NETWORK = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
@@ -35,19 +34,6 @@ BESIDE = {
     **{key: {"stages": 2, "partitions": 2} for key in ("topology_schedule", "topology_micro_batches")},
     **{key: {"config": {"model": {"factory": "a:b"}}} for key in MODULES},
 }
-
-
-@pytest.fixture
-def resolved(monkeypatch):
-    """Return a function that returns the configuration with which `mpidl.train` would start a run."""
-    found = []
-    monkeypatch.setattr(module, "start", lambda config, make, resume: found.append(config) or {})
-
-    def train(*arguments, **keywords):
-        mpidl.train(*arguments, **keywords)
-        return found.pop()
-
-    return train
 
 
 def test_every_key_has_a_keyword():

@@ -14,7 +14,6 @@ import mpidl
 from mpidl.config import SECTIONS as SECTION_CLASSES
 from mpidl.config import from_dict, load, toml
 from mpidl.nn import Group
-from mpidl.runs import train as module
 from mpidl.runs.keywords import KEYWORDS
 
 LAYERS = [{"type": "dense", "units": 10}]
@@ -58,19 +57,6 @@ OTHERS = {
     "device": "cuda",
     "debug": mpidl.config.DebugSection(slow_worker=2),
 }
-
-
-@pytest.fixture
-def resolved(monkeypatch):
-    """Return a function that returns the configuration with which `mpidl.train` would start a run."""
-    found = []
-    monkeypatch.setattr(module, "start", lambda config, make, resume: found.append(config) or {})
-
-    def train(*arguments, **keywords):
-        mpidl.train(*arguments, **keywords)
-        return found.pop()
-
-    return train
 
 
 def test_a_configuration_alone(resolved, tmp_path):

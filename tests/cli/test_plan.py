@@ -9,23 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from measured_machines import FACTORY
 from mpidl.cli import main
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
-
-FACTORY = """
-import numpy as np
-class Model:
-    parameters = np.zeros(1000)
-    def loss_and_gradient(self, batch):
-        return 0.0, self.parameters
-def make(dataset, seed):
-    return Model()
-"""
-
 
 #: Bytes that a server or relay shows beside parameters and mailboxes: orders, and the clock of its shard.
 SHOWN = 8 * (len(Control) + len(ShardClock))

@@ -1,4 +1,4 @@
-"""A script under ``mpidl run -n``: a signal stops it, and it continues; what it raises or exits with is said once."""
+"""Scripts under ``mpidl run -n``: stopping by signals, resuming, and one report of an exception or an exit code."""
 
 import json
 import signal

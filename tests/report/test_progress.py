@@ -34,6 +34,17 @@ def report(**more):
     return {"time": 4.0, "epoch": 0.5} | more
 
 
+def on_terminal(terminal, title, figures):
+    """Return what a terminal shows of a run's figures after an evaluation."""
+    code = (
+        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
+        f"progress = TerminalProgress({title!r})\n"
+        f"progress.update({figures!r}, evaluated=True)\n"
+        "progress.close()\n"
+    )
+    return terminal([sys.executable, "-c", code], 132)
+
+
 @pytest.fixture
 def terminal():
     """Runs a command whose stderr is a terminal of some width; returns what it shows there."""
@@ -115,13 +126,7 @@ def test_figures_are_of_what_is_evaluated(capsys, terminal, split):
     LogProgress(Title("runs/x", 2.0, 500, split=split)).update(report(**figures), evaluated=True)
     line = capsys.readouterr().err.splitlines()[-1]
     assert " ".join(line.split()[1:]) == f"25% epoch 0.5 40/s loss 0.5, {split} 0.25 accuracy 0.8750"
-    code = (
-        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
-        f"progress = TerminalProgress(Title('runs/x', 2.0, 500, 'accuracy', {split!r}))\n"
-        f"progress.update({report(**figures)!r}, evaluated=True)\n"
-        "progress.close()\n"
-    )
-    shown = terminal([sys.executable, "-c", code], 132)
+    shown = on_terminal(terminal, Title("runs/x", 2.0, 500, "accuracy", split), report(**figures))
     assert f"{split} accuracy 0.8750, loss 0.25  train loss 0.5" in shown
     assert "  accuracy 0.875" in shown
 
@@ -239,13 +244,7 @@ def test_own_metrics_are_in_the_log_whole(capsys):
 
 def test_own_metrics_are_on_the_terminal(terminal):
     figures = report(test_accuracy=0.75, test_f1=0.125, train_loss=0.5)
-    code = (
-        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
-        f"progress = TerminalProgress(Title('runs/x', 2.0, 500))\n"
-        f"progress.update({figures!r}, evaluated=True)\n"
-        "progress.close()\n"
-    )
-    shown = terminal([sys.executable, "-c", code], 132)
+    shown = on_terminal(terminal, Title("runs/x", 2.0, 500), figures)
     assert "epoch   0.5  test accuracy 0.7500  train loss 0.5  after 0:04  f1 0.125" in shown
     assert "accuracy 0.750  f1 0.125" in shown
 
@@ -260,13 +259,7 @@ def test_iterations_instead_of_epochs(capsys, terminal):
         "iteration 12, 34 evaluations objective 1.6e-06, gradient norm 0.01235",
         "iteration 12 40/s objective 1.6e-06, test 0.25 accuracy 0.7500",
     ]
-    code = (
-        "from mpidl.report.lines import Title\nfrom mpidl.report.progress import TerminalProgress\n"
-        f"progress = TerminalProgress({title!r})\n"
-        f"progress.update({figures!r}, evaluated=True)\n"
-        "progress.close()\n"
-    )
-    shown = terminal([sys.executable, "-c", code], 132)
+    shown = on_terminal(terminal, title, figures)
     assert "iteration 12  test accuracy 0.7500, loss 0.25  objective 1.6e-06  after 0:04" in shown
     assert "iteration 12, 34 evaluations  40/s  objective 1.6e-06, gradient norm 0.01235  accuracy 0.750" in shown
     assert "epoch" not in shown

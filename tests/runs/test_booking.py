@@ -7,8 +7,9 @@ from math import inf
 
 import pytest
 
+from measured_machines import FACTORY, LINK, NODE
 from mpidl.config import from_dict
-from mpidl.config.measured import Link, Measured, Node, save
+from mpidl.config.measured import Measured, save
 from mpidl.config.virtual import Calibration
 from mpidl.engines.virtual.times import Jitter
 from mpidl.errors import UsageError
@@ -18,24 +19,8 @@ from mpidl.runs import booking, prediction, search
 from mpidl.runs.booking import as_text, book
 from mpidl.runs.search import Search
 
-ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
-NODE = Node(**ORIGIN, cores=8, memory=10**9, memcpy=9e9, update=2e9, flops=3e10)
-LINK = Link(
-    **ORIGIN, push_bandwidth=4e9, fetch_bandwidth=4e9, send_bandwidth=4e9, push_latency=1e-6, fetch_latency=1e-6,
-    send_latency=1e-6,
-)  # fmt: skip
 BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
 SAMPLES, EPOCHS, BATCH = 40_000, 3, 8
-
-FACTORY = """
-import numpy as np
-class Model:
-    parameters = np.zeros(1000)
-    def loss_and_gradient(self, batch):
-        return 0.0, self.parameters
-def make(dataset, seed):
-    return Model()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +49,7 @@ def test_a_row_for_each_number_of_nodes():
         assert row["replicas"] * row["partitions"] <= row["roles"]["worker"]
         assert row["hours"] == pytest.approx(EPOCHS * SAMPLES / row["samples_per_second"] / 3600, rel=0.01)
         assert row["node_hours"] == pytest.approx(row["nodes"] * row["hours"])
-        # All ranks alone would make so many samples.
+        # Relative to the samples/s of ranks that all compute gradients.
         assert row["efficiency"] == pytest.approx(row["samples_per_second"] / (row["ranks"] * BATCH / 0.02))
         assert 0.5 < row["efficiency"] < 1
     costs = [row["node_hours"] for row in booked["rows"]]

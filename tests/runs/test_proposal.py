@@ -2,6 +2,7 @@
 
 import pytest
 
+from measured_machines import FACTORY, LINK, NODE
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict, load
 from mpidl.config.measured import Link, Measured, Node, save
@@ -16,27 +17,11 @@ from mpidl.runs.prediction import predict
 from mpidl.runs.proposal import apply, as_text, propose
 from mpidl.runs.search import Search
 
-ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
-NODE = Node(**ORIGIN, cores=8, memory=10**9, memcpy=9e9, update=2e9, flops=3e10)
-LINK = Link(
-    **ORIGIN, push_bandwidth=4e9, fetch_bandwidth=4e9, send_bandwidth=4e9, push_latency=1e-6, fetch_latency=1e-6,
-    send_latency=1e-6,
-)  # fmt: skip
 BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
 #: Links that one server's fill with few replicas.
 SLOW = {"compute": 0.02, "bandwidth": 1e8}
 #: A network and servers that take no time.
 FREE = {"bandwidth": 1e15, "latency": 0, "service": 0}
-
-FACTORY = """
-import numpy as np
-class Model:
-    parameters = np.zeros(1000)
-    def loss_and_gradient(self, batch):
-        return 0.0, self.parameters
-def make(dataset, seed):
-    return Model()
-"""
 
 
 @pytest.fixture(autouse=True)

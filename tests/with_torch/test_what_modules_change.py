@@ -169,11 +169,11 @@ def test_a_loss_with_parameters_is_in_one_stage():
 # Modules that change what rules change.
 
 
-@pytest.mark.parametrize(("algorithm", "told"), [(mpidl.Downpour(), False), (mpidl.Downpour(wire_fetch="int8"), True)])
-def test_what_shards_dont_see_is_said(train, capfd, algorithm, told):
+@pytest.mark.parametrize(("algorithm", "noted"), [(mpidl.Downpour(), False), (mpidl.Downpour(wire_fetch="int8"), True)])
+def test_what_shards_dont_see_is_said(train, capfd, algorithm, noted):
     train(Clamped(), algorithm=algorithm)
     line = "mpidl: model: it changes its parameter layer.weight itself, which its shards don't see"
-    assert (line in capfd.readouterr().err) is told
+    assert (line in capfd.readouterr().err) == noted
 
 
 def test_odd_buffers_are_as_before_in_the_module(train):
@@ -185,7 +185,7 @@ def test_odd_buffers_are_as_before_in_the_module(train):
 
 
 class Staged(torch.nn.Linear):
-    """A module whose plain attribute is its state; with `stage`, it is told from a buffer of the name."""
+    """A module with a state of plain attributes, of which ``stage`` is also the name of a buffer."""
 
     def __init__(self):
         super().__init__(64, 10)

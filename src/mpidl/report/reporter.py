@@ -53,7 +53,7 @@ class Reporter:
     due : float
         Time of the next record, in seconds on the clock of the totals.
     present : callable
-        Returns the present parameters as the job's flat vector; set by whoever can read them.
+        Returns the present parameters as the job's flat vector; set by the coordinator, or by a run in one process.
     """
 
     present: Callable[[], np.ndarray]
