@@ -11,10 +11,7 @@ import numpy as np
 from mpidl.errors import MpidlError, UsageError
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Box, Layout, Range
-from mpidl.storage.checkpoints import is_extra_state
 from mpidl.storage.tensor_files import open_file
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 class Initial:
@@ -34,18 +31,21 @@ class Initial:
         names = {tensor.name: [tensor.name] for tensor in self._layout}
         for alias, name in model.aliases.items():
             names[name].append(alias)
-        found = {name: shape for name, shape in self._file.shapes.items() if not is_extra_state(name)}
+        found = self._file.shapes
         self._names = {name: next((each for each in others if each in found), name) for name, others in names.items()}
         constants, buffers = model.constants(), model.buffers()
         shapes = {self._names[tensor.name]: tensor.shape for tensor in self._layout}
         beside = {name: array.shape for name, array in {**constants, **buffers}.items()}
-        self._check(found, shapes, beside, model.aliases)
+        self._check(shapes, beside, model.aliases)
         for present, load in ((constants, model.load_constants), (buffers, model.load_buffers)):
             if any(name in found for name in present):
                 load({name: self._read(name) if name in found else array for name, array in present.items()})
 
-    def _check(self, found: Shapes, shapes: Shapes, beside: Shapes, aliases: Iterable[str]) -> None:
-        """Raise UsageError unless `found` has all of `shapes`, and nothing but these, `beside` and `aliases`."""
+    def _check(
+        self, shapes: dict[str, tuple[int, ...]], beside: dict[str, tuple[int, ...]], aliases: Iterable[str]
+    ) -> None:
+        """Raise UsageError unless the file has all of `shapes`, and nothing but these, `beside` and `aliases`."""
+        found = self._file.shapes
         missing = [name for name in shapes if name not in found]
         strange = [name for name in found if name not in {*shapes, *beside, *aliases, *self._names}]
         for name in missing:

@@ -159,5 +159,5 @@ def _schedule(job: Job, position: Position) -> Schedule:
     if schedule.steps * job.config.data.batch > LARGEST:
         key = "epochs" if run.steps is None else "steps"
         raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
-    schedule.reductions = (position.plateau or {}).get("reductions", 0)
+    schedule.reductions = (position.rates or {}).get("reductions", 0)
     return schedule

@@ -23,7 +23,7 @@ class _Checkpoint:
     taken: int
     seconds: float
     position: Position | None
-    plateau: dict[str, Any] | None = None
+    rates: dict[str, Any] | None = None
     shards: set[int] = field(default_factory=set)
     replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
     partitions: set[tuple[int, int]] = field(default_factory=set)
@@ -78,15 +78,15 @@ class CheckpointCoordinator:
         """Note that no more tickets are handed out than the `taken` so far; the counter no longer tells."""
         self._end = taken
 
-    def order(self, last: bool, taken: int, seconds: float, position: Position | None, plateau: Any = None) -> None:
+    def order(self, last: bool, taken: int, seconds: float, position: Position | None, rates: Any = None) -> None:
         """Order a checkpoint; what is still missing of an earlier one is given up.
 
         If `last`, all stop after it. Tickets below `taken` have been taken, in `seconds` of training. `position` is
-        where the run is; None if the replicas are to say so. `plateau` is the state of the schedule of rates, if any.
+        where the run is; None if the replicas are to say so. `rates` is the state of the rate schedule, if it has one.
         """
         self._order += 1
         self._last = self._order if last else 0
-        self._checkpoint = _Checkpoint(taken, seconds, position, plateau)
+        self._checkpoint = _Checkpoint(taken, seconds, position, rates)
         self._show()
 
     def _show(self) -> None:
@@ -114,7 +114,7 @@ class CheckpointCoordinator:
         replicas = 0 if found.position is not None else self._placed.replicas
         reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
         if reported and len(found.shards) == self._shards and len(found.intermediaries) == self._intermediaries:
-            position = self._where(found)._replace(plateau=found.plateau)
+            position = self._where(found)._replace(rates=found.rates)
             order, files = self._order, sorted(found.files)
             self._completed = order, position
             self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))

@@ -179,7 +179,7 @@ class Coordinator(Role):
 
     def save(self, save: Save) -> None:
         seconds = self._ready.placed.position.seconds + self._totals().seconds
-        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position, save.plateau)
+        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position, save.rates)
 
     def slow(self, slow: Slow) -> None:
         self._ready.placed.schedule.reductions = slow.reductions

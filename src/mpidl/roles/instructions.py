@@ -15,12 +15,12 @@ class Save:
     """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
 
     If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
-    it; else the replicas know. `plateau` is the state of a schedule that follows evaluations.
+    it; else the replicas know. `rates` is the state of a rate schedule that follows evaluations.
     """
 
     last: bool = False
     position: Position | None = None
-    plateau: dict[str, Any] | None = None
+    rates: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class RunControl:
         rate, position = placed.job.config.rate, placed.position
         if rate.patience is None:
             return None
-        return Plateau(placed.job.goal, rate.patience, position.epoch, position.plateau)
+        return Plateau(placed.job.goal, rate.patience, position.epoch, position.rates)
 
     def tell(self, event: Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""

@@ -145,7 +145,7 @@ class Supervisor:
         if self._coordinated or self._last_ordered:
             return [Log("interrupted")]  # A coordinator's iteration is completed first.
         self._saving = self._last_ordered = True
-        return [Save(last=True, plateau=self._of_plateau()), Log("interrupted")]
+        return [Save(last=True, rates=self._rates()), Log("interrupted")]
 
     def _stop(self, why: str | None = None) -> list[Instruction]:
         """Return how to stop; `why` if an evaluation is the reason."""
@@ -165,9 +165,9 @@ class Supervisor:
     def _save(self, totals: Totals) -> list[Instruction]:
         self._saving, self._saved_at, self._saved_batches = True, totals.now, totals.batches
         self._monitor.ordered()
-        return [Save(position=self._position(totals) if self._coordinated else None, plateau=self._of_plateau())]
+        return [Save(position=self._position(totals) if self._coordinated else None, rates=self._rates())]
 
-    def _of_plateau(self) -> dict[str, Any] | None:
+    def _rates(self) -> dict[str, Any] | None:
         return None if self._plateau is None else self._plateau.state()
 
     def _saved(self, event: Saved) -> list[Instruction]:

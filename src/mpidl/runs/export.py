@@ -66,6 +66,10 @@ def export(
 
 def _save(checkpoint: Checkpoint, to: str, file: Path) -> int:
     tensors, position = read(checkpoint).tensors, checkpoint.position
+    if to == "torch":
+        from mpidl.torch import extra_state
+
+        tensors |= {name: values for name, values in checkpoint.state().items() if extra_state.is_name(name)}
     save(file, to, tensors, {"step": str(position.step), "epoch": f"{position.epoch:g}"})
     return len(tensors)
 

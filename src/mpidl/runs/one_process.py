@@ -225,7 +225,7 @@ class OneProcess:
             if vectors := replica.vectors():
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
-        position = (save.position or self._position())._replace(plateau=save.plateau)
+        position = (save.position or self._position())._replace(rates=save.rates)
         self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
         self._control.tell(Saved(self._engine.now, position.step))

@@ -27,5 +27,6 @@ class Average:
     _adding: ClassVar[Any] = Sgd()
 
     def __call__(self, shard: ShardState, chunk: int) -> None:
+        # A step of SGD whose gradient, with weight decay -1, is the parameters minus the average.
         average, rate = shard.part(shard.vectors[AVERAGE], chunk), self.decay - 1
         self._adding.update(average, (), shard.chunk(chunk), 1, rate, decay=-1.0)

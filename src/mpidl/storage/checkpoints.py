@@ -165,11 +165,6 @@ def step_of(run: Path, step: int | str) -> int:
     return int(step)
 
 
-def is_extra_state(name: str) -> bool:
-    """Whether a name in a ``state_dict`` is of what a module of PyTorch has beside its tensors."""
-    return "_extra_state" in name.split(".")
-
-
 @dataclass(frozen=True)
 class Trained:
     """The arrays of a trained model, by their names.
@@ -233,5 +228,4 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
     parameters = arrays(checkpoint.path / INDEX, checkpoint.trained)
-    extra = {name: values for name, values in checkpoint.state().items() if is_extra_state(name)}
-    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers() | extra)
+    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())

@@ -73,7 +73,7 @@ class Position(NamedTuple):
         The portions of `unfinished` that no replica had taken.
     beginning : (int, list of (int, int)) or None
         In a deterministic run, the `next_portion` and `unfinished` that the replicas' tickets count from.
-    plateau : dict, optional
+    rates : dict, optional
         The state of a schedule of rates that follows evaluations.
     """
 
@@ -87,7 +87,7 @@ class Position(NamedTuple):
     replicas: Sequence[ReplicaPosition] = ()
     passed_over: list[tuple[int, int]] | None = None
     beginning: tuple[int, list[tuple[int, int]]] | None = None
-    plateau: dict[str, Any] | None = None
+    rates: dict[str, Any] | None = None
 
     @property
     def at_beginning(self) -> bool:
@@ -104,7 +104,7 @@ class Position(NamedTuple):
             "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
             "seconds": self.seconds,
         }
-        names = ("replicas", "passed_over", "beginning", "plateau")
+        names = ("replicas", "passed_over", "beginning", "rates")
         more: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.state is not None:
             more["coordinator"] = self.state
@@ -135,7 +135,7 @@ class Position(NamedTuple):
             decoded("replicas", list[ReplicaPosition]) or (),
             decoded("passed_over", pairs),
             decoded("beginning", tuple[int, pairs]),
-            decoded("plateau", dict),
+            decoded("rates", dict),
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:

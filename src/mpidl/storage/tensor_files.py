@@ -17,7 +17,7 @@ from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import checkpoint_of, is_extra_state
+from mpidl.storage.checkpoints import checkpoint_of
 from mpidl.storage.files import INDEX, datasets
 
 Shape = tuple[int, ...]
@@ -54,10 +54,8 @@ def save(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mappin
     UsageError if the format's package isn't installed, or the file can't be written.
     """
     for name in tensors:
-        if (kind == "npz" and ("\0" in name or len(name.encode()) > LONGEST)) or (kind, name) == (
-            "safetensors",
-            METADATA,
-        ):
+        archived = "\0" not in name and len(name.encode()) <= LONGEST
+        if (kind == "npz" and not archived) or (kind == "safetensors" and name == METADATA):
             others = " or ".join(each for each in SUFFIXES if each != kind)
             raise UsageError(f"{path}: {kind} can't have a tensor named {quoted(name)}, expected {others}")
     write: Callable[..., object]
@@ -165,7 +163,8 @@ def _open_npz(path: Path) -> TensorFile:
 
 def _open_torch(path: Path) -> TensorFile:
     torch = require("torch", "torch")
-    from mpidl.torch.beside import as_array
+    from mpidl.torch import extra_state
+    from mpidl.torch.arrays import as_array
     from mpidl.torch.sparse import taken_apart
 
     loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -173,7 +172,7 @@ def _open_torch(path: Path) -> TensorFile:
         raise UsageError(f"{path}: {kind_of(loaded)}, expected a state_dict: tensors by name")
     tensors: dict[str, Any] = {}
     for name, tensor in loaded.items():
-        if is_extra_state(name):
+        if extra_state.is_name(name):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")

@@ -11,6 +11,7 @@ import torch
 import xxhash
 
 from mpidl.data.kept import METHODS, KeptState, methods
+from mpidl.torch.arrays import as_array, dense
 from mpidl.torch.extra_state import ExtraState, full_name, has_extra_state
 from mpidl.torch.sparse import put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
@@ -112,22 +113,6 @@ class Beside:
             self._loaded |= tensors.keys()
 
 
-def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of a tensor in the host's memory: dense, and float32 where NumPy has no such floats."""
-    values = _dense(tensor)
-    if values.is_floating_point() and values.dtype not in (torch.float16, torch.float32, torch.float64):
-        values = values.float()
-    array: np.ndarray = values.numpy()
-    return array.copy()
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    values = tensor.detach().cpu()
-    if values.is_quantized:
-        return values.dequantize()
-    return values if values.layout is torch.strided else values.to_dense()
-
-
 def _arrays(places: Iterable[Place]) -> dict[str, np.ndarray]:
     apart = (taken_apart(place.name, place.tensor.detach()) for place in places)
     return {name: as_array(tensor) for tensors in apart for name, tensor in tensors.items()}
@@ -135,7 +120,7 @@ def _arrays(places: Iterable[Place]) -> dict[str, np.ndarray]:
 
 def _digest(tensor: torch.Tensor) -> bytes:
     parts = taken_apart("", tensor.detach()).values()
-    bits = (_dense(part).contiguous().reshape(-1).view(torch.uint8).numpy() for part in parts)
+    bits = (dense(part).contiguous().reshape(-1).view(torch.uint8).numpy() for part in parts)
     return b"".join(xxhash.xxh3_128_digest(each) for each in bits)
 
 

@@ -16,7 +16,7 @@ from mpidl.data.nested import leaves, parts_of, rebuilt
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, weighted
 from mpidl.torch import losses
-from mpidl.torch.vector import as_tensor
+from mpidl.torch.arrays import as_tensor
 
 
 class Tensors:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
+
+from mpidl.torch.arrays import as_array
 
 #: The last part of its name in a ``state_dict``.
 SUFFIX = "_extra_state"
@@ -21,7 +22,7 @@ class ExtraState:
     def state(self) -> dict[str, Any]:
         """Return the arrays and numbers by name."""
         found = self._values()
-        return {name: _array(each) if isinstance(each, torch.Tensor) else each for name, each in found.items()}
+        return {name: as_array(each) if isinstance(each, torch.Tensor) else each for name, each in found.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Give the module a state of the types that its present one has."""
@@ -49,6 +50,11 @@ def full_name(module: str, key: str = "") -> str:
     return ".".join(part for part in (module, SUFFIX, key) if part)
 
 
+def is_name(name: str) -> bool:
+    """Whether a name is that of an extra state, or of one part of it."""
+    return SUFFIX in name.split(".")
+
+
 def put_together(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return tensors with the parts of each extra state replaced by it; its tensors without axes become numbers."""
     made: dict[str, Any] = {}
@@ -60,9 +66,3 @@ def put_together(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         else:
             made[name] = value if f".{name}".endswith(f".{SUFFIX}") else tensor
     return made
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    values = tensor.detach().cpu()
-    array: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
-    return array

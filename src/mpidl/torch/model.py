@@ -16,7 +16,8 @@ from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.torch import losses
-from mpidl.torch.beside import Beside, as_array, copied
+from mpidl.torch.arrays import as_array
+from mpidl.torch.beside import Beside, copied
 from mpidl.torch.calls import Calls, Tensors, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan

@@ -14,6 +14,7 @@ from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
+from mpidl.torch.arrays import as_tensor
 
 #: Dtypes of vectors.
 DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -273,11 +274,6 @@ def _once(places: list[Place]) -> Iterator[Place]:
         if id(place.tensor) not in seen:
             seen.add(id(place.tensor))
             yield place
-
-
-def as_tensor(array: Any) -> torch.Tensor:
-    """Return a NumPy or CuPy array as a tensor of the same memory."""
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def _views(vector: Any, tensors: list[Any]) -> Iterator[torch.Tensor]:
