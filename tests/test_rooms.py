@@ -47,7 +47,7 @@ MEMBERS = 20
 FEATURES = {
     "relays": (r"relay", 12),
     "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|GradientObserver", 8),
-    "averages of weights": (r"\bema\b|import AVERAGE|shards\.average", 10),
+    "averages of weights": (r"\bema\b|import AVERAGE\b", 10),
     "rates that fall on a plateau": (r"[Pp]lateau", 6),
     "extra states of modules": (r"extra_state", 4),
 }

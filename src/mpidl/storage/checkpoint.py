@@ -21,6 +21,7 @@ import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, Move, Range, merged, moves, strides
+from mpidl.shards.average import AVERAGE
 from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
 from mpidl.storage.position import Position
 from mpidl.version import VERSION
@@ -164,7 +165,7 @@ class Checkpoint:
         self._vectors = SavedVectors(self._files, self.layout)
         self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
         self.size = self._vectors.size
-        self.trained = "rule/ema" if "ema" in self.states else "parameters"
+        self.trained = f"rule/{AVERAGE}" if AVERAGE in self.states else "parameters"
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
         """Read a range of a vector, "parameters" or "rule/NAME", from all its shards, as an array of shape

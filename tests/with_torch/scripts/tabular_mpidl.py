@@ -26,11 +26,11 @@ def main():
     torch.manual_seed(0)
     train, validation, test = table(2000, 0), table(500, 1), table(500, 2)
     network = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
-    mpidl.train(
+    run = mpidl.train(
         network, mpidl.Indexed(train, test, validation=validation), loss="mse_loss", rule=mpidl.Adam(1e-2), batch=64,
         epochs=60, patience=8, rate={"schedule": "plateau", "factor": 0.3, "patience": 3},
     )  # fmt: skip
-    kept = {name: torch.from_numpy(values) for name, values in mpidl.load("runs/run", "best").tensors.items()}
+    kept = {name: torch.from_numpy(values) for name, values in mpidl.load(run["run_dir"], "best").tensors.items()}
     network.load_state_dict(kept)
     print(f"score {1 - loss_on(network, test) / test.tensors[1].var().item():.4f}")
 
