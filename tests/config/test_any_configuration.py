@@ -15,6 +15,7 @@ from mpidl.partition.schedules import SCHEDULES
 NAMES = [*SECTIONS, "algorithm", "server"]
 
 counts = st.integers(1, 2**63 - 1)
+stages = st.integers(1, 2**62 - 1)  # their double, a number of partitions, fits a TOML integer too
 positive = st.floats(0, exclude_min=True, allow_nan=False)
 words = st.text(st.characters(codec="utf-8"), min_size=1)
 layers = st.fixed_dictionaries(
@@ -99,7 +100,7 @@ configs = st.fixed_dictionaries(
         "run": run,
         "algorithm": section(n_fetch=counts, n_push=counts, schedule=st.sampled_from(["aligned", "literal"])),
         "server": server,
-        "topology": section(servers=counts, stages=counts, micro_batches=counts, schedule=st.sampled_from([*SCHEDULES]))
+        "topology": section(servers=counts, stages=stages, micro_batches=counts, schedule=st.sampled_from([*SCHEDULES]))
         .filter(lambda keys: keys.get("stages", 1) > 1 or keys.get("micro_batches", 1) == 1)
         .map(lambda keys: keys | ({"partitions": 2 * keys["stages"]} if keys.get("stages", 1) > 1 else {})),
         "checkpoint": section(every=positive, keep=counts),
