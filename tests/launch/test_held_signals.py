@@ -84,3 +84,25 @@ def test_a_thread_that_has_begun_in_between_lets_no_signal_through(number):
     call = [sys.executable, "-c", f"import threading, time\n{threaded}", str(int(number)), "after"]
     done = subprocess.run(call, capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (3, "[]\n")
+
+
+#: A process that saves, ends and, if it is told so, goes on; it gets a signal while the interpreter exits.
+ENDING = """
+import atexit, os, signal, sys
+from mpidl.launch import signals
+atexit.register(lambda: os.kill(os.getpid(), int(sys.argv[1])))
+try:
+    with signals.held():
+        sys.exit(3)
+except SystemExit:
+    if sys.argv[2] == "exits":
+        raise
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+@pytest.mark.parametrize(("number", "way"), [(signal.SIGTERM, "exits"), (signal.SIGUSR1, "exits"), (0, "goes on")])
+def test_a_process_that_ends_after_it_has_saved_keeps_its_exit_code(number, way):
+    call = [sys.executable, "-c", ENDING, str(int(number)), way]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == ((3, "") if way == "exits" else (0, "True set()\n"))

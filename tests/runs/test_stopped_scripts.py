@@ -32,18 +32,18 @@ def handling():
 
 @pytest.fixture
 def train(least_squares, tmp_path):
-    """Train a model that raises a signal at its fifth batch."""
+    """Train a model that raises a signal at a batch, counted through all trainings."""
     model, split = least_squares()
     gradient, calls = model.loss_and_gradient, []
 
-    def raising(batch, number):
+    def raising(batch, number, at):
         calls.append(batch)
-        if len(calls) == 5:
+        if len(calls) == at:
             signal.raise_signal(number)
         return gradient(batch)
 
-    def run(number=signal.SIGTERM, **options):
-        model.loss_and_gradient = lambda batch: raising(batch, number)
+    def run(number=signal.SIGTERM, at=5, **options):
+        model.loss_and_gradient = lambda batch: raising(batch, number, at)
         data = Dataset("test", (1,), None, split, split)
         options = {"rule": mpidl.Sgd(0.05), "epochs": 2, "batch": 8, "dir": tmp_path, **options}
         return mpidl.train(model, data, **options)
@@ -53,12 +53,13 @@ def train(least_squares, tmp_path):
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_the_process_ends_with_75_and_the_script_continues_when_it_runs_again(train, capfd, number):
+    before = handling()
     with pytest.raises(SystemExit) as ended:
         train(number)
     assert ended.value.code == 75
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "mpidl: stopped by a signal, and saved; run the script with resume=True to continue"
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= {*STOPPING}, "another signal would kill the process"
+    assert handling() == before
     assert train(resume=True)["samples"] == 2 * 101
 
 
@@ -76,6 +77,26 @@ def test_a_script_may_look_at_the_summary(train):
     assert summary["samples"] < 101
     assert handling() == before
     assert not train(on_interrupt="return", resume=True)["interrupted"]
+
+
+def test_a_script_that_catches_the_exit_has_its_own_handlers_again(train):
+    """Also after a second training that is stopped, and one that fails."""
+    received = []
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = handling()
+    for number, at in ((signal.SIGTERM, 5), (signal.SIGINT, 12)):
+        with pytest.raises(SystemExit):
+            train(number, at)
+        assert handling() == before
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with pytest.raises(mpidl.MpidlError, match="callbacks"):
+        train(callbacks=[lambda record: 1 / 0], epochs=1)
+    assert handling() == before
+    assert received == [signal.SIGTERM] * 2
 
 
 def test_an_interactive_session_goes_on(train, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -36,26 +37,24 @@ def release(numbers: Iterable[int] = STOPPING) -> None:
 def held() -> Iterator[None]:
     """Hold the `STOPPING` signals while the context is entered; afterwards they are handled as before.
 
-    If the context is left by SystemExit, they stay held until the process ends. Only the main thread can do so; in
-    another thread, nothing happens.
+    If the context is left by SystemExit, they are held again when the interpreter exits: others would kill a process
+    that has saved and is ending. Only the main thread can do so; in another thread, nothing happens.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in STOPPING}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    ends = False
     try:
         yield
     except SystemExit:
-        ends = True
+        atexit.register(hold)
         raise
     finally:
-        if not ends:
-            for number, handler in handlers.items():
-                if handler is not None:  # not set by Python
-                    signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            if handler is not None:  # not set by Python
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def discard() -> None:
