@@ -1,7 +1,5 @@
 """The command ``mpidl``, also as ``python -m mpidl``."""
 
-import sys
-
 from mpidl.launch import signals
 
 
@@ -11,7 +9,7 @@ def main() -> None:
     signals.hold()
     from mpidl import cli
 
-    sys.exit(cli.main())
+    raise SystemExit(cli.main())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,6 +25,23 @@ class MpidlError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(printable(text))
+        if sys.excepthook is sys.__excepthook__:  # not that of a debugger, a notebook or several ranks
+            sys.excepthook = _report
+
+    @property
+    def alone(self) -> bool:
+        """Whether its line says everything: no exception of another kind led to it, and no traceback is asked for."""
+        if os.environ.get("MPIDL_DEBUG"):
+            return False
+        other = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
+        return other is None or (isinstance(other, MpidlError) and other.alone)
+
+    @property
+    def _render_traceback_(self) -> Callable[[], list[str]]:
+        """What IPython and notebooks call, if it is there, for the lines that they show."""
+        if not self.alone:
+            raise AttributeError
+        return lambda: [f"mpidl: {self}"]
 
 
 class UsageError(MpidlError):
@@ -36,6 +56,16 @@ class RankError(MpidlError):
     def __init__(self, text: str, rank: int) -> None:
         super().__init__(text)
         self.rank = rank
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In place of `sys.excepthook`, report a `MpidlError` in one line, and anything else as before."""
+    if not isinstance(error, MpidlError) or not error.alone:
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"mpidl: {error}", file=sys.stderr)
+    if not (hasattr(sys, "ps1") or sys.flags.inspect):
+        raise SystemExit(error.exit_code)
 
 
 def as_line(error: Exception) -> MpidlError:

@@ -1,9 +1,11 @@
-"""What a user got wrong in a script that a launcher has started on several ranks."""
+"""What a user got wrong in a script: one line, on several ranks and in one process."""
 
 import subprocess
+import sys
 
 import pytest
 
+from mpidl.errors import MpidlError, UsageError
 from mpidl.launch.mpiexec import command
 
 SOURCE = """
@@ -32,3 +34,95 @@ def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
     assert ended.returncode == 2
     assert ended.stderr.count("mpidl: ") == ended.stderr.count(line) == 1
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        ("mpidl.train(None, mpidl.Digits(), steps=-1)", "run.steps: expected int >= 1, found -1"),
+        ("mpidl.Adagrad(-1)", "Adagrad.rate: expected float > 0, found -1"),
+        ("mpidl.load('nowhere')", "nowhere: no checkpoint"),
+    ],
+)
+def test_a_script_in_one_process_ends_with_the_line(bare_environment, tmp_path, call, line):
+    words = [sys.executable, "-c", f"import mpidl\n{call}"]
+    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"mpidl: {line}")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def report(monkeypatch, capsys):
+    """Raises what a script would, and returns its end and what it shows, line by line."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+
+    def reported(script):
+        code = 1
+        try:
+            script()
+        except Exception as error:
+            try:
+                sys.excepthook(type(error), error, error.__traceback__)
+            except SystemExit as end:
+                code = end.code
+        return code, capsys.readouterr().err.splitlines()
+
+    return reported
+
+
+def refuse(cause=None):
+    raise UsageError("data.batch: 0, expected 1 or more") from cause
+
+
+def convert():
+    """Raise the line for an exception of the user's own, as a callback's."""
+    try:
+        raise KeyError("temperature")
+    except KeyError as error:
+        refuse(error)
+
+
+def while_handling():
+    try:
+        raise KeyError("temperature")
+    except KeyError:
+        raise UsageError("data.batch: 0, expected 1 or more")  # noqa: B904
+
+
+def test_a_line_of_another_line_is_one_line(report):
+    assert report(lambda: refuse(MpidlError("no such key"))) == (2, ["mpidl: data.batch: 0, expected 1 or more"])
+
+
+@pytest.mark.parametrize("script", [convert, while_handling])
+def test_exceptions_of_the_users_own_are_shown(report, script):
+    code, lines = report(script)
+    assert code == 1
+    assert "KeyError: 'temperature'" in lines
+    assert lines[0] == "Traceback (most recent call last):"
+
+
+def test_a_traceback_on_request(report, monkeypatch):
+    monkeypatch.setenv("MPIDL_DEBUG", "1")
+    code, lines = report(refuse)
+    assert (code, lines[0]) == (1, "Traceback (most recent call last):")
+
+
+def test_an_interactive_session_stays(report, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert report(refuse) == (1, ["mpidl: data.batch: 0, expected 1 or more"])
+
+
+def test_hooks_of_others_stay(report, monkeypatch):
+    found = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: found.append(str(error)))
+    assert report(refuse) == (1, [])
+    assert found == ["data.batch: 0, expected 1 or more"]
+
+
+def test_lines_of_notebooks():
+    """As IPython asks for them."""
+    assert UsageError("no data")._render_traceback_() == ["mpidl: no data"]
+    with pytest.raises(UsageError) as caught:
+        convert()
+    assert not hasattr(caught.value, "_render_traceback_")

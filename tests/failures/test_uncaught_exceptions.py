@@ -112,3 +112,80 @@ def test_a_process_alone_ends_as_ever(run, tmp_path):
     assert ended.returncode == 1
     assert ended.stderr.startswith("Traceback (most recent call last):\n")
     assert ended.stderr.endswith(TRACE.format(script=tmp_path / "script.py"))
+
+
+#: Of three ranks, those in the first argument exit; the others train or, if the third one is "end", end.
+EXITS = """
+import os
+import sys
+
+import mpidl
+import mpidl.runs.uncaught
+
+mpidl.runs.uncaught.FOR_OTHERS = 0.5
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0"))
+try:
+    sys.exit(9)
+except SystemExit as caught:
+    assert caught.code == 9
+if sys.argv[3] != "early":
+    from mpi4py import MPI
+if rank in sys.argv[1]:
+    print("exits", flush=True)
+    eval(sys.argv[2])
+if sys.argv[3] != "end":
+    mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), steps=1)
+"""
+
+
+@pytest.fixture
+def exits(run, tmp_path):
+    def start(*arguments, **options):
+        (tmp_path / "script.py").write_text(EXITS)
+        return run(*arguments, **options)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("ranks", "call", "code"),
+    [
+        ("0", "sys.exit(3)", 3),
+        pytest.param("1", "exit('no results')", 1, marks=pytest.mark.long),
+        pytest.param("12", "sys.exit(True)", 1, marks=pytest.mark.long),
+    ],
+)
+def test_no_rank_waits_for_one_that_exits(exits, tmp_path, ranks, call, code):
+    ended = exits(ranks, call, "train")
+    assert ended.returncode == code, ended.stderr
+    assert f"mpidl: rank {ranks[0]} exited with status {code}, which ends the job\n" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "call", "code"),
+    [
+        ("012", "sys.exit(int(rank) + 3)", {3, 4, 5}),
+        pytest.param("012", "sys.exit(4)", {4}, marks=pytest.mark.long),
+        pytest.param("1", "sys.exit(0)", {0}, marks=pytest.mark.long),
+        pytest.param("02", "sys.exit()", {0}, marks=pytest.mark.long),
+    ],
+)
+def test_ranks_that_all_exit_end_by_themselves(exits, ranks, call, code):
+    ended = exits(ranks, call, "end")
+    assert ended.returncode in code
+    assert ended.stdout.count("exits") == len(ranks)
+    assert "mpidl: " not in ended.stderr
+    assert "ABORT" not in ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["mpich", "impi"])
+@pytest.mark.parametrize("moment", ["train", "early"])
+def test_ranks_of_other_libraries_exit(exits, library, moment):
+    programs = Path(__file__).parents[2] / f".venv-{library}" / "bin"
+    if not programs.exists():
+        pytest.skip(f"no {programs}")
+    words = [programs / "mpiexec", "-n", "3", programs / "python", "script.py"]
+    ended = exits("0", "sys.exit(3)", moment, words=words)
+    assert ended.returncode == 3
+    assert "mpidl: rank 0 exited with status 3, which ends the job\n" in ended.stderr

@@ -1,7 +1,9 @@
-"""What follows an exception that a script doesn't catch on one of several ranks: the end of the job."""
+"""What follows an exception, or an exit, of a script that doesn't catch it on one of several ranks: the job ends."""
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import os
 import sys
 import time
@@ -9,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import Any, NoReturn
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment
@@ -17,8 +20,12 @@ from mpidl.launch.signals import STOPPED
 
 #: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
 AFTER_FIRST = 3.0
+#: Seconds that a rank which exits with another status than 0 waits for others to do so, too.
+FOR_OTHERS = 5.0
 #: Variable of Open MPI's mpirun.
 OPEN_MPI = "OMPI_COMM_WORLD_RANK"
+#: Environment variable with the number of the process that is a rank; those that it starts are none.
+PROCESS = "MPIDL_RANK_PROCESS"
 #: Seconds that lines need to pass through the launcher.
 PASSING = 0.2
 
@@ -26,30 +33,45 @@ PASSING = 0.2
 def end_job_together() -> None:
     """Let an uncaught exception on one of several ranks end them all, as under ``python -m mpi4py``.
 
-    The exception is reported as before, with a line that names the rank; a `MpidlError` is reported in one line. A
-    process alone isn't affected.
+    The exception is reported as before, with a line that names the rank; a `MpidlError` is reported in one line.
+    ``sys.exit`` with another status than 0 ends them all, too, unless all do so. A process alone isn't affected.
     """
     with suppress(UsageError):  # Training reports a launcher's invalid variables.
-        if environment.world().size > 1 and not isinstance(sys.excepthook, _Hook):
+        if environment.world().size == 1:
+            return
+        if not isinstance(sys.excepthook, _Hook):
             sys.excepthook = _Hook(sys.excepthook)
+        if PROCESS not in os.environ:
+            os.environ[PROCESS] = str(os.getpid())
+            for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
+                setattr(module, name, _exit)
 
 
 def end_job(code: int) -> None:
-    """End all ranks when this process exits, because some may wait for this one.
+    """End all ranks when this process exits, because some may wait for this one."""
+    time.sleep(PASSING)
+    if _mpi() is not None:
+        from mpi4py import run
+
+        run.set_abort_status(code)
+
+
+def _mpi() -> Any:
+    """Return `mpi4py.MPI`, which has begun; None if no rank can wait for this one in it.
 
     Before MPI begins, only Open MPI's mpirun ends a job by itself: other ranks would wait in MPI_Init, which this one
     has to join.
     """
-    time.sleep(PASSING)
     if "mpi4py.MPI" not in sys.modules and OPEN_MPI in os.environ:
-        return
+        return None
     environment.prepare_mpi()
-    with suppress(ImportError, RuntimeError):  # There is no MPI to wait in.
-        from mpi4py import MPI, run
+    with suppress(ImportError, RuntimeError):
+        from mpi4py import MPI
 
         if not MPI.Is_initialized():
             MPI.Init()
-        run.set_abort_status(code)
+        return MPI
+    return None
 
 
 def exit_code(end: SystemExit) -> int:
@@ -105,3 +127,34 @@ class _Hook:
         say(f"rank {rank}: {error}")
         end_job(error.exit_code)
         raise SystemExit(error.exit_code)
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    """Exit in place of ``sys.exit``."""
+    raise _Exit(status)
+
+
+class _Exit(SystemExit):
+    """The exit of a rank: if nothing catches it, others may wait for the rank."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        # Without a caller in Python, the interpreter asks, which exits with this status.
+        if name == "code" and value not in (None, 0) and sys._getframe().f_back is None:
+            atexit.register(_join_others, int(value) if isinstance(value, int) else 1)
+        return value
+
+
+def _join_others(status: int) -> None:
+    """Wait until all ranks exit with a status other than 0; after some seconds, end the job."""
+    if os.environ.get(PROCESS) != str(os.getpid()) or (mpi := _mpi()) is None or mpi.Is_finalized():
+        return
+    rank = environment.world().rank
+    last = time.monotonic() + FOR_OTHERS + min(rank, AFTER_FIRST)
+    all_exit = mpi.COMM_WORLD.Ibarrier()
+    while not all_exit.Test():
+        if time.monotonic() > last:
+            say(f"rank {rank} exited with status {status}, which ends the job")
+            end_job(status)
+            return
+        time.sleep(PASSING / 10)
