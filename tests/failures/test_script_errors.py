@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from operator import methodcaller
 
 import pytest
 
@@ -121,8 +122,8 @@ def test_hooks_of_others_stay(report, monkeypatch):
 
 
 def test_lines_of_notebooks():
-    """As IPython asks for them."""
-    assert UsageError("no data")._render_traceback_() == ["mpidl: no data"]
+    ipython = methodcaller("_render_traceback_")
+    assert ipython(UsageError("no data")) == ["mpidl: no data"]
     with pytest.raises(UsageError) as caught:
         convert()
     assert not hasattr(caught.value, "_render_traceback_")
