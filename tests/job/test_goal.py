@@ -57,6 +57,7 @@ def test_better(lower, order):
     assert not figure.better(order[1], order[0])
     assert not figure.better(2, 2)
     assert not figure.better(nan, 2)
+    assert not figure.better(float("-inf") if lower else float("inf"), 2)
 
 
 @pytest.fixture

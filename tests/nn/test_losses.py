@@ -89,6 +89,18 @@ def test_correct_counts_the_highest_output():
     assert math.isnan(LOSSES["mean_squared_error"]().correct(np, outputs, rows))
 
 
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("where", [(slice(None), 0), (slice(None), 2), slice(None)])
+def test_outputs_that_are_nan_are_never_right(name, where):
+    outputs, classes = np.eye(3) - 0.5, np.arange(3)
+    outputs[where] = math.nan
+    loss = LOSSES[name]()
+    assert loss.correct(np, outputs, classes) == 0
+    assert loss.correct(np, outputs, np.eye(3)[classes]) == pytest.approx(
+        math.nan if name == "mean_squared_error" else 0, nan_ok=True
+    )
+
+
 def test_of_several_labels_all_must_be_right():
     loss = LOSSES["one_vs_all_logistic"]()
     outputs = np.array([[-1.0, 2.0, 1.0], [3.0, -2.0, 1.0], [-1.0, -1.0, -2.0]])

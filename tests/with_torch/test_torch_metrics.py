@@ -169,6 +169,27 @@ def test_one_label_without_an_axis_of_outputs():
     assert model.evaluate(batch).correct == expected
 
 
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        ("cross_entropy", np.arange(3)),
+        (nn.CrossEntropyLoss(ignore_index=255), np.arange(3)),
+        ("cross_entropy", np.eye(3, dtype=np.float32)),
+        (nn.BCEWithLogitsLoss(), np.eye(3, dtype=np.float32)),
+        (nn.BCEWithLogitsLoss(), np.zeros((3, 3), np.float32)),
+    ],
+)
+@pytest.mark.parametrize("where", [0, 2, slice(None)])
+def test_outputs_that_are_nan_are_never_right(loss, targets, where):
+    module = nn.Linear(3, 3)
+    module.load_state_dict({"weight": torch.eye(3), "bias": torch.full((3,), -0.5)})
+    model, batch = mpidl.torch.TorchModel(module, loss), Batch(np.eye(3, dtype=np.float32), targets)
+    assert model.evaluate(batch).correct == (3 if targets.any() else 0)
+    with torch.no_grad():
+        module.bias[where] = np.nan
+    assert model.evaluate(batch).correct == 0
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss(label_smoothing=0.1)])
 def test_probabilities_of_classes_stand_for_the_most_probable(tmp_path, loss):
     random = np.random.default_rng(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from mpidl.config import RunSection
 from mpidl.errors import UsageError
@@ -48,8 +49,8 @@ class Goal:
         return cls(figure, lower, target, run.patience, keeps_best=validation or run.patience is not None)
 
     def better(self, value: float, than: float) -> bool:
-        """Return whether a value of the figure is better than another; NaN never is."""
-        return value < than if self.lower else value > than
+        """Return whether a value of the figure is better than another; NaN and infinity never are."""
+        return isfinite(value) and (value < than if self.lower else value > than)
 
 
 def metrics(run: RunSection, scoring: Scoring) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The built-in metrics: of numbers, where a class id stands for its one-hot row, and of classes and labels."""
+"""Metrics of numbers, where a class id stands for its one-hot row, and of classes and labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.errors import UsageError
-from mpidl.metrics.metric import Mean, RowMetric, Vector, are_labels, one_hot
+from mpidl.metrics.metric import LABELLED, Mean, RowMetric, Vector, are_labels, one_hot
+from mpidl.metrics.scoring import without_nan
 
-#: Relative to a sum of squares, a variance below this is rounding error.
+#: Relative to the mean, a standard deviation below this is rounding error.
 ROUNDING = 1e-14
 
 
@@ -37,8 +37,8 @@ class MeanAbsoluteError(Mean):
 class R2(RowMetric):
     """Coefficient of determination of each output, 1 - (squared errors) / (squared deviations), averaged over them.
 
-    If all targets are the same, it is 1 where there are no errors, else 0. The deviations come from the sums of the
-    targets and of their squares, in float64: 8 digits remain where the mean is 10,000 standard deviations.
+    If all targets are the same, it is 1 where there are no errors, else 0. Squared deviations of parts of the data are
+    merged by their means (Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance, equation 1.5).
     """
 
     name = "r2"
@@ -49,32 +49,40 @@ class R2(RowMetric):
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         rows = one_hot(targets, outputs.shape[1])
         errors = ((outputs - rows) ** 2).sum(axis=0)
-        return np.concatenate([[len(rows)], errors, rows.sum(axis=0), (rows**2).sum(axis=0)])
+        return np.concatenate([[len(rows)], errors, rows.sum(axis=0), len(rows) * rows.var(axis=0)])
+
+    def merged(self, first: Vector, second: Vector) -> Vector:
+        found = first + second
+        if first[0] and second[0]:
+            means = [sums[1:].reshape(3, -1)[1] / sums[0] for sums in (first, second)]
+            found[1:].reshape(3, -1)[2] += (means[0] - means[1]) ** 2 * (first[0] * second[0] / found[0])
+        return found
 
     def value(self, sums: Vector) -> float:
         if not sums[0]:
             return float("nan")
-        errors, first, second = sums[1:].reshape(3, -1)
-        deviations = second - first**2 / sums[0]
-        varies = deviations > ROUNDING * second
-        of_constant = np.where(errors > 0, 0.0, 1.0)
+        errors, totals, deviations = sums[1:].reshape(3, -1)
+        varies = deviations > (ROUNDING * totals) ** 2 / sums[0]
+        of_constant = np.where(errors > 0, 0.0, 1 - errors)
         found = np.where(varies, 1 - errors / np.where(varies, deviations, 1), of_constant)
         return float(found.mean())
 
 
-#: A sample has the labels whose targets exceed this.
-LABELLED = 0.5
-
-
 class Top5Accuracy(Mean):
-    """Share of the samples whose class, or highest target in a row of targets, is among the five highest outputs."""
+    """Share of the samples whose class, or highest target in a row of targets, is among the five highest outputs.
+
+    Of equal outputs, those of the last classes count as higher, as in scikit-learn's ``top_k_accuracy_score``. A sample
+    with an output that is NaN is never right.
+    """
 
     name = "top5_accuracy"
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         labels = targets if are_labels(targets) else targets.argmax(axis=1)
-        higher = (outputs > outputs[np.arange(len(outputs)), labels][:, None]).sum(axis=1)
-        return np.array([(higher < 5).sum(), len(outputs)], np.float64)
+        own = outputs[np.arange(len(outputs)), labels][:, None]
+        later = np.arange(outputs.shape[1]) > labels[:, None]
+        higher = ((outputs > own) | (outputs == own) & later).sum(axis=1)
+        return np.array([((higher < 5) & without_nan(outputs)).sum(), len(outputs)], np.float64)
 
 
 class F1(RowMetric):
@@ -82,7 +90,7 @@ class F1(RowMetric):
 
     Classes in neither targets nor predictions are left out. With class ids or a softmax, the highest output is the
     prediction; with rows of targets, each output above 0, or a probability above 0.5, predicts its own label. With one
-    output, it is the score of that label.
+    output, it is the score of that label. It is NaN if an output is.
     """
 
     name = "f1"
@@ -92,6 +100,8 @@ class F1(RowMetric):
 
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
         classes, targets = outputs.shape[1], self._labels(targets)
+        if not without_nan(outputs).all():
+            return np.full(self.size(classes), np.nan)
         actual = one_hot(targets, classes) > LABELLED
         labels = are_labels(targets)
         predicted = one_hot(outputs.argmax(axis=1), classes) > 0 if labels else outputs > self._scoring.threshold
@@ -100,63 +110,5 @@ class F1(RowMetric):
 
     def value(self, sums: Vector) -> float:
         both, either = sums.reshape(2, -1)
-        occurs = either > 0
+        occurs = either != 0
         return float((2 * both[occurs] / either[occurs]).mean()) if occurs.any() else float("nan")
-
-
-#: Bins of a histogram of scores.
-BINS = 512
-#: Maximum number of outputs: each has two histograms.
-MOST = 100
-
-
-class Auc(RowMetric):
-    """Area under the receiver operating characteristic of each class against all others, averaged over the classes.
-
-    It is the probability that a sample of the class has a higher score than one of the others (Hanley and McNeil 1982,
-    The meaning and use of the area under a receiver operating characteristic curve). With class ids or a softmax, the
-    outputs are taken as logits, and a score is the log-odds of the class; with rows of targets or one output, it is the
-    output itself. Scores s are counted in 512 bins of equal width in s / (1 + abs(s)), and are equal within a bin: the
-    error is at most half the share of pairs, a sample of the class and another one, in the same bin. Classes that no
-    sample has, or all have, are left out.
-    """
-
-    name = "auc"
-
-    def size(self, outputs: int) -> int:
-        if outputs > MOST:
-            raise UsageError(f"run.metrics: 'auc' takes up to {MOST} outputs, the model has {outputs}")
-        return 2 * BINS * outputs
-
-    def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:
-        classes, targets = outputs.shape[1], self._labels(targets)
-        actual = one_hot(targets, classes) > LABELLED
-        places = bins(_log_odds(outputs) if are_labels(targets) else outputs)
-        places += BINS * (np.arange(classes) + classes * actual)
-        return np.bincount(places.reshape(-1), minlength=self.size(classes)).astype(np.float64)
-
-    def value(self, sums: Vector) -> float:
-        others, own = sums.reshape(2, -1, BINS)
-        below = np.cumsum(others, axis=1) - others
-        pairs = own.sum(axis=1) * others.sum(axis=1)
-        known = pairs > 0
-        won = (own * (below + others / 2)).sum(axis=1)
-        return float((won[known] / pairs[known]).mean()) if known.any() else float("nan")
-
-
-def bins(scores: Vector) -> NDArray[np.int64]:
-    """Return the bin of each score, in ascending order of scores."""
-    scores = np.nan_to_num(scores)
-    squashed = scores / (1 + np.abs(scores))
-    places: NDArray[np.int64] = ((squashed + 1) * (BINS / 2)).astype(np.int64)
-    return np.minimum(places, BINS - 1)
-
-
-def _log_odds(outputs: Vector) -> Vector:
-    """Return the logarithm of p / (1 - p) for each class' probability p by softmax."""
-    found = np.empty_like(outputs)
-    for own in range(outputs.shape[1]):
-        others = np.delete(outputs, own, axis=1)
-        highest = others.max(axis=1)
-        found[:, own] = outputs[:, own] - highest - np.log(np.exp(others - highest[:, None]).sum(axis=1))
-    return found

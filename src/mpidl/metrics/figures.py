@@ -44,8 +44,8 @@ class Target:
         return f"{self.figure} {self.comparison} {self.value:g}"
 
     def reached(self, value: float) -> bool:
-        """Return whether a value of the figure fulfils the comparison; NaN never does."""
-        return bool(COMPARISONS[self.comparison](value, self.value))
+        """Return whether a value of the figure fulfils the comparison; NaN and infinity never do."""
+        return math.isfinite(value) and bool(COMPARISONS[self.comparison](value, self.value))
 
     @property
     def lower(self) -> bool:
@@ -177,6 +177,12 @@ class Figures:
             return np.array(own, np.float64)
         outputs, targets = on_host(outputs), on_host(targets)
         return np.concatenate([own, *(metric.sums(outputs, targets, weight) for metric in self.metrics)])
+
+    def merged(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sums over two parts of the data, given those over each; zeros are those over nothing."""
+        parts = zip(self.metrics, pairwise(self._places), strict=True)
+        of_metrics = [metric.merged(first[i:j], second[i:j]) for metric, (i, j) in parts]
+        return np.concatenate([first[: self._own] + second[: self._own], *of_metrics])
 
     def values(self, sums: NDArray[np.float64]) -> dict[str, float]:
         """Return the figures by their names, given the sums over all samples; NaN where one has no meaning."""

@@ -38,6 +38,9 @@ def one_hot(targets: NDArray[Any], outputs: int) -> NDArray[np.float64]:
 
 Vector = NDArray[np.float64]
 
+#: A sample has the labels whose targets exceed this.
+LABELLED = 0.5
+
 
 class Metric(ABC):
     """A figure computed from sums over the samples, so that parts of the data can be evaluated separately.
@@ -62,7 +65,7 @@ class Metric(ABC):
 
     @abstractmethod
     def sums(self, outputs: NDArray[Any], targets: NDArray[Any], weight: float | None = None) -> Vector:
-        """Return the sums of a batch; those of several batches are added up.
+        """Return the sums of a batch.
 
         Parameters
         ----------
@@ -76,9 +79,13 @@ class Metric(ABC):
         array (size,) of float64
         """
 
+    def merged(self, first: Vector, second: Vector) -> Vector:
+        """Return the sums over two parts of the data, given those over each; zeros are those over nothing."""
+        return first + second
+
     @abstractmethod
     def value(self, sums: Vector) -> float:
-        """Return the figure; NaN if it is undefined."""
+        """Return the figure; NaN if it is undefined, or can't be computed since an output is NaN."""
 
     def outputs(self, outputs: NDArray[Any], targets: NDArray[Any]) -> int:
         """Return the number of a model's outputs if the size depends on it; UsageError if they can't be read."""
@@ -99,12 +106,16 @@ class RowMetric(Metric):
         if not len(table):
             return np.zeros(self.size(table.shape[1]))
         sums = self._sums(table, targets)
-        return sums if weight is None else sums * (weight / len(table))
+        return sums if weight is None else self._weighed(sums, weight / len(table))
 
     def _labels(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return rows of targets as class ids where each prediction is of one class, else as they are."""
         rows = not are_labels(targets) and targets.shape[1] > 1
         return targets.argmax(axis=1) if rows and self._scoring.exclusive else targets
+
+    def _weighed(self, sums: Vector, weight: float) -> Vector:
+        """Return the sums of rows that have this weight each."""
+        return sums * weight
 
     @abstractmethod
     def _sums(self, outputs: Vector, targets: NDArray[Any]) -> Vector:

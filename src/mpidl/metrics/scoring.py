@@ -86,6 +86,14 @@ class Scoring:
 PLAIN = Scoring()
 
 
+def without_nan(outputs: Any, axis: int = 1) -> Any:
+    """Return which predictions, in an array or a tensor with `axis` for their outputs, have no NaN among these.
+
+    The others never count as correct, whatever `argmax` says of them.
+    """
+    return (outputs == outputs).all(axis)
+
+
 def class_axis(known: int | None, outputs: tuple[int, ...], targets: tuple[int, ...]) -> int | None:
     """Return the axis of the classes in outputs of this shape for class ids of that one; None if there is none."""
     for axis in (len(outputs) - 1, 1) if known is None else (known,):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import Any, ClassVar
 
-from mpidl.metrics.scoring import PLAIN, Scoring
+from mpidl.metrics.scoring import PLAIN, Scoring, without_nan
 from mpidl.nn.activations import sigmoid
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
@@ -72,8 +72,10 @@ class Loss(ABC):
         """Return the number of samples whose highest output is that of the class with the highest target."""
         predictions = outputs.argmax(axis=1)
         if are_classes(targets):
-            return int((predictions == targets).sum())
-        return int((targets[xp.arange(len(targets)), predictions] == targets.max(axis=1)).sum())
+            right = predictions == targets
+        else:
+            right = targets[xp.arange(len(targets)), predictions] == targets.max(axis=1)
+        return int((right & without_nan(outputs)).sum())
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class OneVsAllLogistic(Loss):
         """Return the number of correct samples; with rows of targets, of which several may be 1, all must be right."""
         if are_classes(targets):
             return super().correct(xp, outputs, targets)
-        return int(((outputs > 0) == (targets > 0.5)).all(axis=1).sum())
+        return int((((outputs > 0) == (targets > 0.5)).all(axis=1) & without_nan(outputs)).sum())
 
 
 class MeanSquaredError(Loss):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.metrics.figures import Figures
-from mpidl.metrics.scoring import PLAIN, Scoring
+from mpidl.metrics.scoring import PLAIN, Scoring, without_nan
 from mpidl.parameters.layout import Layout, moves
 from mpidl.parameters.ranges import Range
 
@@ -249,7 +249,8 @@ def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int, figu
     sums = np.zeros(figures.size)
     for batch in split.in_turn([np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]):
         found = Evaluation(*model.evaluate(batch))
-        sums += figures.sums(found.sums(batch), found.outputs, batch.targets, batch.own_weight)
+        part = figures.sums(found.sums(batch), found.outputs, batch.targets, batch.own_weight)
+        sums = figures.merged(sums, part)
     return sums
 
 
@@ -262,7 +263,7 @@ def correct_classes(
     own, both are scaled to it.
     """
     counted = scoring.counted(targets)
-    right = (outputs.argmax(axis) == targets) & counted
+    right = (outputs.argmax(axis) == targets) & counted & without_nan(outputs, axis)
     return scaled(float(right.sum()), float(counted.sum()), weight)
 
 

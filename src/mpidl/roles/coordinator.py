@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -216,8 +217,10 @@ class Coordinator(Role):
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
         """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
-        sums = self._link.posted.sums[workers].sum(axis=0).reshape(-1, self._ready.figures.size)
-        return named(self._ready.figures, dict(zip(splits, sums, strict=False)))
+        figures, posted = self._ready.figures, self._link.posted.sums[workers]
+        parts = posted.reshape(len(posted), -1, figures.size)
+        sums = [reduce(figures.merged, parts[:, place]) for place in range(len(splits))]
+        return named(figures, dict(zip(splits, sums, strict=True)))
 
     def _set_phase(self, phase: Phase) -> None:
         self._phase = phase

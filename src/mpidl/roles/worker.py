@@ -240,8 +240,7 @@ class Worker(Role):
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
-            sums = np.zeros(self._ready.figures.size)
-            self._link.peers.Allreduce(self._evaluate(self._split, part), sums)
+            sums = self._link.peers.reduce(self._evaluate(self._split, part), self._ready.figures.merged)
             if own is not None:
                 model.parameters[:] = own
             if self._number == 0:
@@ -272,7 +271,7 @@ class Worker(Role):
                 status.figures["tested_samples"] = sums[...] = 0
                 self._handler.fetch(self._model.parameters)
             part = pieces[piece]
-            sums[0] += self._evaluate(self._split, part)
+            sums[0] = self._ready.figures.merged(sums[0], self._evaluate(self._split, part))
             if not self._lead.leads:
                 continue
             self._link.reports.post_sums(sums)

@@ -25,12 +25,12 @@ class RateSchedule(Checked):
     ----------
     schedule : str
         "constant"; "steps": multiply by `factor` at each of `epochs`; "linear": fall from 1 after the warm-up to 0 at
-        the end of the run; "cosine": follow half a cosine from 1 to 0 at the end of the run (Loshchilov and Hutter
-        2017, SGDR, equation 5 without restarts); "one_cycle": rise from 1/25 to 1 in the first `warm_up` epochs, by
-        default 30 % of the run, and fall to 1/250000, both on half a cosine (Smith and Topin 2018, Super-convergence);
-        "plateau": multiply by `factor` whenever the figure of ``run.target``, or without it the loss of evaluations,
-        has not improved for more than `patience` epochs; "module:function": a function of the number of steps so far,
-        all replicas' minibatches, that returns the factor.
+        the end of the run; "cosine": likewise, on half a cosine (Loshchilov and Hutter 2017, SGDR, equation 5 without
+        restarts); "one_cycle": rise from 1/25 to 1 in the first `warm_up` epochs, by default 30 % of the run, and fall
+        to 1/250000, both on half a cosine (Smith and Topin 2018, Super-convergence); "plateau": multiply by `factor`
+        whenever the figure of ``run.target``, or without it the loss of evaluations, has not improved for more than
+        `patience` epochs; "module:function": a function of the number of steps so far, all replicas' minibatches, that
+        returns the factor.
     epochs : list of float
         Epochs at which "steps" lowers the rates.
     factor : float
@@ -67,11 +67,10 @@ class RateSchedule(Checked):
         if self.schedule == "one_cycle":
             return self._cycle(epoch, length)
         warm = min(1.0, epoch / self.warm_up) if self.warm_up else 1.0
-        if self.schedule == "linear":
+        if self.schedule in ("linear", "cosine"):
             left = (length - epoch) / (length - self.warm_up) if self.warm_up < length else 1.0
-            return warm * min(1.0, max(0.0, left))
-        if self.schedule == "cosine":
-            return warm * (1 + cos(pi * min(1.0, epoch / length))) / 2
+            left = min(1.0, max(0.0, left))
+            return warm * (left if self.schedule == "linear" else _half_cosine(0.0, 1.0, left))
         passed = sum(epoch >= each for each in self.epochs or ())
         return warm * float(self.factor**passed)
 

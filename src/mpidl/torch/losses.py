@@ -119,7 +119,8 @@ def _correct(scoring: Scoring, outputs: Any, targets: Any, weight: float | None)
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return unknown
     if scoring.accuracy == "exact match" and outputs.shape == targets.shape:
-        right = ((outputs > scoring.threshold) == (targets > 0.5)).reshape(len(outputs), -1).all(1)
+        right = ((outputs > scoring.threshold) == (targets > 0.5)) & (outputs == outputs)
+        right = right.reshape(len(outputs), -1).all(1)
         return scaled(float(right.sum()), len(right), weight)
     if scoring.exclusive and outputs.shape == targets.shape and outputs.dim() > 1:
         targets = targets.argmax(1)
