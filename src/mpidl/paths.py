@@ -1,17 +1,23 @@
-"""Paths given by users."""
+"""Paths given by users, and files that other people may have made."""
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 from mpidl.errors import UsageError, quoted
 
 #: Largest lengths in bytes of a file's name, and of a path.
 NAME_BYTES, PATH_BYTES = 255, 4000
+
+#: Largest size in bytes of a file of text, such as a configuration or a summary.
+TEXT_BYTES = 1 << 23
 
 
 def user_path(text: str) -> Path:
@@ -45,6 +51,41 @@ def check_new(file: Path, force: bool) -> None:
         raise UsageError(f"{file}: exists already, expected {expected}")
     if not file.parent.is_dir():
         raise UsageError(f"{file}: can't be written (no such directory)")
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file of a run, which may come from somebody else; it must be a regular one, and no link.
+
+    Every file of a run is opened here, or checked here before a library opens it. Nothing else is read or waited for,
+    such as the writer of a FIFO. Raise OSError if there is no such file, or it can't be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        found = {errno.ELOOP: "a link", errno.ENXIO: "a socket or a device"}.get(error.errno or 0)
+        if found is None:
+            raise
+    else:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "a directory, expected a regular file", str(path))
+        found = "a pipe or a device"
+    raise OSError(errno.EINVAL, f"{found}, expected a regular file", str(path))
+
+
+def read_text(path: Path, of_run: bool = False) -> bytes:
+    """Return the content of a file of text; raise OSError if it can't be read, or has more than `TEXT_BYTES`.
+
+    That of a run is opened by `open_regular`; one that a user has named may be a pipe or a link, too.
+    """
+    with open_regular(path) if of_run else path.open("rb") as file:
+        content = file.read(TEXT_BYTES + 1)
+    if len(content) > TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"more than {TEXT_BYTES >> 20} MiB, expected a file of text", str(path))
+    return content
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Whatever changes in a checkpoint is found, and the newest good one is taken."""
 
-import errno
 import os
 import re
 import shutil
@@ -158,7 +157,7 @@ def test_what_cannot_be_read_is_not_passed_over(run):
     with pytest.raises(MpidlError) as error:
         newest_good(run)
     assert not isinstance(error.value, DamagedError)
-    assert str(error.value) == f"{shard}: can't be read: {os.strerror(errno.ELOOP)}"
+    assert str(error.value) == f"{shard}: can't be read: a link, expected a regular file"
 
 
 def on_ranks(size, action):
@@ -214,7 +213,7 @@ def test_every_rank_raises_the_error_of_one(run):
     shard.unlink()
     shard.symlink_to(shard)
     errors = on_ranks(3, lambda rank, gather: newest_good(run, rank, gather))
-    assert [str(error) for error in errors] == [f"{shard}: can't be read: {os.strerror(errno.ELOOP)}"] * 3
+    assert [str(error) for error in errors] == [f"{shard}: can't be read: a link, expected a regular file"] * 3
 
 
 def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):

@@ -166,7 +166,7 @@ def test_foreign_files_are_one_line(tmp_path):
     for name, line in (
         ("nested.pt", "'state_dict' is a dict, expected a state_dict: tensors by name"),
         ("list.pt", "a list, expected a state_dict: tensors by name"),
-        ("array.npz", "not an archive of arrays, expected one by numpy.savez"),
+        ("array.npz", "not a readable .npz file (File is not a zip file)"),
         ("model.bin", "expected .safetensors, .npz, .pt, .pth or the directory of a run"),
         ("absent.npz", "no such file"),
     ):

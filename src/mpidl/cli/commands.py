@@ -96,6 +96,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     """Return the configuration of a command, by default that of the run to resume."""
     given: Path | None = arguments.config
     resume: Path | None = getattr(arguments, "resume", None)
+    of_run = False
     if given is not None and given.suffix == ".py":
         raise UsageError(f"{given}: a Python script, expected a configuration; `mpidl run {given}` runs a script")
     if given is not None and (given / "config.toml").exists():
@@ -106,10 +107,10 @@ def _config(arguments: argparse.Namespace) -> Config:
             raise UsageError(f"{command}: expected CONFIG or --resume RUN_DIR (see `mpidl {command} --help`)")
         if (resume / NOTE).exists():
             raise UsageError(f"{resume}: trained by a script; `mpidl run --resume {resume}` continues it")
-        given = resume / "config.toml"
+        given, of_run = resume / "config.toml", True
     from mpidl.config import load
 
-    return load(given, arguments.overrides)
+    return load(given, arguments.overrides, of_run)
 
 
 def run_script(arguments: argparse.Namespace) -> int:

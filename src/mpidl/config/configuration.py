@@ -122,13 +122,14 @@ class Config:
         return toml.dump(self.to_dict())
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: str | Path, overrides: Sequence[str] = (), of_run: bool = False) -> Config:
     """Read a configuration from a TOML file, whose name without suffix names the run unless ``run.name`` does.
 
-    Each of the `overrides`, ``"section.key=value"``, replaces the file's key; the value is TOML or a bare string. Raise
-    UsageError if the file doesn't exist or is not TOML, or as `from_dict` does.
+    Each of the `overrides`, ``"section.key=value"``, replaces the file's key; the value is TOML or a bare string.
+    `of_run` says whether the file is that of a run (see `mpidl.paths.read_text`). Raise UsageError if it doesn't exist
+    or is not TOML, or as `from_dict` does.
     """
-    values, given = read(path), read(path)
+    values, given = read(path, of_run), read(path, of_run)
     # A rule comes before its keys: the algorithm's default replaces those of the file, not those given beside it.
     for override in sorted(overrides, key=lambda each: not each.strip().startswith("server.rule")):
         _override(values, override)
@@ -148,12 +149,12 @@ def marked(config: Config, given: Mapping[str, Any], values: Mapping[str, Any]) 
     return replace(config, kept=Kept(earlier, tuple(keys), rule))
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file as an unchecked mapping of sections, with ``run.name``.
+def read(path: str | Path, of_run: bool = False) -> dict[str, Any]:
+    """Read a TOML file as an unchecked mapping of sections, with ``run.name``; for `of_run` see `load`.
 
     Raise UsageError if the file doesn't exist or is not TOML.
     """
-    values = toml.read(Path(path))
+    values = toml.read(Path(path), of_run)
     run = values.get("run", {})
     if isinstance(run, Mapping):
         values["run"] = {"name": Path(path).stem, **run}

@@ -12,16 +12,16 @@ from typing import Any
 import tomli_w
 
 from mpidl.errors import UsageError
-from mpidl.paths import whole
+from mpidl.paths import read_text, whole
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+def read(path: Path, of_run: bool = False) -> dict[str, Any]:
+    """Read a TOML file, which may be that of a run (see `mpidl.paths.read_text`).
 
     Raise UsageError if the file doesn't exist, can't be read or is not TOML; the error names the file and the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, of_run).decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not UTF-8 text, expected a TOML file") from None
     except OSError as error:

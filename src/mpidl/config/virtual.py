@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from mpidl.engines.virtual.times import Death, Jitter, Times, parse
 from mpidl.errors import UsageError
-from mpidl.paths import measured_file, user_path
-from mpidl.schema import Checked, Count, Natural, Positive
+from mpidl.paths import measured_file, read_text, user_path
+from mpidl.schema import Checked, Count, Natural, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,32 @@ class Calibration(NamedTuple):
     one_node: bool
 
 
+class _Timing(msgspec.Struct):
+    """The durations of `mpidl.engines.totals.Totals.timing`."""
+
+    compute: Positive
+    compute_deviation: NonNegative
+    service: NonNegative
+    bandwidth: Positive | None
+
+
+class _Summary(msgspec.Struct):
+    """What a run's summary says about its durations."""
+
+    timing: _Timing
+    servers: Natural = 1
+    hosts: dict[str, int] | list[str] = {}
+
+
 def calibrate(run: Path) -> Calibration:
     """Return the durations measured by a run on MPI ranks.
 
     Raise UsageError if the run's directory has no summary with measurements.
     """
     try:
-        summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
-        timing = summary["timing"]
-        compute = Jitter(timing["compute"], timing["compute_deviation"])
-        servers, one_node = max(1, summary.get("servers", 1)), len(summary.get("hosts", ())) <= 1
-        return Calibration(compute, timing["service"], servers, timing["bandwidth"], one_node)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        summary = msgspec.json.decode(read_text(run / "summary.json", of_run=True), type=_Summary)
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"virtual.calibration: {run} has no measurements of a run on ranks: {error}") from None
+    timing, servers, one_node = summary.timing, max(1, summary.servers), len(summary.hosts) <= 1
+    compute = Jitter(timing.compute, timing.compute_deviation)
+    return Calibration(compute, timing.service, servers, timing.bandwidth, one_node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -17,6 +18,9 @@ from mpidl.data.dataset import PYTHON, ArraySplit, ColumnSplit, Dataset
 from mpidl.errors import UsageError, quoted
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count
+
+#: Bytes in which NumPy's headers of .npy files end.
+HEADER_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,10 @@ def _unzipped(path: Path) -> dict[str, Column]:
 
 def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the dtype of an array in a .npy file; ValueError if it isn't one."""
-    first = np.lib.format.read_magic(stream) == (1, 0)
-    shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(stream)
+    # NumPy reads a header of any length before it checks that.
+    beginning = BytesIO(stream.read(HEADER_BYTES))
+    first = np.lib.format.read_magic(beginning) == (1, 0)
+    shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(beginning)
     return shape, dtype
 
 

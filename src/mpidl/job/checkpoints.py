@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from mpidl.errors import MpidlError, outcome
 from mpidl.job.checks import check_data, check_model
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_digests
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
+from mpidl.launch.output import say
 from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
@@ -24,8 +27,8 @@ from mpidl.version import VERSION
 class Checkpoints:
     """The checkpoints of a run: each is completed when its files are on disk, and the best is named.
 
-    A run that goes on keeps its own `best`, unless that is of another figure or of a later step than it resumes from.
-    Raise MpidlError if the file that names the best can't be read.
+    A run that goes on keeps its own `best`, unless that is of another figure or of a later step than it resumes from. A
+    line on stderr says if the file that names the best can't be read.
     """
 
     def __init__(self, ready: ReadyJob) -> None:
@@ -33,8 +36,10 @@ class Checkpoints:
         self.best: Best | None = None
         job, goal = ready.job, ready.job.goal
         if job.checkpoint is not None and job.continues and goal.keeps_best:
-            best = read_best(ready.directory)
-            if best is not None and best.figure == goal.figure and best.step <= job.checkpoint.position.step:
+            best = outcome(partial(read_best, ready.directory))
+            if isinstance(best, MpidlError):
+                say(f"{best}; going on without the best checkpoint so far")
+            elif best is not None and best.figure == goal.figure and best.step <= job.checkpoint.position.step:
                 self.best = best
 
     def complete(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:

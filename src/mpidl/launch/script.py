@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks
-from mpidl.paths import numbered
+from mpidl.paths import numbered, read_text
 
 #: Environment variable with the name of the job that a script belongs to: the same when the job starts again.
 JOB = "MPIDL_RUN"
@@ -142,11 +142,11 @@ def _read(run: Path) -> Note | None:
     import msgspec
 
     try:
-        return msgspec.json.decode((run / NOTE).read_bytes(), type=Note)
+        return msgspec.json.decode(read_text(run / NOTE, of_run=True), type=Note)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{run / NOTE}: can't be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{run / NOTE}: can't be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 def _enter(directory: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -22,8 +23,12 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
+from mpidl.paths import open_regular
 from mpidl.storage.lock import Lock
 from mpidl.version import VERSION
+
+#: Bytes of the longest line of a file of lines.
+LONGEST = 1 << 20
 
 #: Name of the file that the first rank to fail leaves.
 FAILED = ".failed"
@@ -154,9 +159,18 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _open_append(path: Path) -> FileIO:
-    """Open a file of lines for appending; remove an incomplete last line, left by a writer that died."""
+    """Open a file of lines for appending; remove an incomplete last line, left by a writer that died.
+
+    Raise OSError if the file can't be written, or what comes after its last line is too long for one.
+    """
     file = FileIO(path, "a")
-    file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    with open_regular(path) as lines:
+        start = max(0, lines.seek(0, os.SEEK_END) - LONGEST)
+        lines.seek(start)
+        end = lines.read(LONGEST).rfind(b"\n") + 1
+    if start and not end:
+        raise OSError(errno.EFBIG, f"{path.name} has no line in its last {LONGEST >> 20} MiB")
+    file.truncate(start + end)
     return file
 
 

@@ -108,7 +108,7 @@ def evaluate(
 
 def config_of(run: Path, own_model: bool = False, data: Dataset | Source | None = None) -> Config:
     """Return what of a run's configuration says how its model is tested."""
-    values = read(run / "config.toml")
+    values = read(run / "config.toml", of_run=True)
     sections: dict[str, Any] = {name: values[name] for name in ("run", "data", "model", "device") if name in values}
     # What ends a run is nothing to its evaluation.
     sections["run"] = {key: value for key, value in sections["run"].items() if key not in ENDING}

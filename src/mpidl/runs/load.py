@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 
 from mpidl.config import ModelSection
@@ -10,7 +10,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build_network
 from mpidl.nn import Network
 from mpidl.parameters import Range
-from mpidl.schema import build
+from mpidl.schema import Natural, build, convert
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import Trained, checkpoint_of, read
 
@@ -63,8 +63,9 @@ def network_of(checkpoint: Checkpoint) -> Network | None:
     shape = checkpoint.data.get("data: shape of a sample")
     if shape is None:
         raise UsageError(f"{checkpoint.path}: saved by an earlier version, which didn't note the shape of a sample")
-    seed = checkpoint.sections["run"]["seed"]
-    network = build_network(build(ModelSection, "model", section), ast.literal_eval(shape), seed)
+    seed = convert(checkpoint.sections.get("run", {}).get("seed", 0), Natural, "run.seed")
+    extents = tuple(map(int, re.findall(r"\d{1,18}", shape)))
+    network = build_network(build(ModelSection, "model", section), extents, seed)
     if {tensor.name: tensor.shape for tensor in network.layout} != checkpoint.shapes:
         raise UsageError(f"{checkpoint.path}: not the tensors of the network that its configuration describes")
     network.parameters = checkpoint.read(checkpoint.trained, Range(0, network.layout.size), network.layout)

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from mpidl.config import Config, load
+from mpidl.config.configuration import read
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import script
 from mpidl.launch.output import say, terminate
+from mpidl.paths import read_text
 from mpidl.runs.agreement import by_first_rank, ranks, together
 from mpidl.runs.uncaught import on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
@@ -59,7 +61,7 @@ def begun(config: Config) -> Path | None:
 
 
 def _check_keys(config: Config, run: Path) -> None:
-    saved, asked = (tomllib.loads(text) for text in ((run / "config.toml").read_text(), config.to_toml()))
+    saved, asked = read(run / "config.toml", of_run=True), tomllib.loads(config.to_toml())
     for section in ("data", "model", "algorithm", "server", "rate"):
         before, now = saved.get(section, {}), asked.get(section, {})
         for key in [*now, *before]:
@@ -71,10 +73,10 @@ def _check_keys(config: Config, run: Path) -> None:
 
 
 def _summary(run: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that has ended, finished or interrupted; None if there is none."""
+    """Return the summary of a run that has ended, finished or interrupted; None if there is none, or a damaged one."""
     try:
-        return msgspec.json.decode((run / "summary.json").read_bytes(), type=dict[str, Any])
-    except (OSError, ValueError):
+        return msgspec.json.decode(read_text(run / "summary.json", of_run=True), type=dict[str, Any])
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -86,10 +88,10 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
 
     def look() -> dict[str, Any] | None:
         summary = _summary(run)
-        if summary is None:
+        if summary is None or not isinstance(summary.get("epochs"), int | float):
             return None
         try:
-            before = load(run / "config.toml").run
+            before = load(run / "config.toml", of_run=True).run
         except MpidlError:
             return None
         asked, done = (

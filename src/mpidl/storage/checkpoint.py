@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, product, takewhile
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, Move, Range, merged, moves, strides
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
+from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 from mpidl.storage.position import Position
 from mpidl.version import VERSION
 
@@ -55,12 +57,12 @@ class SavedVectors:
         result: np.ndarray | None = None
         for number, found in self._moves(range, layout).items():
             path = self._paths[number]
-            with readable(path), h5py.File(path) as file:
-                dataset = file[vector]
+            with readable(path), opened(path) as file:
+                held = dataset(file, vector)
                 if result is None:
-                    result = np.empty(range.size, dataset.dtype)
+                    result = np.empty(range.size, held.dtype)
                 for move in found:
-                    _read(dataset, move, result)
+                    _read(held, move, result)
         if result is None:
             raise MpidlError(f"{self._paths[0].parent}: has no parameters {range.start} to {range.stop}")
         return result
@@ -84,20 +86,20 @@ class SavedVectors:
         return {number: found[number] for number in sorted(first, key=first.__getitem__)}
 
 
-def _read(dataset: h5py.Dataset, move: Move, result: np.ndarray) -> None:
-    """Copy a box out of a file."""
+def _read(held: h5py.Dataset, move: Move, result: np.ndarray) -> None:
+    """Copy a box out of a file's part of a vector."""
     box, source, target = move
     within = [each.start for each in box.slices(target.box)]
     memory = h5py.h5s.create_simple(target.shape or (1,))
     memory.select_hyperslab(tuple(within) or (0,), box.shape or (1,))
     start = source.start + box.offset(source.box)
     *outer, (count, stride), (block, _) = [(1, 0), *merged(box.shape, strides(source.shape))]
-    selected, operation = dataset.id.get_space(), h5py.h5s.SELECT_SET
+    selected, operation = held.id.get_space(), h5py.h5s.SELECT_SET
     for offsets in product(*(range(0, extent * distance, distance) for extent, distance in outer if distance)):
         origin = (start + sum(offsets),)
         selected.select_hyperslab(origin, (count,), (max(stride, block),), (block,), operation)
         operation = h5py.h5s.SELECT_OR
-    dataset.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
+    held.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
 
 
 #: Groups of the index and of a replica's files, which `mpidl.nn.model.CompleteModel` and `Stateful` describe.
@@ -144,28 +146,45 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with h5py.File(path / INDEX) as file:
-                attributes = dict(file.attrs)
-                layout = file[LAYOUT][()] if LAYOUT in file else None
-            _check_version(path, str(attributes["version"]))
-            self.shapes: dict[str, tuple[int, ...]] = {
-                name: item.shape for name, item in datasets(path / INDEX, "parameters")
-            }
+            with opened(path / INDEX) as file:
+                given = attributes(file)
+                layout = dataset(file, LAYOUT)[()] if find(file, LAYOUT) is not None else None
+            _check_version(path, str(given["version"]))
+            files = {shard_file(number): describe(path / shard_file(number)) for number in range(int(given["shards"]))}
+            self._sources = {name: tuple(vectors) for name, (_, vectors) in files.items()}
+            self._files = [(path / name, held) for name, (held, _) in files.items()]
+            self.shapes: dict[str, tuple[int, ...]] = {name: item.shape for name, item in self.datasets("parameters")}
             self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
-            files = [path / shard_file(number) for number in range(int(attributes["shards"]))]
-            shards = [describe(file) for file in files]
-            self.position = Position.of(attributes)
-            self.config = str(attributes["config"])
-            self.sections: dict[str, Any] = tomllib.loads(self.config)
-            self.data: dict[str, str] = msgspec.json.decode(attributes.get("data", "{}"))
-            self.aliases: dict[str, str] = msgspec.json.decode(attributes.get("aliases", "{}"))
-        except (OSError, KeyError, ValueError) as error:
+            self._vectors = SavedVectors(self._files, self.layout)
+            self.size = self._vectors.size
+            if self.size != sum(map(prod, self.shapes.values())):
+                raise ValueError(f"{self.size} parameters, the tensors have {sum(map(prod, self.shapes.values()))}")
+            self.position = Position.of(given)
+            self.config = str(given["config"])
+            self.sections: dict[str, dict[str, Any]] = msgspec.convert(
+                tomllib.loads(self.config), dict[str, dict[str, Any]]
+            )
+            self.data = msgspec.json.decode(given.get("data", "{}"), type=dict[str, str])
+            self.aliases = msgspec.json.decode(given.get("aliases", "{}"), type=dict[str, str])
+            if unknown := set(self.aliases.values()) - self.shapes.keys():
+                raise ValueError(f"another name of the tensor {min(unknown)}, which it lacks")
+        except UNREADABLE as error:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
-        self._files = list(zip(files, (part for part, _ in shards), strict=True))
-        self._vectors = SavedVectors(self._files, self.layout)
-        self.states = tuple(name.removeprefix("rule/") for name in shards[0][1] if name != "parameters")
-        self.size = self._vectors.size
+        self.states = tuple(name.removeprefix("rule/") for name in self._sources[shard_file(0)] if name != "parameters")
         self.trained = f"rule/{AVERAGE}" if AVERAGE in self.states else "parameters"
+
+    def datasets(self, group: str) -> Iterator[tuple[str, h5py.Dataset]]:
+        """Yield the names and datasets of a group of the index, as `mpidl.storage.files.datasets`."""
+        return datasets(self.path / INDEX, group, self._sources)
+
+    def arrays(self, group: str) -> dict[str, np.ndarray]:
+        """Return the arrays in a group of the index, by their names; none if there is no such group."""
+        return {name: np.asarray(item[()]) for name, item in self.datasets(group)}
+
+    def part(self, name: str, box: tuple[slice, ...]) -> np.ndarray:
+        """Read a box of a dataset of the index; raise MpidlError if it can't be read."""
+        with readable(self.path / INDEX), opened(self.path / INDEX) as file:
+            return np.asarray(dataset(file, name, self._sources)[box])
 
     def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
         """Read a range of a vector, "parameters" or "rule/NAME", from all its shards, as an array of shape
@@ -204,7 +223,7 @@ class Checkpoint:
 
     def constants(self) -> dict[str, np.ndarray]:
         """Return the tensors of the model that training doesn't change, by name."""
-        return arrays(self.path / INDEX, CONSTANTS)
+        return self.arrays(CONSTANTS)
 
     def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
         """Return the tensors that a replica's model keeps for itself, by name, as `kept_by`."""
@@ -220,21 +239,22 @@ class Checkpoint:
             found = {path: int(match[1]) for path in self.path.iterdir() if (match := _REPLICA.fullmatch(path.name))}
         first = number if number in found.values() else min(found.values(), default=None)
         files = [path for path, replica in found.items() if replica == first]
-        return {name: values for path in files for name, values in arrays(path, group).items()}
+        return {name: np.asarray(item[()]) for path in files for name, item in datasets(path, group)}
 
     def clock(self, range: Range, layout: Layout | None = None) -> int:
         """Return the largest clock of the shards that had a part of a range."""
         clocks = []
         for number in self._vectors.holders(range, layout):
-            with readable(path := self._files[number][0]), h5py.File(path) as file:
-                clocks.append(int(file.attrs["clock"]))
+            with readable(path := self._files[number][0]), opened(path) as file:
+                clocks.append(int(attributes(file)["clock"]))
         return max(clocks)
 
 
 def _range(path: Path, size: int) -> Range:
     """Return the range of vectors of `size` elements in a replica's file: all, unless the replica is cut."""
-    with readable(path), h5py.File(path) as file:
-        return Range(int(file.attrs.get("start", 0)), int(file.attrs.get("stop", size)))
+    with readable(path), opened(path) as file:
+        given = attributes(file)
+        return Range(int(given.get("start", 0)), int(given.get("stop", size)))
 
 
 def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -249,11 +269,6 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
         else:
             others[name] = np.asarray(item[()])
     return names, others
-
-
-def arrays(path: Path, group: str) -> dict[str, np.ndarray]:
-    """Return the arrays in a group of a file, by their names; none if there is no such group."""
-    return {name: np.asarray(item[()]) for name, item in datasets(path, group)}
 
 
 def _check_version(path: Path, version: str) -> None:

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, outcome
-from mpidl.storage.checkpoint import Checkpoint, arrays
+from mpidl.paths import read_text
+from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import INDEX, cannot_read, cannot_write, readable
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Best
@@ -127,10 +128,10 @@ def read_best(run: Path) -> Best | None:
     """
     path = run / BEST
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Best)
+        return msgspec.json.decode(read_text(path, of_run=True), type=Best)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise cannot_read(path, error) from error
 
 
@@ -227,5 +228,5 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
 
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
-    parameters = arrays(checkpoint.path / INDEX, checkpoint.trained)
+    parameters = checkpoint.arrays(checkpoint.trained)
     return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py
 import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.parameters import Box, Layout, Range
+from mpidl.storage.own_values import NONE, UNREADABLE, Sources, attributes, dataset, find, opened, walk
 
 #: Name of the file that presents the others as one model.
 INDEX = "index.h5"
@@ -60,9 +60,15 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
     OSError, KeyError
         It is not a readable file of a shard.
     """
-    with h5py.File(path) as file:
-        names = ["parameters", *(f"rule/{state}" for state in file.get("rule", {}))]
-        return Range(int(file.attrs["start"]), int(file.attrs["stop"])), {name: file[name].dtype for name in names}
+    with opened(path) as file:
+        given = attributes(file)
+        held = Range(int(given["start"]), int(given["stop"]))
+        names = ["parameters", *(f"rule/{state}" for state in find(file, "rule") or ())]
+        vectors = {name: dataset(file, name) for name in names}
+        for name, vector in vectors.items():
+            if vector.shape != (held.size,):
+                raise OSError(f"{name} has the shape {vector.shape}, expected ({held.size},)")
+        return held, {name: vector.dtype for name, vector in vectors.items()}
 
 
 _ESCAPE = re.compile("%(00|25|2E|2F|__)")
@@ -98,18 +104,16 @@ def tensor_name(path: str) -> str:
     return _ESCAPE.sub(lambda found: "" if found[1] == "__" else chr(int(found[1], 16)), path)
 
 
-def datasets(path: Path, group: str = "/") -> Iterator[tuple[str, Any]]:
+def datasets(path: Path, group: str = "/", sources: Sources = NONE) -> Iterator[tuple[str, Any]]:
     """Yield the names of the tensors and their datasets in a group of an HDF5 file, while it is open.
 
-    There are none if there is no such group. Raise MpidlError if the file can't be read.
+    There are none if there is no such group. Raise MpidlError if the file can't be read, or has values in files other
+    than itself and the `sources` beside it.
     """
-    with readable(path), h5py.File(path) as file:
-        names: list[str] = []
-        if group in file:
-            file[group].visit(names.append)
-        for name in names:
-            if isinstance(file[group][name], h5py.Dataset):
-                yield tensor_name(name), file[group][name]
+    with readable(path), opened(path) as file:
+        held = sum(os.stat(each).st_size for each in (path, *(path.parent / name for name in sources)))
+        for name, found in walk(file, group, held, sources):
+            yield tensor_name(name), found
 
 
 def sync(path: Path) -> None:
@@ -126,7 +130,7 @@ def readable(path: Path) -> Iterator[None]:
     """Raise MpidlError if a file, something in it, or a directory can't be read in this context."""
     try:
         yield
-    except (OSError, KeyError) as error:
+    except UNREADABLE as error:
         raise cannot_read(path, error) from error
 
 

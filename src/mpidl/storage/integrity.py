@@ -19,8 +19,10 @@ import h5py
 import numpy as np
 import xxhash
 
-from mpidl.errors import MpidlError
-from mpidl.storage.files import INDEX, cannot_read, describe, shard_file
+from mpidl.errors import MpidlError, quoted
+from mpidl.paths import open_regular
+from mpidl.storage.files import INDEX, cannot_read, describe, readable, shard_file
+from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 
 #: Bytes before the HDF5 part of a file.
 BLOCK = 512
@@ -51,6 +53,8 @@ class Seal(NamedTuple):
         return cls(int(match[1]), match[2])
 
 
+#: The name of any other file of a checkpoint.
+_NAME = re.compile(r"[\w-]+\.h5")
 _TEXT = re.compile(rf"xxh3_128 of the (\d+) bytes from byte {BLOCK} on: (\w+)")
 
 
@@ -74,7 +78,7 @@ def seal(path: Path) -> None:
 def examine(path: Path) -> tuple[bytes, Seal]:
     """Read a whole file; return its first `BLOCK` bytes and the seal that they should hold."""
     checksum, piece = xxhash.xxh3_128(), np.empty(PIECE, np.uint8).data
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         block = file.read(BLOCK)
         while count := file.readinto(piece):
             checksum.update(piece[:count])
@@ -83,7 +87,7 @@ def examine(path: Path) -> tuple[bytes, Seal]:
 
 def recorded(path: Path) -> Seal:
     """Return a file's seal without checking it; raise OSError if the file can't be read or isn't sealed."""
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         block = file.read(BLOCK)
     try:
         return Seal.parse(block.decode())
@@ -107,6 +111,8 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     MpidlError if a file can't be read.
     """
     index = path / INDEX
+    if path.is_symlink():
+        raise DamagedError(f"{path}: a link, expected a directory")
     with _reading(index):
         block, found = examine(index)
     if block.startswith(_UNSEALED):
@@ -114,11 +120,14 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
         return
     if block != found.block():
         raise _damaged(index, "checksum")
-    with _reading(index), h5py.File(index) as file:
-        if "files" not in file:
+    with readable(index), opened(index) as file:
+        if (files := find(file, "files")) is None:
             raise DamagedError(f"{path}: {INDEX} is not an index")
-        seals = {name: Seal.parse(text) for name, text in file["files"].attrs.items()}
-        step = int(file.attrs["step"])
+        seals = {name: Seal.parse(text) for name, text in attributes(files).items()}
+        step = int(attributes(file)["step"])
+    for name in seals:
+        if not _NAME.fullmatch(name):
+            raise DamagedError(f"{path}: {INDEX} names the file {quoted(name)}, expected one beside it")
     if path.name.isdecimal() and int(path.name) != step:
         raise DamagedError(f"{path}: {INDEX} is of step {step}")
     if rank == 0:
@@ -129,7 +138,8 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
 
 def _verify_file(path: Path, expected: Seal) -> None:
     with _reading(path):
-        found_size, expected_size = path.stat().st_size, BLOCK + expected.size
+        with open_regular(path) as file:
+            found_size, expected_size = os.fstat(file.fileno()).st_size, BLOCK + expected.size
         if found_size != expected_size:
             raise _damaged(path, f"{found_size} bytes, {expected_size} were saved")
         block, found = examine(path)
@@ -142,23 +152,25 @@ def _verify_file(path: Path, expected: Seal) -> None:
 def _verify_earlier(path: Path, rank: int, size: int) -> None:
     """Check a checkpoint of version 0.1.0, which has checksums of the datasets only."""
     index = path / INDEX
-    with _reading_datasets(index), h5py.File(index) as file:
-        shards = [path / shard_file(number) for number in range(int(file.attrs["shards"]))]
-    if rank == 0:
-        _find_strangers(path, {INDEX, *(shard.name for shard in shards)})
-    stop = 0
-    for number, shard in enumerate(shards):
+    with _reading_datasets(index), opened(index) as file:
+        shards = int(attributes(file)["shards"])
+    stop, names = 0, {INDEX}
+    for number in range(shards):
+        names.add((shard := path / shard_file(number)).name)
         with _reading(shard):
-            shard.open("rb").close()
+            open_regular(shard).close()
         with _reading_datasets(shard):
             part, vectors = describe(shard)
             if part.start != stop:
                 raise DamagedError(f"{path}: {shard.name} begins at parameter {part.start} instead of {stop}")
             stop = part.stop
-            with h5py.File(shard) as file:
+            with opened(shard) as file:
                 for name in vectors if number % size == rank else ():
-                    if zlib.crc32(file[name][...].data) != int(file[name].attrs["crc32"]):
+                    vector = dataset(file, name)
+                    if zlib.crc32(vector[...].data) != int(attributes(vector)["crc32"]):
                         raise _damaged(shard, f"checksum of {name}")
+    if rank == 0:
+        _find_strangers(path, names)
 
 
 def _find_strangers(path: Path, names: set[str]) -> None:
@@ -189,5 +201,5 @@ def _reading_datasets(path: Path) -> Iterator[None]:
     """Report any error of h5py on an existing file as damage."""
     try:
         yield
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise _damaged(path, " ".join(str(error).split())) from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
 from mpidl.data.arrays import npy_header
@@ -18,7 +18,7 @@ from mpidl.parameters import Box
 from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of
-from mpidl.storage.files import INDEX, datasets
+from mpidl.storage.files import INDEX
 
 Shape = tuple[int, ...]
 
@@ -120,15 +120,14 @@ def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
     members: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
     for group in (checkpoint.trained, "constants"):
-        for name, dataset in datasets(checkpoint.path / INDEX, group):
+        for name, dataset in checkpoint.datasets(group):
             members[name], shapes[name] = dataset.name, dataset.shape
     buffers = checkpoint.buffers()
 
     def part(name: str, box: Box) -> np.ndarray:
         if name in buffers:
             return buffers[name][_slices(box)]
-        with h5py.File(checkpoint.path / INDEX) as file:
-            return np.asarray(file[members[name]][_slices(box)])
+        return checkpoint.part(members[name], _slices(box))
 
     return TensorFile(checkpoint.path, shapes | {name: values.shape for name, values in buffers.items()}, part)
 
@@ -151,14 +150,20 @@ def _open_safetensors(path: Path) -> TensorFile:
 
 
 def _open_npz(path: Path) -> TensorFile:
-    arrays = np.load(path, allow_pickle=False)
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise UsageError(f"{path}: not an archive of arrays, expected one by numpy.savez")
     shapes = {}
-    for name in arrays.files:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                shape, dtype = npy_header(file)
+            if prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} has fewer values than its shape {shape} says")
+            shapes[member.filename.removesuffix(".npy")] = shape
+
+    def part(name: str, box: Box) -> np.ndarray:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            shapes[name], _ = npy_header(file)
-    return TensorFile(path, shapes, lambda name, box: arrays[name][_slices(box)])
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False)[_slices(box)])
+
+    return TensorFile(path, shapes, part)
 
 
 def _open_torch(path: Path) -> TensorFile:
