@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
-from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate
 from mpidl.algorithms.requests import drive
-from mpidl.algorithms.sandblaster import Sandblaster
-from mpidl.shards.vectors import Vectors
 
 
 @dataclass
@@ -92,33 +88,3 @@ def iter_once(request):
 def test_a_request_without_an_action_is_an_error():
     with pytest.raises(KeyError):
         next(drive(iter_once(Add(())), {Wait: wait}))
-
-
-def test_a_coordinator_minimises_a_quadratic_without_an_engine():
-    """Sandblaster's requests, answered by NumPy alone: f(w) = sum of a (w - b)^2 / 2."""
-    algorithm, random = Sandblaster(history=5), np.random.default_rng(1)
-    a, b = random.uniform(0.5, 5, 20), random.normal(size=20)
-    vectors = {name: np.zeros(20) for name in ("parameters", *algorithm.vectors())}
-    shard, iterations = Vectors(vectors), []
-
-    def operate(request):
-        yield from ()
-        return shard.carry_out(request.operations)
-
-    def evaluate(request):
-        yield from ()
-        (segment,) = request.segments
-        error = vectors["parameters"] - b
-        vectors[segment.vector][:] = a * error
-        return Evaluation((float(a @ error**2 / 2),), (1.0,), (1,), segment.count, 0, 0, 0.0)
-
-    def iterate(request):
-        yield from ()
-        iterations.append(request)
-        return request.gradient_norm < 1e-6
-
-    actions = {Operate: operate, Evaluate: evaluate, Iteration: iterate}
-    assert finish(drive(algorithm.coordinator(1), actions)) == ([], None)
-    np.testing.assert_allclose(vectors["parameters"], b, atol=1e-6)
-    assert [iteration.number for iteration in iterations] == list(range(1, len(iterations) + 1))
-    assert len(iterations) < 30

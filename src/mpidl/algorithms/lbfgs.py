@@ -140,8 +140,7 @@ class MoreThuente:
         """
         start = Point(0.0, value, slope)
         low, high = start, start
-        bracketed, first_stage = False, True
-        width, double = inf, inf
+        bracketed, width, double = False, inf, inf
         least, largest = 0.0, 5.0 * step
         best = start
         for _ in range(self.most):
@@ -152,10 +151,10 @@ class MoreThuente:
                 best = here
             if value <= enough and abs(slope) <= self.curvature * -start.slope:
                 return here
-            if first_stage and value <= enough and slope >= 0:
-                first_stage = False
-            if first_stage and low.value >= value > enough:
-                # Subtract the required decrease: at the minimum of the rest, both conditions hold.
+            if low.value >= value > enough:
+                # Subtract the required decrease: at the minimum of the rest, both conditions hold. The paper's first
+                # stage ends with a trial that decreases enough and has no negative slope. Later trials are nearer,
+                # where a value as low as that one decreases enough: they don't come here anyway.
                 gain = self.decrease * start.slope
                 low, high, step, bracketed = _next(
                     _less(low, gain), _less(high, gain), _less(here, gain), bracketed, least, largest
