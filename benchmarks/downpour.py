@@ -1,18 +1,22 @@
 """Downpour against PyTorch: DistributedDataParallel over gloo, and a parameter server over PyTorch's RPC.
 
-Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, Adagrad, one thread a process:
+Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, Adagrad, one thread a process. mpidl
+trains native layers and a PyTorch module, each beside its limit, bare loops of the same gradients in two processes:
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/downpour.py
 
-All run in turn, round after round. Prints a table of samples/s and of the seconds of training until the test accuracy
-reached the target, and writes it to results/downpour.json with the figures of every run.
+All run in turn, round after round. Prints a table of samples/s, of their ratios to those of DistributedDataParallel and
+of the bare loops, and of the seconds of training until the test accuracy reached the target. Writes it to
+results/downpour.json with the figures of every run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,10 +24,14 @@ from statistics import median
 from typing import Any
 
 from harness import parse, save, table
-from training import add_data, curve, fashion, last_json, train
+from mpidl.config import toml
+from training import Job, add_data, curve, fashion, last_json, train
 
-HERE = Path(__file__).resolve().parent
-MPIDL = "mpidl"
+PEERS = Path(__file__).resolve().parent / "peers"
+DDP = "PyTorch DDP"
+#: mpidl's cases by their models, and the limit of each.
+CASES = {"layers": "mpidl", "module": "mpidl, a module"}
+LIMITS = {"mpidl": "bare loops", "mpidl, a module": "bare loops, a module"}
 WORKERS = 2
 
 Run = dict[str, Any]
@@ -32,11 +40,13 @@ Run = dict[str, Any]
 def main() -> None:
     """Run all in turn, print the table and save it."""
     options = arguments()
-    cases: dict[str, Callable[[], Run]] = {
-        MPIDL: partial(downpour, options),
-        "PyTorch DDP": partial(peer, "ddp.py", options),
-        "PyTorch RPC": partial(peer, "rpc.py", options),
-    }
+    # The module's function is in a file of the peers.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
+    cases: dict[str, Callable[[], Run]] = {}
+    for model in options.models:
+        name, job = CASES[model], job_of(model, options)
+        cases |= {name: partial(downpour, job, options.target), LIMITS[name]: partial(bare, job)}
+    cases |= {DDP: partial(peer, "ddp.py", options), "PyTorch RPC": partial(peer, "rpc.py", options)}
     runs: dict[str, list[Run]] = {name: [] for name in cases}
     for number in range(options.rounds):
         for name, case in cases.items():
@@ -56,20 +66,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
     parser.add_argument("--rate", type=float, default=0.005, help="Adagrad's learning rate, of all")
     parser.add_argument("--target", type=float, default=0.88, help="test accuracy whose time is measured")
-    return parse(parser, epochs=1, rounds=1)
+    parser.add_argument("--models", nargs="+", choices=CASES, default=[*CASES], help="models that mpidl trains")
+    return parse(parser, epochs=1, rounds=1, models=["layers"])
 
 
-def downpour(options: argparse.Namespace) -> Run:
-    """Train with mpidl on a coordinator, a server and the workers."""
+def job_of(model: str, options: argparse.Namespace) -> Job:
+    """Return the job of native layers or of a PyTorch module."""
     job = fashion(options.data, run={"epochs": options.epochs}, server={"rule": "adagrad", "rate": options.rate})
+    return job if model == "layers" else job | {"model": {"factory": "common:network", "loss": "cross_entropy"}}
+
+
+def downpour(job: Job, target: float) -> Run:
+    """Train with mpidl on a coordinator, a server and the workers."""
     run = train(job, WORKERS + 2)
     evaluations = zip(*curve(run), strict=True)
     return {
         "samples_per_second": run["samples_per_second"],
         "seconds": run["seconds"],
         "test_accuracy": run["test_accuracy"],
-        "seconds_to_target": next((time for time, accuracy in evaluations if accuracy >= options.target), None),
+        "seconds_to_target": next((time for time, accuracy in evaluations if accuracy >= target), None),
     }
+
+
+def bare(job: Job) -> Run:
+    """Compute an epoch's gradients in bare loops."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(toml.dump(job))
+        file.flush()
+        return last_json([sys.executable, PEERS / "bare.py", file.name, "--workers", WORKERS])
 
 
 def peer(script: str, options: argparse.Namespace) -> Run:
@@ -82,20 +106,21 @@ def peer(script: str, options: argparse.Namespace) -> Run:
         "--target": options.target,
     }
     words = [word for setting in settings.items() for word in setting]
-    return last_json([sys.executable, HERE / "peers" / script, *words, "--json"])
+    return last_json([sys.executable, PEERS / script, *words, "--json"])
 
 
 def row(name: str, runs: dict[str, list[Run]], target: float) -> dict[str, Any]:
     """Return a line of the table: medians over the rounds."""
-    speed = median(run["samples_per_second"] for run in runs[name])
-    ours = median(run["samples_per_second"] for run in runs[MPIDL])
-    times = [run["seconds_to_target"] for run in runs[name]]
+    speeds = {each: median(run["samples_per_second"] for run in runs[each]) for each in runs}
+    times = [run.get("seconds_to_target") for run in runs[name]]
+    accuracies = [run["test_accuracy"] for run in runs[name] if "test_accuracy" in run]
     return {
         "case": name,
-        "samples/s": speed,
-        f"{MPIDL} is": ours / speed,
+        "samples/s": speeds[name],
+        "of DDP": speeds[name] / speeds[DDP],
+        "of its limit": speeds[name] / speeds[LIMITS[name]] if name in LIMITS else None,
         f"s to {target:g}": None if None in times else median(times),
-        "accuracy": median(run["test_accuracy"] for run in runs[name]),
+        "accuracy": median(accuracies) if accuracies else None,
     }
 
 

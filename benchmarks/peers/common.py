@@ -63,10 +63,14 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def network() -> nn.Sequential:
-    """Return 784-1024-1024-10 with relu, Glorot uniform weights and zero biases, the same on every process."""
-    torch.manual_seed(SEED)
-    model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+def network(dataset: object = None, seed: int = SEED) -> nn.Sequential:
+    """Return 784-1024-1024-10 with relu, Glorot uniform weights and zero biases, the same on every process.
+
+    It takes images, too, and is a ``model.factory`` of mpidl, which gives it the arguments.
+    """
+    torch.manual_seed(seed)
+    hidden = (nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(1024, 10))
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -11,7 +11,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 #: What benchmarks are compared with or draw with. Where one of these isn't installed, they are skipped.
 PEERS = ("torch", "scipy", "matplotlib")
 COMMANDS = [[path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main__"' in path.read_text()]
-LONG = [["bring.py", "--only", "mlp"], ["crashes.py", "--deterministic"], ["partition.py", "--predict"]]
+LONG = [
+    ["bring.py", "--only", "mlp"], ["crashes.py", "--deterministic"], ["downpour.py", "--models", "module"],
+    ["partition.py", "--predict"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
