@@ -136,6 +136,17 @@ def test_a_model_of_a_factory_has_sizes_only(tmp_path, monkeypatch):
     assert "layer" not in as_text(found)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "topology"), [("downpour", 4, {}), ("diloco", 4, {}), ("downpour", 8, {"relay": True})]
+)
+def test_no_rank_needs_memory_for_each_epoch(algorithm, ranks, topology):
+    virtual = {"ranks_per_node": 4}
+    short, long = (
+        plan(config(algorithm, run={"epochs": n}, topology=topology, virtual=virtual), ranks) for n in (1, 100_000_000)
+    )
+    assert [each["memory"] for each in long["roles"]] == [each["memory"] for each in short["roles"]]
+
+
 def test_a_network_of_1700_million_parameters_takes_no_memory():
     layers = [{"type": "dense", "units": 41_000}]
     data = {"source": "synthetic", "shape": [41_000], "classes": 41_000}
@@ -162,8 +173,8 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator                                                   9.37 kB                         "
-        "              9.37 kB",
+        "0       coordinator                                                   9.07 kB                         "
+        "              9.07 kB",
         "1       server 0       0 to 138       552 B                   552 B   3.79 kB                         "
         "      1.1 kB     6 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"

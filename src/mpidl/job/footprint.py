@@ -47,8 +47,6 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         wire=algorithm.encoding(),
         wire_fetch=algorithm.fetch_encoding(),
         within_nodes=job.config.run.deterministic,
-        evaluations=max(1, placed.schedule.epochs),
-        figures=len(figures.names),
         sums=len(job.evaluated) * figures.size,
         units=placed.units,
         shared_vectors=1 + len(job.states) if algorithm.exchange is Exchange.SHARED_MEMORY else 0,

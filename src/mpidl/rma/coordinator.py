@@ -14,7 +14,7 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
 from mpidl.rma.fetches import ShardReader
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ROUNDS, Control, Phase, Saved, Tag
+from mpidl.transport.protocol import ROUNDS, Control, Evaluated, Phase, Saved, Tag
 
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
@@ -35,18 +35,10 @@ class Posted:
         self.workers, self.servers = window.local("workers"), window.local("servers")
         self.intermediaries = window.local("intermediaries")
         self.sums = window.local("sums").reshape(len(shared.workers), -1)
-        self._evaluations, self._evaluated = window.local("evaluations"), window.local("evaluated")
-        self._seen = np.zeros(len(self._evaluated), bool)
 
     def look(self) -> None:
         """Make the posts of other ranks visible."""
         self._window.sync()
-
-    def evaluations(self) -> Iterator[tuple[int, Any]]:
-        """Yield the evaluations posted since the last call: the epoch, from 1, and its record."""
-        for index in np.flatnonzero((self._evaluated != 0) & ~self._seen):
-            self._seen[index] = True
-            yield int(index) + 1, self._evaluations[index]
 
     def signals(self) -> int:
         """Return the number of ranks that a signal asked to stop."""
@@ -59,13 +51,24 @@ class Posted:
             self._comm.Probe(MPI.ANY_SOURCE, Tag.VALUES, status)
             self._comm.Recv(slices[self._ranks.index(status.source) % len(slices)], status.source, Tag.VALUES)
 
+    def evaluations(self, before: int) -> list[Evaluated]:
+        """Return the evaluations that workers have sent since the last call, in the order of their epochs.
+
+        They are `before` fewer than all. Those that a worker's status counts have been sent, so that they arrive.
+        """
+        found = list(self._received(Tag.EVALUATED))
+        while before + len(found) < self.workers["evaluations"].sum():
+            found.append(self._comm.recv(source=MPI.ANY_SOURCE, tag=Tag.EVALUATED))
+        return sorted(found)
+
     def saved(self) -> list[Saved]:
         """Return the reports of parts of checkpoints on disk since the last call."""
-        found: list[Saved] = []
+        return list(self._received(Tag.SAVED))
+
+    def _received(self, tag: Tag) -> Iterator[Any]:
         status = MPI.Status()
-        while self._comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
-            found.append(self._comm.recv(source=status.source, tag=Tag.SAVED))
-        return found
+        while self._comm.iprobe(MPI.ANY_SOURCE, tag, status):
+            yield self._comm.recv(source=status.source, tag=tag)
 
 
 class _Numbers:

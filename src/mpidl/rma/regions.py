@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rma import differences, mailboxes
 from mpidl.shards.state import PARAMETERS
-from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock, evaluation
+from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Routes
 
 #: (dtype, count) by name.
@@ -39,8 +39,6 @@ def _of_coordinator(routes: Routes) -> Regions:
         "servers": (SERVER_STATUS, len(capacity.shards)),
         "intermediaries": (WORKER_STATUS, len(roles.intermediaries)),
         "sums": (np.float64, workers * capacity.sums),
-        "evaluations": (evaluation(capacity.figures), capacity.evaluations),
-        "evaluated": (np.int64, capacity.evaluations),
     }
     units = capacity.units
     return found | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})

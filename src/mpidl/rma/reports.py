@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Saved, Tag
+from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Evaluated, Saved, Tag
 
 
 class Reports:
@@ -136,8 +136,7 @@ class WorkerReports(Reports):
         """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""
         self._comm.Send(np.ascontiguousarray(values), self._coordinator, Tag.VALUES)
 
-    def post_evaluation(self, epoch: int, result: np.ndarray) -> None:
-        """Post an evaluation after `epoch` (from 1), shape (1,) of `protocol.evaluation`."""
-        self._put(self._coordinator, "evaluations", epoch - 1, result)
-        self._put(self._coordinator, "evaluated", epoch - 1, np.ones(1, np.int64))
+    def evaluated(self, evaluated: Evaluated) -> None:
+        """Send an evaluation after an epoch to the coordinator; a status posted afterwards counts it."""
+        self._comm.send(evaluated, self._coordinator, Tag.EVALUATED)
         self._doorbells.ring(self._coordinator)

@@ -57,7 +57,7 @@ class Coordinator(Role):
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
         files_of_shards = 1 if shared else shards
         self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
-        self._tickets, self._phase = 0, Phase.TRAIN
+        self._tickets, self._evaluations, self._phase = 0, 0, Phase.TRAIN
         reporter.present = self._present
         self._evaluated = self._first_values() if placed.sends_values else None
         self._started = self._stopped = False
@@ -121,11 +121,12 @@ class Coordinator(Role):
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.tickets.show_taken(self._tickets_taken())
         totals = self._totals()
-        for epoch, result in self._link.posted.evaluations():
+        for evaluated in self._link.posted.evaluations(self._evaluations):
+            self._evaluations += 1
             self._receive_values()
-            then = replace(totals, now=float(result["time"]))
-            values = zip(self._ready.figures.names, result["values"].tolist(), strict=True)
-            self._control.evaluated(then, {f"{self._split}_{name}": value for name, value in values}, epoch)
+            values = zip(self._ready.figures.names, evaluated.values, strict=True)
+            figures = {f"{self._split}_{name}": value for name, value in values}
+            self._control.evaluated(replace(totals, now=evaluated.time), figures, evaluated.epoch)
         self._look_for_divergence()
         self._reporter.report_due(totals)
         return totals

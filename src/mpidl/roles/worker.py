@@ -34,7 +34,7 @@ from mpidl.parameters import Held, Range, split
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.transport.protocol import NO_MORE, TICKETS, Phase, State, evaluation
+from mpidl.transport.protocol import NO_MORE, TICKETS, Evaluated, Phase, State
 
 #: Seconds between polls of the coordinator's order after training, with few workers.
 LOOK_EVERY = 1e-3
@@ -252,9 +252,8 @@ class Worker(Role):
         if not self._lead.leads:
             return
         values = list(self._ready.figures.values(sums).values())
-        result = np.zeros(1, evaluation(len(values)))
-        result["time"], result["values"] = at, values
-        self._link.reports.post_evaluation(epoch, result)
+        self._link.reports.evaluated(Evaluated(epoch, at, values))
+        self._engine.status.figures["evaluations"] += 1
 
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data until none are left, as `SandblasterWorker` computes gradients."""

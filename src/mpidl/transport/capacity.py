@@ -100,10 +100,6 @@ class Capacity:
         The encodings of pushes and of fetches.
     within_nodes : bool
         Whether they are encoded between ranks of one node, too, as in deterministic runs.
-    evaluations : int
-        Number of epochs that can be evaluated.
-    figures : int
-        Number of figures of an evaluation.
     sums : int
         Number of sums that a worker posts of its parts of an evaluation.
     units : int
@@ -127,8 +123,6 @@ class Capacity:
     wire: Wire | None = None
     wire_fetch: Wire | None = None
     within_nodes: bool = True
-    evaluations: int = 1
-    figures: int = 2
     sums: int = 4
     units: int = 0
     shared_vectors: int = 0

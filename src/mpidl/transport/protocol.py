@@ -112,6 +112,7 @@ WORKER_STATUS = np.dtype(
         ("gradient_square", np.float64),  # squared norm of its part of a gradient; 0 before one was measured
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # number of its evaluations of the test data
+        ("evaluations", np.int64),  # `Evaluated` messages that it has sent
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
     ]
 )
@@ -134,10 +135,22 @@ SERVER_STATUS = np.dtype(
 ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
 
 
-def evaluation(figures: int) -> np.dtype:
-    """Return the dtype of a worker's evaluation after an epoch, with its number of figures."""
-    # Its start, in seconds of the run's clock, and the figures in the order of `mpidl.metrics.figures.Figures.names`.
-    return np.dtype([("time", np.float64), ("values", np.float64, (figures,))])
+class Evaluated(NamedTuple):
+    """To the coordinator: a worker's evaluation after an epoch.
+
+    Attributes
+    ----------
+    epoch : int
+        From 1.
+    time : float
+        Its start, in seconds of the run's clock.
+    values : list of float
+        The figures in the order of `mpidl.metrics.figures.Figures.names`.
+    """
+
+    epoch: int
+    time: float
+    values: list[float]
 
 
 # A push, chunk by chunk.
@@ -272,6 +285,7 @@ class Tag(IntEnum):
     NOTICE = 3
     SAVED = 4
     VALUES = 5
+    EVALUATED = 6
 
 
 #: Number of numbers in a notice.
