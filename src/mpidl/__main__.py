@@ -1,15 +1,18 @@
 """The command ``mpidl``, also as ``python -m mpidl``."""
 
-from mpidl.launch import signals
+from mpidl.launch import output, signals
 
 
 def main() -> None:
     """Run a command, and end the process with its exit code."""
     # Nothing is imported before: until they are blocked, signals that ask to stop kill the process.
     signals.hold()
+    output.occupy()
     from mpidl import cli
 
-    raise SystemExit(cli.main())
+    code = cli.main()
+    output.finish()
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

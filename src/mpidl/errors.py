@@ -107,13 +107,15 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` as one line with escaped control characters, so that files can't inject escape sequences."""
-    line = " ".join(part.strip() for part in text.splitlines())
-    return line if line.isprintable() else "".join(_escaped(each) for each in line)
+    """Return `text` as one line with escaped control characters."""
+    return escaped(" ".join(part.strip() for part in text.splitlines()))
 
 
-def _escaped(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+def escaped(line: str) -> str:
+    """Return a line for a terminal with escaped control characters, so that names can't inject escape sequences."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def quoted(value: object) -> str:

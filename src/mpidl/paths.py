@@ -31,7 +31,7 @@ def user_path(text: str) -> Path:
 def measured_file() -> Path:
     """Return the file of this user's measurements, which need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "mpidl" / "measured.toml"
+    return Path(os.path.expanduser(home)) / "mpidl" / "measured.toml"
 
 
 def numbered(run: Path) -> dict[int, Path]:

@@ -1,6 +1,9 @@
 """The command line: help, what a command prints, and its exit code."""
 
+import errno
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -191,6 +194,55 @@ def test_the_summary(monkeypatch, capsys, interrupted, code):
     assert "100 samples in 2.0 s, 50 samples/s\n" in text
     assert "downpour: 1 server, 2 replicas, staleness mean 0.50, p50 0, p99 3, max 4\n" in text
     assert ("--resume runs/x" in text) == interrupted
+
+
+class Lost(io.StringIO):
+    """A stdout whose disk is full, or whose reader has gone."""
+
+    def __init__(self, why):
+        super().__init__()
+        self.why = why
+
+    def flush(self):
+        raise OSError(self.why, os.strerror(self.why))
+
+
+@pytest.mark.parametrize(
+    ("stdout", "options", "why"),
+    [
+        (Lost(errno.ENOSPC), ["--json"], "No space left on device"),
+        (Lost(errno.EDQUOT), [], "Disk quota exceeded"),
+        (Lost(errno.EPIPE), ["--json"], "Broken pipe"),
+        (Lost(errno.EPIPE), [], None),
+        (None, ["--json"], "closed"),
+        (None, [], None),
+    ],
+)
+@pytest.mark.parametrize(("interrupted", "code"), [(False, 1), (True, 75)])
+def test_a_summary_that_is_lost_is_reported(monkeypatch, capsys, stdout, options, why, interrupted, code):
+    monkeypatch.setattr("mpidl.runs.start.run", lambda config, resume: summary(interrupted=interrupted))
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "stdout", stdout)
+        ended = main(["train", str(DIGITS), "-n", "1", *options])
+    line = f"mpidl: stdout: {why}, the output is lost; runs/x/summary.json has the summary\n"
+    assert (ended, capsys.readouterr().err) == (code if why or interrupted else 0, line if why else "")
+
+
+@pytest.mark.parametrize("arguments", [["plan", DIGITS, "--json"], ["plan", DIGITS]])
+def test_a_plan_that_finds_no_space_is_an_error(monkeypatch, capsys, arguments):
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "stdout", Lost(errno.ENOSPC))
+        assert main([*map(str, arguments)]) == 1
+    assert capsys.readouterr().err == "mpidl: stdout: No space left on device, the output is lost\n"
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_run_outlives_its_log(bare_environment, tmp_path, redirection):
+    words = [sys.executable, "-P", "-m", "mpidl", "train", DIGITS, "--set", "run.steps=3", "--json"]
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *words]
+    ended = subprocess.run(shell, cwd=tmp_path, env=bare_environment, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["pushes"] == 3
 
 
 def test_a_resumed_run_of_sandblaster_has_its_length_in_all(tmp_path, capsys):

@@ -299,6 +299,34 @@ def test_a_job_ends_with_the_command(started):
     assert gone(job)
 
 
+FULL = "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+UNREAD = "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)"
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments", "code", "why"),
+    [
+        (FULL, [], 0, "No space left on device"),
+        (FULL, ["--json"], 75, "No space left on device"),
+        (UNREAD, ["--json"], 0, "Broken pipe"),
+        (UNREAD, [], 0, None),
+        ("sys.stdout = None", ["--json"], 0, "closed"),
+    ],
+)
+def test_what_a_job_prints_and_nobody_gets_is_reported(started, place, arguments, code, why):
+    script = f"echo first; {READY}; {SAVED.replace('75', str(code))}; echo summary; exit {code}"
+    process = started(script, "train", *arguments, prelude=place)
+    _, err = process.communicate(timeout=10)
+    expected = f"mpidl: stdout: {why}, output of the job is lost; a run's directory has its summary in summary.json\n"
+    assert (process.returncode, err) == (code if why is None else code or 1, "" if why is None else expected)
+
+
+def test_a_launcher_has_a_home_directory(started, bare_environment, monkeypatch):
+    monkeypatch.delitem(bare_environment, "HOME", raising=False)
+    out, _ = started(f"echo $HOME; {DONE}").communicate()
+    assert Path(out.strip()).is_absolute()
+
+
 def test_no_launcher(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))

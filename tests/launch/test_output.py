@@ -1,11 +1,11 @@
-"""Lines on stderr that nobody reads."""
+"""Lines that nobody reads, that find no space, or that would control a terminal."""
 
 import subprocess
 import sys
 
 import pytest
 
-from mpidl.launch.output import say
+from mpidl.launch.output import deliver, interject, say
 
 UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2); "
 
@@ -26,6 +26,51 @@ def test_a_line_that_nobody_reads_is_no_error(bare_environment, line, code):
     assert ended.stdout == ("" if code else "done\n")
 
 
-def test_a_line_is_one_whatever_it_tells(capsys):
-    say("two\nlines \x1b[31m")
-    assert capsys.readouterr().err == "mpidl: two lines \\x1b[31m\n"
+SAY = "from mpidl.launch.output import deliver, interject, say; say('first'); interject('second'); "
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_line_that_finds_no_place_is_left_out(bare_environment, redirection):
+    call = f"{SAY}warnings.warn('a warning'); say('third'); print('done')"
+    shell = f'exec "$@" {redirection}'
+    words = ["sh", "-c", shell, "sh", sys.executable, "-c", f"import warnings; {call}"]
+    ended = subprocess.run(words, env=bare_environment, stdout=subprocess.PIPE, text=True)
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[-1] == "done"
+    assert "mpidl:" not in ended.stdout
+
+
+def test_a_log_goes_on_when_there_is_space_again(bare_environment, tmp_path):
+    log = tmp_path / "log"
+    call = (
+        f"import os; log = os.dup(2); os.dup2(os.open('/dev/full', os.O_WRONLY), 2); {SAY}os.dup2(log, 2); say('third')"
+    )
+    with log.open("w") as file:
+        subprocess.run([sys.executable, "-c", call], env=bare_environment, stderr=file, check=True)
+    assert log.read_text() == "mpidl: third\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "needed", "why"),
+    [
+        (">/dev/full", False, "No space left on device"),
+        (">/dev/full", True, "No space left on device"),
+        (">&-", True, "closed"),
+        (">&-", False, None),
+    ],
+)
+def test_results_that_are_lost_are_an_error(bare_environment, redirection, needed, why):
+    call = f"from mpidl.launch.output import deliver; deliver('result', needed={needed})"
+    words = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", call]
+    ended = subprocess.run(words, env=bare_environment, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == (why is not None)
+    line = f"mpidl.errors.MpidlError: stdout: {why}, the output is lost"
+    assert ended.stderr.splitlines()[-1:] == ([line] if why else [])
+
+
+def test_a_line_is_one_whatever_it_tells(capfd):
+    for write in (say, interject):
+        write("two\nlines \x1b[31m\x9b31m")
+        assert capfd.readouterr().err == "mpidl: two lines \\x1b[31m\\x9b31m\n"
+    deliver("two\nlines \x1b[31m\x9b31m \udcff\u202e")
+    assert capfd.readouterr().out == "two\nlines \\x1b[31m\\x9b31m \\udcff\\u202e\n"

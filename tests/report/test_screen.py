@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mpidl.launch import marks
+from mpidl.launch import marks, output
 from mpidl.report.progress import ForwardedProgress, Title
 from mpidl.report.screen import Screen
 
@@ -16,7 +16,7 @@ REPORT = {"time": 1.0, "epoch": 1.0, "train_loss": float("nan"), "test_accuracy"
 def told(monkeypatch):
     """What a rank tells, beginning with a run's title."""
     words = []
-    monkeypatch.setattr(marks, "tell", words.append)
+    monkeypatch.setattr(marks, "tell", lambda word, then: words.append(word))
     relay = ForwardedProgress(Title("runs/ü: 1 parameter (4 B)", 2.0, 100))
     relay.write("a line")
     relay.update(REPORT, evaluated=True)
@@ -65,7 +65,7 @@ def test_what_is_told_passes_through_the_marks(told, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv(marks.VARIABLE, "1")
     read, write = os.pipe()
-    monkeypatch.setattr(marks.os, "write", lambda descriptor, text: os.writev(write, [text]))
+    monkeypatch.setattr(output, "STDERR", write)
     for text in told:
         marks.tell(text)
     os.close(write)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +12,7 @@ from mpidl.cli import commands
 from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
-from mpidl.launch.output import say
+from mpidl.launch.output import say, show_traceback
 from mpidl.runs.uncaught import end_job
 
 __all__ = ["main"]
@@ -44,10 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _world().rank == 0:
             say("interrupted")
         return signals.STOPPED if command in SAVING else 1
-    except BrokenPipeError:
-        # The reader of stdout is gone; flushing into its pipe at exit would fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
         return _tell(error)
 
@@ -57,7 +51,7 @@ def _tell(error: Exception) -> int:
     rank, size, _ = _world()
     line, common = as_line(error), isinstance(error, MpidlError)
     if os.environ.get("MPIDL_DEBUG") and not (common and size > 1):
-        traceback.print_exception(line)
+        show_traceback(line)
     if rank == 0 or not common:
         say(str(line) if common or size == 1 else f"rank {rank}: {line}")
     if size > 1 and not common:

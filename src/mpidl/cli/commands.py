@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpidl.errors import UsageError, printable, quoted
+from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.launch import environment, marks, signals
-from mpidl.launch.output import STDOUT, say, tolerate_closed
+from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
 from mpidl.report import text
@@ -53,9 +53,11 @@ def run_train(arguments: argparse.Namespace) -> int:
     code = STOPPED if summary.get("interrupted") else 0
     if started.rank == 0:
         marks.tell_done(code, started.size)
-        # A closed stdout doesn't change the exit code.
-        with tolerate_closed(STDOUT, lambda: None):
+        try:
             _show(summary, arguments.json, text.summary)
+        except MpidlError as error:
+            say(f"{error}; {summary['run_dir']}/summary.json has the summary")
+            return code or 1
     return code
 
 
@@ -142,7 +144,11 @@ def run_script(arguments: argparse.Namespace) -> int:
         script.run()
     except SystemExit as end:
         code = exit_code(end)
-    sys.stdout.flush()
+    try:
+        deliver("", end="")
+    except MpidlError as error:
+        say(str(error))
+        code = code or 1
     if started.rank == 0 and code in (0, STOPPED):
         if code == 0 and done is not None:
             done.touch()
@@ -299,9 +305,9 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
     script = batch(arguments, _work(arguments))
     if arguments.only_print:
-        print(script.script(), end="", flush=True)
+        deliver(script.script(), end="", verbatim=True)
     else:
-        print(submit(script), flush=True)
+        deliver(submit(script))
     return 0
 
 
@@ -338,7 +344,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
-    from mpidl.report.recorder import encode
+    from mpidl.report.recorder import as_json_line
 
-    lines = [encode(result).decode()] if as_json else map(printable, as_text(result).splitlines())
-    print(*lines, sep="\n", flush=True)
+    deliver(as_json_line(result) if as_json else as_text(result), needed=as_json)

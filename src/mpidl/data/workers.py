@@ -14,7 +14,6 @@ import random
 import signal
 import sys
 import threading
-import traceback
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, BatchMaker
 from mpidl.errors import MpidlError, UsageError, raised
+from mpidl.launch.output import show_traceback
 
 #: Environment of workers: they have a core each, and a script that imports MPI must not initialise it there.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPI4PY_RC_INITIALIZE": "0"}
@@ -210,7 +210,7 @@ def _work(connection: Connection, recipe: bytes, index: Any) -> None:
             _send(connection, maker.make(split, indices, begin))
         except MpidlError as error:
             if os.environ.get("MPIDL_DEBUG"):
-                traceback.print_exc()
+                show_traceback(error)
             _send(connection, error)
         except OSError:
             return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+
+from mpidl.launch.output import deliver
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -125,4 +126,4 @@ class Examination:
 
     def _print(self, text: str, end: str = "\n") -> None:
         if self.speaks:
-            print(text, end=end, file=sys.stdout, flush=True)
+            deliver(text, end)

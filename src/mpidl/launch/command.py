@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpidl.errors import UsageError
-from mpidl.launch.environment import job, number
+from mpidl.launch.environment import home, job, number
 from mpidl.launch.output import interject
 
 ROOT_PERMISSIONS = tuple(
@@ -31,7 +31,7 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     Raise UsageError if there is no mpirun.
     """
     mpiexec = find_mpiexec()
-    environment = {**os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment = {"HOME": home(), **os.environ, "PATH": f"{mpiexec.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     options: list[str] = []
     if _is_open_mpi(mpiexec, environment):
         options = _open_mpi_options(ranks)

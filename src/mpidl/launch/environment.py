@@ -165,6 +165,12 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
     return max(1, counts[node]) if node < len(counts) else size
 
 
+def home() -> str:
+    """Return this user's home directory or, if there is none, the temporary directory; Open MPI needs one."""
+    found = os.path.expanduser("~")
+    return found if os.path.isabs(found) else os.environ.get("TMPDIR", "/tmp")
+
+
 def prepare_rank() -> None:
     """Set what MPI reads when it starts, if a launcher has started this process; see `prepare_mpi`."""
     if _in_step(os.environ) or any(rank in os.environ for rank, _, _ in LAUNCHERS):
@@ -188,6 +194,7 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
 
 def _prepare_start() -> None:
     _allow_open_files()
+    os.environ.setdefault("HOME", home())
     if without_ucx():
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     if not INFINIBAND.is_dir() and "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
+from mpidl.launch.output import ignore, send
+
 #: Environment variable of ranks whose launcher listens.
 VARIABLE = "MPIDL_LAUNCHER"
 #: Environment variable that gives ranks the launcher's own command line.
@@ -33,10 +35,10 @@ LONGEST = 4000
 PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::" + WORD + rb"{0,4096}\x03?)?)?)?)?)?)?\Z")
 
 
-def tell(word: str) -> None:
-    """Send the launcher one line of text, if it listens."""
+def tell(word: str, then: Callable[[], object] = ignore) -> None:
+    """Send the launcher one line of text, if it listens; call `then` if stderr has been closed."""
     if VARIABLE in os.environ:
-        os.write(2, BEGIN + word.encode() + END)
+        send(BEGIN + word.encode() + END, then)
 
 
 def tell_done(code: int, ranks: int) -> None:

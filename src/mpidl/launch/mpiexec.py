@@ -20,6 +20,7 @@ from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free
 from mpidl.launch.signals import STOPPED, STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
+from mpidl.launch.stdout import Copied
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, STOPPED)
@@ -64,8 +65,9 @@ def launch(
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
 
     It is 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends with 75: it can
-    continue when it is queued again. `screen` shows the job's stderr and progress; `role` returns the role of a rank,
-    given the nodes of all, for messages about it; ``""`` if it is unknown.
+    continue when it is queued again. A job whose stdout can't be written doesn't return 0. `screen` shows the job's
+    stderr and progress; `role` returns the role of a rank, given the nodes of all, for messages about it; ``""`` if it
+    is unknown.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
@@ -88,8 +90,10 @@ def launch(
             interject(NOTHING_LOST)
             return STOPPED
         process = _start(words, variables, temporary)
+        assert process.stdout is not None
         assert process.stderr is not None
-        with process.stderr:
+        with process.stdout, process.stderr:
+            copied = Copied(process.stdout)
             try:
                 forwarding.to(process)
                 for text in quieten(marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)):
@@ -101,7 +105,11 @@ def launch(
                 # An mpirun that was killed leaves its directory.
                 if process.wait() < 0 and process.pid in (left := shared_memory.of_launchers(temporary)):
                     shutil.rmtree(left[process.pid], ignore_errors=True)
-        return forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
+            copied.end(lambda: forwarding.forced)
+        code = forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
+        if (why := copied.lost(needed="--json" in arguments)) is not None:
+            interject(f"stdout: {why}, output of the job is lost; a run's directory has its summary in summary.json")
+        return code if why is None else code or 1
 
 
 def _check_memory(ranks: int) -> None:
@@ -123,6 +131,7 @@ def _start(words: Sequence[str], variables: Mapping[str, str], temporary: str) -
                 words,
                 env=variables,
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
@@ -206,13 +215,14 @@ class _Forwarding:
         self._forward()
 
     @property
-    def _forced(self) -> bool:
+    def forced(self) -> bool:
+        """Whether a second Ctrl-C asks to end at once."""
         return self.received.count(signal.SIGINT) > 1
 
     def _forward(self) -> None:
         if self._process is None:
             return
-        if self._forced:
+        if self.forced:
             if self._saved is None:
                 self._process.send_signal(END)
             signal.setitimer(signal.ITIMER_REAL, PATIENCE)
@@ -223,7 +233,7 @@ class _Forwarding:
 
     def _lose_patience(self, number: int, frame: Any) -> None:
         assert self._process is not None
-        if self._forced:
+        if self.forced:
             _end_session(self._process.pid)
         else:
             self._ready = True
@@ -251,14 +261,14 @@ class _Forwarding:
             return self._saved
         # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
-        if not self._ready and (self._forced or code in early):
+        if not self._ready and (self.forced or code in early):
             interject(NOTHING_LOST)
             return STOPPED
         done = self._saved == 0 if code == 0 else code in OWN_CODES
-        if done and not (code == 1 and self._forced):
+        if done and not (code == 1 and self.forced):
             return code
         interject("ended without saving" if self.received else death)
-        return 1 if self._forced or environment.job() is None else STOPPED
+        return 1 if self.forced or environment.job() is None else STOPPED
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Lines on stderr beside a job's output, and writes to output that has been closed."""
+"""This process's output: lines without control characters, of which those that can't be written end nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from mpidl.errors import printable
+from mpidl.errors import MpidlError, escaped, printable
 
 STDOUT, STDERR = 1, 2
 
@@ -17,32 +17,108 @@ STDOUT, STDERR = 1, 2
 GONE = (errno.EPIPE, errno.EIO)
 
 
+def occupy() -> None:
+    """Open the standard streams that are closed to nothing: otherwise the run's files would get their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+
+
 def terminate() -> None:
     """Ask this process to stop, by SIGTERM."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def ignore() -> None:
+    """Do nothing."""
+
+
 @contextmanager
-def tolerate_closed(descriptor: int, then: Callable[[], object] = terminate) -> Iterator[None]:
-    """Call `then` if a write to `descriptor` in this context finds it closed; later output is discarded."""
+def tolerate_loss(descriptor: int, then: Callable[[], object] = terminate) -> Iterator[None]:
+    """Drop what can't be written to `descriptor` in this context, such as lines of a log on a full disk.
+
+    If its reader has gone, all later output is dropped, too, and `then` is called.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in GONE:
-            raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        _drop(descriptor, error)
+        if error.errno in GONE:
+            then()
+
+
+def _drop(descriptor: int, error: OSError) -> None:
+    """Drop what a stream holds back after an error, which it would raise again, and what can have no reader."""
+    with suppress(OSError):  # the descriptor is closed
+        own, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
-        then()
+        stream = sys.stdout if descriptor == STDOUT else sys.stderr
+        try:
+            if stream is not None:
+                stream.flush()
+        finally:
+            if error.errno not in GONE:
+                os.dup2(own, descriptor)
+            os.close(own)
 
 
-def say(text: str, then: Callable[[], object] = lambda: None) -> None:
-    """Write a line on stderr that begins with ``mpidl:``; call `then` if stderr has been closed."""
-    with tolerate_closed(STDERR, then):
-        print(f"mpidl: {printable(text)}", file=sys.stderr, flush=True)
+def show(line: str, then: Callable[[], object] = ignore) -> None:
+    """Write a line on stderr; call `then` if stderr has been closed."""
+    with tolerate_loss(STDERR, then):
+        if sys.stderr is not None:  # print would take stdout
+            print(escaped(line), file=sys.stderr, flush=True)
+
+
+def say(text: str, then: Callable[[], object] = ignore) -> None:
+    """Write one line on stderr that begins with ``mpidl:``; call `then` if stderr has been closed."""
+    show(f"mpidl: {printable(text)}", then)
 
 
 def interject(text: str) -> None:
     """Write a line between those of ranks; on a terminal, it starts on a line of its own."""
-    with tolerate_closed(STDERR, lambda: None):
-        os.write(STDERR, f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {text}\n".encode())
+    send(f"{os.linesep if os.isatty(STDERR) else ''}mpidl: {printable(text)}\n".encode())
+
+
+def send(text: bytes, then: Callable[[], object] = ignore) -> None:
+    """Write text of others on stderr as it is; call `then` if stderr has been closed."""
+    with tolerate_loss(STDERR, then):
+        os.write(STDERR, text)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Write an error's traceback on stderr."""
+    import traceback
+
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        show(line)
+
+
+def deliver(text: str, end: str = "\n", needed: bool = False, verbatim: bool = False) -> None:
+    """Write lines on stdout, with escaped control characters unless `verbatim`.
+
+    Raise MpidlError if they can't be written. Unless the text is `needed`, stdout may be closed, and its reader may
+    leave.
+    """
+    lines = text if verbatim else "\n".join(map(escaped, text.split("\n")))
+    why = None
+    if sys.stdout is None:
+        why = "closed" if needed else None
+    else:
+        try:
+            print(lines, end=end, flush=True)
+        except OSError as error:
+            _drop(STDOUT, error)
+            why = error.strerror if needed or error.errno not in GONE else None
+    if why is not None:
+        raise MpidlError(f"stdout: {why}, the output is lost")
+
+
+def finish() -> None:
+    """Write what Python's streams hold back; what can't be written doesn't change the exit code."""
+    for descriptor, stream in ((STDOUT, sys.stdout), (STDERR, sys.stderr)):
+        with tolerate_loss(descriptor, ignore):
+            if stream is not None:
+                stream.flush()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from mpidl.launch.output import finish
 
 #: Ctrl-C, a scheduler's notice that time is up, its configurable warning before that, and a terminal that closes.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -75,7 +76,7 @@ def stop_if_pending(tell: Callable[[], object], seconds: float = PATIENCE) -> No
             time.sleep(seconds / 50)
             since = (since or time.monotonic()) if signal.sigpending().intersection(STOPPING) else None
         tell()
-        sys.stdout.flush()
+        finish()
         os._exit(STOPPED)
 
     threading.Thread(target=watch, daemon=True).start()

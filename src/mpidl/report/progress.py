@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from mpidl.errors import escaped
 from mpidl.launch import marks
-from mpidl.launch.output import STDERR, tolerate_closed
+from mpidl.launch.output import STDERR, show, terminate, tolerate_loss
 from mpidl.report import lines
 from mpidl.report.lines import Title
 
@@ -29,6 +30,8 @@ COLUMNS = 80
 
 class Progress:
     """Shows a run's reports on stderr as they arrive. If stderr is closed, the run is asked to save and stop.
+
+    Lines that don't fit on the disk of a log are left out.
 
     Attributes
     ----------
@@ -88,9 +91,8 @@ class ForwardedProgress(Progress):
         self._tell("close", None)
 
     @staticmethod
-    @tolerate_closed(STDERR)
     def _tell(verb: str, what: Any) -> None:
-        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}")
+        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}", terminate)
 
 
 class _Figures(Progress):
@@ -128,15 +130,18 @@ class TerminalProgress(_Figures):
 
     def __init__(self, title: Title) -> None:
         super().__init__(title)
-        with tolerate_closed(STDERR):
-            print(title.text, file=sys.stderr, flush=True)
+        show(title.text, terminate)
         self._bar = _bar(title.epochs)
 
-    @tolerate_closed(STDERR)
     def write(self, line: str) -> None:
+        self.pass_on(escaped(line))
+
+    @tolerate_loss(STDERR)
+    def pass_on(self, line: str) -> None:
+        """Show a line of others as it is."""
         self._bar.write(line, file=sys.stderr)
 
-    @tolerate_closed(STDERR)
+    @tolerate_loss(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
         width = _columns() - 1
@@ -146,9 +151,10 @@ class TerminalProgress(_Figures):
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
         parts = lines.state(report, self._title, self._rate, self._left(report), in_log=False)
-        self._bar.set_description_str(lines.fit(parts, width - len("100%||  ") - SHORTEST_BAR), refresh=True)
+        described = lines.fit(parts, width - len("100%||  ") - SHORTEST_BAR)
+        self._bar.set_description_str(escaped(described), refresh=True)
 
-    @tolerate_closed(STDERR)
+    @tolerate_loss(STDERR)
     def close(self) -> None:
         """End the output; the bar stays."""
         self._bar.close()
@@ -163,11 +169,9 @@ class LogProgress(_Figures):
         super().__init__(title)
         self.write(f"{_clock()}  {title.text}")
 
-    @tolerate_closed(STDERR)
     def write(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        show(line, terminate)
 
-    @tolerate_closed(STDERR)
     def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
         self._average(report, last)
         begin = f"{_clock()}  " if self._title.iterates else f"{_clock()}  {self._done(report):4.0%}  "

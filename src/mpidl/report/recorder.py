@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
 from itertools import chain, count
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,12 @@ def _open_append(path: Path) -> FileIO:
 def encode(record: Mapping[str, Any]) -> bytes:
     """Return a record of numbers, text and NumPy arrays as a line of JSON; numbers that are not finite become null."""
     return msgspec.json.encode(record, enc_hook=lambda value: value.tolist())
+
+
+def as_json_line(record: Mapping[str, Any]) -> str:
+    """Return a record as `encode` does, as text for a terminal, in which control characters are escaped."""
+    line = encode(record).decode()
+    return line if line.isprintable() else "".join(each if each.isprintable() else dumps(each)[1:-1] for each in line)
 
 
 def origin(hosts: Sequence[str], mpi: str | None, seed: int, virtual: bool = False) -> dict[str, Any]:

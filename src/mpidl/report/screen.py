@@ -6,16 +6,17 @@ import os
 
 import msgspec
 
-from mpidl.launch.output import STDERR, tolerate_closed
+from mpidl.errors import escaped
+from mpidl.launch.output import send, show, terminate
 from mpidl.report.lines import Title
-from mpidl.report.progress import Progress, TerminalProgress
+from mpidl.report.progress import TerminalProgress
 
 
 class Screen:
     """Shows a job's stderr on this process' own."""
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
+        self._progress: TerminalProgress | None = None
         self._line = b""
 
     def hear(self, text: str) -> None:
@@ -36,12 +37,11 @@ class Screen:
     def write(self, text: bytes) -> None:
         """Show text, above the bar if there is one."""
         if self._progress is None:
-            with tolerate_closed(STDERR):
-                os.write(STDERR, text)
+            send(text, terminate)
             return
         *lines, self._line = (self._line + text).split(b"\n")
         for line in lines:
-            self._progress.write(line.decode(errors="replace").rstrip("\r"))
+            self._progress.pass_on(line.decode(errors="replace").rstrip("\r"))
 
     def close(self) -> None:
         """Stop drawing the bar, and show an unfinished line."""
@@ -53,8 +53,7 @@ class Screen:
     def _end_line(self) -> None:
         line, self._line = self._line, b""
         if line:
-            with tolerate_closed(STDERR):
-                os.write(STDERR, line)
+            send(line, terminate)
 
 
 def show_on_terminal(line: str) -> None:
@@ -62,9 +61,9 @@ def show_on_terminal(line: str) -> None:
     try:
         terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
     except OSError:
-        os.write(2, f"{line}\n".encode())
+        show(line)
         return
     try:
-        os.write(terminal, f"{line}\r\n".encode())
+        os.write(terminal, f"{escaped(line)}\r\n".encode())
     finally:
         os.close(terminal)

@@ -6,7 +6,6 @@ import functools
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ import xxhash
 
 from mpidl.errors import MpidlError, UsageError, outcome, quoted
 from mpidl.launch import environment, shared_memory
+from mpidl.launch.output import show_traceback
 from mpidl.runs.uncaught import on_all_ranks
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def by_first_rank(look: Callable[[], T]) -> T:
 def _trace(error: MpidlError, size: int) -> None:
     """Print an error's traceback if MPIDL_DEBUG asks for it; in one process, the command line does."""
     if size > 1 and os.environ.get("MPIDL_DEBUG"):
-        traceback.print_exception(error)
+        show_traceback(error)
 
 
 def at_first_rank(value: T) -> list[T] | None:

@@ -7,7 +7,6 @@ import builtins
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment
-from mpidl.launch.output import say
+from mpidl.launch.output import say, show_traceback
 from mpidl.launch.signals import STOPPED
 
 #: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
@@ -123,7 +122,7 @@ class _Hook:
             end_job(130 if issubclass(kind, KeyboardInterrupt) else 1)
             return
         if os.environ.get("MPIDL_DEBUG"):
-            traceback.print_exception(error)
+            show_traceback(error)
         say(f"rank {rank}: {error}")
         end_job(error.exit_code)
         raise SystemExit(error.exit_code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from mpidl.config import Config
 from mpidl.engines import monotonic
 from mpidl.errors import MpidlError, RankError, UsageError
 from mpidl.launch import marks
+from mpidl.launch.output import say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.runs.agreement import together
@@ -102,13 +102,13 @@ class World:
         cause, role = " ".join(cause.split()), roles.role(rank)
         first = run is None or first_failure(run)
         if first:
-            print(f"mpidl: rank {rank} ({role}){roles.place(rank)} failed: {cause}", file=sys.stderr, flush=True)
+            say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")
         if run is not None:
             record_event(
                 run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()
             )
         if os.environ.get("MPIDL_DEBUG"):
-            traceback.print_exc()
+            show_traceback(error)
         # The line needs time to pass through the launcher before the launcher ends the job.
         time.sleep(0.2 if first else 1.0)
         self.comm.Abort(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, outcome
+from mpidl.launch.output import say
 from mpidl.paths import read_text
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import INDEX, cannot_read, cannot_write, readable
@@ -84,7 +84,7 @@ def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda
     """Return a run's newest undamaged checkpoint, found by `newest_good`; stderr names those passed over."""
     path, lines = newest_good(run, rank, gather)
     for line in lines if rank == 0 else ():
-        print(f"mpidl: {line}", file=sys.stderr, flush=True)
+        say(line)
     return Checkpoint(path)
 
 
