@@ -69,10 +69,35 @@ FORMULAS = (
     Wrong("algorithms/windowed.py", "        own *= mixing\n", "        own *= 1 - mixing\n"),
     Wrong("algorithms/windowed.py", "sent(n) + overlap), key", "sent(n) + overlap + 1), key"),
     Wrong("algorithms/windowed.py", "min(counts", "max(counts"),
+    Wrong("algorithms/windowed.py", '1 / counts["done"])', "1 / window)"),
+    Wrong("algorithms/windowed.py", "if factor == 1.0:", "if True:"),
+    Wrong("algorithms/windowed.py", "max(1, int(steps * (yield Speed())))", "int(steps * (yield Speed()))"),
     Wrong("algorithms/lbfgs.py", "curvature[-1] / gram", "1 / gram"),
     Wrong("algorithms/lbfgs.py", "alpha[i] - beta", "alpha[i] + beta"),
     Wrong("algorithms/sandblaster.py", "1 / norm if not", "1.0 if not"),
+    Wrong("algorithms/lbfgs.py", "(best is start or value < best.value)", "True"),
+    Wrong("algorithms/lbfgs.py", "(best is start or value < best.value)", "best is start"),
+    Wrong("algorithms/lbfgs.py", "best if best is not start", "best if best is not low"),
+    Wrong("algorithms/lbfgs.py", "gain = self.decrease * start.slope", "gain = 0.0"),
+    Wrong("algorithms/lbfgs.py", "point.value - gain * point.step", "point.value - gain"),
+    Wrong("algorithms/lbfgs.py", "0.66 * double", "0.9 * double"),
+    Wrong("algorithms/lbfgs.py", "step + 1.1 * (step - low.step)", "step"),
+    Wrong("algorithms/lbfgs.py", "width <= self.width * largest or", "width <= self.width or"),
     Wrong("algorithms/sandblaster.py", "gradient *= state.weight", "gradient *= len(batch.indices)"),
+    Wrong("algorithms/sandblaster.py", "(part / weight, each.vector)", "(1 / 3, each.vector)"),
+    Wrong("algorithms/sandblaster.py", "elif accepted.step != trial:", "elif False:"),
+    Wrong("algorithms/sandblaster.py", "if curvature > ROUNDING * square:", "if True:"),
+    Wrong("algorithms/sandblaster.py", "min(1.0, 1 / norm)", "1 / norm"),
+    Wrong("algorithms/sandblaster.py", "yield Operate((copy(PARAMETERS, ORIGIN),))", "pass"),
+    Wrong("algorithms/sandblaster.py", "history.order.clear()", "pass"),
+    Wrong("algorithms/sandblaster.py", "self._number += accepted is not None", "self._number += 1"),
+    Wrong("algorithms/sandblaster.py", "return self._means[0], slope", "return self._value, slope"),
+    Wrong("algorithms/sandblaster.py", "(self._shared, DIRECTION)", "(GRADIENT, DIRECTION)"),
+    Wrong("algorithms/sandblaster.py", "self._step = accepted.step", "self._step = 1.0"),
+    Wrong("algorithms/sandblaster.py", "-slope * step <= ROUNDING", "-slope <= ROUNDING"),
+    Wrong("algorithms/sandblaster.py", "self._evaluations += len(found)", "self._evaluations += 1"),
+    Wrong("algorithms/sandblaster.py", "norm <= self._settings.tolerance", "norm <= 0"),
+    Wrong("algorithms/sandblaster.py", "(self._at_floor or not history.order)", "not history.order"),
     # Policies.
     Wrong("shards/policies/policy.py", "1.0 / max(staleness, 1)", "1.0 / (staleness + 1)"),
     Wrong("shards/policies/policy.py", "1.0 / (staleness + 1)", "1.0 / max(staleness, 1)"),
@@ -150,6 +175,7 @@ FORMULAS = (
     Wrong("partition/schedules.py", "max(0, micro_batches - stage)", "max(0, micro_batches - stage + 1)"),
     Wrong("partition/schedules.py", "free.append(found[each.micro_batch])", "pass"),
     Wrong("partition/timeline.py", "transfer if each[0] != stage else 0.0", "0.0"),
+    Wrong("partition/pipedream.py", "self._stages - self._stage", "self._stages"),
     Wrong("partition/pipedream.py", "model.parameters[:] = self.parameters", "pass"),
     Wrong("partition/program.py", "part.offset(Box.whole(shape))", "0"),
     Wrong("partition/program.py", "tensors.get(statistic) == own and ", ""),
@@ -194,8 +220,9 @@ def noticed(formula: Wrong, tree: Path) -> bool:
 def rooms(file: str) -> list[list[str]]:
     """Return the tests of a file's room, first those that are likeliest to notice."""
     room = Path(file).parts[0]
-    named = f"tests/{room}/test_{Path(file).stem}.py"
-    own = [[named]] if (ROOT / named).exists() else []
+    patterns = [f"tests/{room}/test_{Path(file).stem}{end}.py" for end in ("_*", "")]
+    named = [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
+    own = [named] if named else []
     if room in ("algorithms", "shards"):
         names = ("policies", "trajectories", "family", "steps", "quorum")
         first = [f"tests/algorithms/test_{name}.py" for name in names]

@@ -165,6 +165,20 @@ def test_a_search_begins_where_its_step_promises_more_than_rounding(offset, sear
     assert bool(minimise(Sandblaster(), np.zeros(1), [(1.0, high)], 1)) is searches
 
 
+def test_a_run_ends_where_only_rounding_is_left_and_does_not_begin_anew():
+    random = np.random.default_rng(2)
+    function = quadratic(random.uniform(0.5, 5, 20), random.normal(size=20))
+
+    def above_one(x):
+        value, gradient = function(x)
+        return 1 + value, gradient
+
+    seen = minimise(Sandblaster(), np.zeros(20), [(1.0, above_one)])
+    assert [each.report.number for each in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].report.objective == pytest.approx(1, rel=1e-14)
+    assert len(seen) < 40
+
+
 @pytest.mark.parametrize("overlap", [0.2, 0.4])
 def test_a_batch_weighs_its_portions_and_is_compared_on_what_it_shares(overlap):
     """Objectives and gradients are weighted means; those of the shared part decrease (Berahas et al. 2016)."""

@@ -1,5 +1,7 @@
 """PipeDream on threads: each stage's updates are those of the paper's formula."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from mpidl.errors import UsageError
 from mpidl.nn import Dense, Network
 from mpidl.nn.losses import Regularisation
 from mpidl.partition import threads
+from mpidl.partition.network import CutNetwork
 from mpidl.partition.pipedream import PipeDream
 from mpidl.partition.planner import make_plan
 
@@ -62,6 +65,23 @@ def test_each_stage_goes_back_with_the_weights_that_it_went_forward_with(partiti
         for batch in batches:
             serial.parameters[:] -= RATE * serial.loss_and_gradient(batch)[1]
         assert np.abs(serial.parameters - expected).max() > 1e-6
+
+
+def test_a_stage_keeps_as_many_versions_as_minibatches_pass_through_it_at_once(monkeypatch):
+    """Section 3.3: the first of K stages stashes K versions of its weights, the last one has only its own."""
+    kept = Counter()
+
+    class Counted(CutNetwork):
+        def __init__(self, network, plan, rank):
+            kept[rank] += 1
+            super().__init__(network, plan, rank)
+
+    monkeypatch.setattr("mpidl.partition.pipedream.CutNetwork", Counted)
+    net = network([Dense(7, "tanh"), Dense(6), Dense(8), Dense(3)], (4,))
+    plan = make_plan(net.layers, (4,), 4, batch=8, stages=4)
+    for rank in range(4):
+        PipeDream(net, plan, rank)
+    assert kept == {0: 4, 1: 3, 2: 2, 3: 1}
 
 
 def test_the_end_of_a_call_is_a_flush():

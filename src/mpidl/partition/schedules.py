@@ -101,7 +101,7 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Ite
 
     A stage keeps at most K - stage of M micro-batches. It idles as long as with GPipe.
     """
-    ahead = min(stages - 1 - stage, micro_batches)
+    ahead = stages - 1 - stage
     for each in range(micro_batches + ahead):
         if each < micro_batches:
             yield Forward(each)
