@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -26,6 +27,26 @@ def user_path(text: str) -> Path:
     if b"\0" in encoded or len(encoded) > PATH_BYTES or any(len(name) > NAME_BYTES for name in encoded.split(b"/")):
         raise UsageError(f"{quoted(text)}: no file can have such a name")
     return Path(os.path.expanduser(text))
+
+
+def argument(path: Path) -> str:
+    """Return a path as an argument of a command, which would take a ``-`` at its beginning for that of an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
+
+
+def shell_word(text: str) -> str:
+    """Return text as one word and on one line for bash, with escaped control characters."""
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(text)
+    )
+    return f"$'{''.join(plain)}'"
+
+
+def shell_words(texts: Iterable[str]) -> str:
+    """Return texts as words of a command line for bash."""
+    return " ".join(map(shell_word, texts))
 
 
 def measured_file() -> Path:

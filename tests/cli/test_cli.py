@@ -196,6 +196,22 @@ def test_the_summary(monkeypatch, capsys, interrupted, code):
     assert ("--resume runs/x" in text) == interrupted
 
 
+def test_a_name_like_an_option_reaches_the_ranks_as_a_name(monkeypatch, bare_environment, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    for name in os.environ.keys() - bare_environment.keys() - {"PATH"}:
+        monkeypatch.delenv(name)
+    (tmp_path / "-j.toml").write_text(DIGITS.read_text())
+    (tmp_path / "-j.py").write_text("")
+    given = []
+    monkeypatch.setattr("mpidl.launch.mpiexec.launch", lambda ranks, words, *others: given.append(words) or 0)
+    for words in (["train", "./-j.toml"], ["run", "./-j.py"], ["predict", "./-run", "./-x.npy", "-o", "./-y.h5"]):
+        assert main([*words, "-n", "4"]) == 0
+    assert given == [
+        ["train", "./-j.toml"], ["run", "./-j.py", "--"], ["predict", "./-run", "./-x.npy", "--output=-y.h5"],
+    ]  # fmt: skip
+
+
 class Lost(io.StringIO):
     """A stdout whose disk is full, or whose reader has gone."""
 

@@ -320,6 +320,63 @@ def test_what_can_be_submitted(submitted, runs, tmp_path):
         assert set(expected) <= set(out.splitlines())
 
 
+#: Names of files, parts of which shells, schedulers and terminals would interpret.
+NAMES = (
+    "j\ntouch PWN #", "-j", "--help", "-", "a b", "it's", 'say "x"', "$(touch PWN)", "`touch PWN`", "%j-%%", "{{id}}",
+    "@name", "\x1b[31m", "\udcff", "ü",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "flux"])
+def test_any_file_can_be_submitted(submitted, tmp_path, scheduler):
+    """Its script is lines of text without control characters, and calls ``mpidl`` with its name."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    for command in ("srun", "timeout", "flux"):
+        (tmp_path / "bin" / command).write_text('#!/bin/sh\nprintf "%s\\n" "$@" > called; exit 2\n')
+        (tmp_path / "bin" / command).chmod(0o755)
+    runs = json.dumps(str(tmp_path / "own"))
+    for name in NAMES:
+        config = tmp_path / f"{name}.toml"
+        config.write_text((JOBS / "digits.toml").read_text())
+        words = (f"--scheduler={scheduler}", "--print", "--set=run.name=x", f"--set=run.dir={runs}")
+        code, text, err = submitted(*words, target=f"./{name}.toml", scheduler=None)
+        assert (code, err) == (0, "")
+        assert all(line.isprintable() for line in text.split("\n"))
+        subprocess.run(
+            ["bash"], input=text, text=True, env={"PATH": os.environ["PATH"], "PBS_O_WORKDIR": str(tmp_path)}
+        )
+        called = os.fsdecode((tmp_path / "called").read_bytes())
+        assert f"\n{name}.toml\n" in called or f"\n./{name}.toml\n" in called
+        assert not (tmp_path / "PWN").exists()
+        config.unlink()
+
+
+def test_a_name_is_that_of_job_log_and_script_as_far_as_a_scheduler_takes_it(submitted, tmp_path):
+    (tmp_path / "runs" / "it's %j").mkdir(parents=True)
+    (tmp_path / "runs" / "it's %j" / "config.toml").write_text((JOBS / "digits.toml").read_text())
+    for name in ("-my $(job)", "it's %j"):
+        (tmp_path / f"{name}.toml").write_text((JOBS / "digits.toml").read_text())
+    for target, expected in (
+        ("./-my $(job).toml", ["output=runs/_my___job_-%j.log", "run=runs/_my___job_-$SLURM_JOB_ID"]),
+        ("./it's %j.toml", ["job-name=it_s__j", "output=runs/it_s__j-%j.log", "run=runs/it_s__j-$SLURM_JOB_ID"]),
+        ("runs/it's %j", ["job-name=it_s__j", """run='runs/it'"'"'s %j'"""]),
+    ):  # fmt: skip
+        code, text, err = submitted("--scheduler=slurm", "--print", target=target)
+        assert (code, err) == (0, "")
+        assert set(expected) <= {line.removeprefix("#SBATCH --") for line in text.splitlines()}
+    assert (
+        submitted("--scheduler=slurm", target="./-my $(job).toml")[1]
+        == "took runs/_my___job_.sbatch (runs/_my___job_.sbatch)\n"
+    )
+
+
+def test_the_name_of_a_job_in_a_run_from_others_is_no_command(submitted, runs):
+    note = runs[1] / NOTE
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"job": "x\ntouch PWN; `touch PWN`"}))
+    _, text, _ = submitted("--scheduler=slurm", "--print", target="runs/fold")
+    assert r"run=$'x\x0atouch PWN; `touch PWN`'" in text.splitlines()
+
+
 def test_a_run_is_continued_where_its_script_ran(submitted, runs, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -352,7 +409,9 @@ def test_what_cannot_be_submitted_either(submitted, runs, target, words, line):
         (["--mpi=openmpi"], {}, 2, "--mpi: 'openmpi', expected pmix, pmi2, mpirun"),
         (["--nodes=0"], {}, 2, "--nodes: expected int >= 1, found 0"),
         (["--set=topology.servers=4"], {}, 2, "4 ranks are too few"),
-        (["--set=run.name=a'b"], {}, 2, "run.name: "),
+        (["--set=run.dir=a'b"], {}, 2, "run.dir: "),
+        (["--queue=a\nb\x1b[31m"], {}, 2, r"--queue: 'a\nb\x1b[31m', expected letters, digits and ./_+-:,@="),
+        (["--account=me --wrap=x"], {}, 2, "--account: 'me --wrap=x', expected letters, digits and ./_+-:,@="),
     ],
 )  # fmt: skip
 def test_what_cannot_be_submitted_is_one_line(submitted, words, options, code, line):

@@ -18,6 +18,7 @@ from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
+from mpidl.paths import argument
 from mpidl.report import text
 from mpidl.runs.uncaught import exit_code
 
@@ -85,7 +86,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     config.topology.check_ranks(ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
-        passed.append(str(arguments.config))
+        passed.append(argument(arguments.config))
     passed += [f"--set={override}" for override in arguments.overrides]
     if arguments.resume is not None:
         passed.append(f"--resume={arguments.resume}")
@@ -127,7 +128,7 @@ def run_script(arguments: argparse.Namespace) -> int:
         raise
     if ranks > started.size:
         os.environ[JOB] = script.job
-        return _launch(ranks, ["run", str(script.path), "--", *script.arguments])
+        return _launch(ranks, ["run", argument(script.path), "--", *script.arguments])
     environment.prepare_libraries()
     if started.size == 1:
         # As in any script, a signal acts at once where no training handles it.
@@ -198,7 +199,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 
 def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
-    passed = ["predict", str(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
+    passed = ["predict", argument(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
     passed += [] if arguments.step is None else [f"--step={arguments.step}"]
     passed += [f"--{option}" for option in ("exact", "force", "json") if getattr(arguments, option)]
     return _launch(ranks, passed)

@@ -16,6 +16,7 @@ from pathlib import Path
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.launch.script import DONE, JOB
 from mpidl.launch.work import Work
+from mpidl.paths import argument, shell_word, shell_words
 
 #: Seconds before the end of a job's time at which its run saves and stops.
 MARGIN = 120
@@ -71,17 +72,27 @@ class Batch:
     @property
     def path(self) -> Path:
         """Path of the script."""
-        return self.work.directory / f"{self.work.name}.{COMMANDS[self.scheduler][1]}"
+        return self.work.directory / f"{self.name}.{COMMANDS[self.scheduler][1]}"
+
+    @property
+    def name(self) -> str:
+        """Name of the script, the job, the log and a new run."""
+        return re.sub(r"^-|[^\w.+-]", "_", self.work.name, flags=re.ASCII)
 
     def script(self) -> str:
         """Return the script.
 
-        Raise UsageError if the work's name or directory has characters that a shell would interpret.
+        Raise UsageError if the work's directory, the queue or the account has characters that a shell or scheduler
+        would interpret.
         """
-        keys = ("run.name", "run.dir") if self.work.command == "train" else ("SCRIPT", "RUN_DIR")
-        for key, text in zip(keys, (self.work.name, str(self.work.directory)), strict=True):
-            if not re.fullmatch(r"[\w./+-]+", text, re.ASCII):
-                raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and ./_+- in a batch script")
+        directory = "run.dir" if self.work.command == "train" else "RUN_DIR"
+        for key, text, others in (
+            (directory, str(self.work.directory), "./_+-"),
+            ("--queue", self.queue, "./_+-:,@="),
+            ("--account", self.account, "./_+-:,@="),
+        ):
+            if text is not None and not re.fullmatch(rf"[\w{re.escape(others)}]+", text, re.ASCII):
+                raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and {others} in a batch script")
         text = (SCRIPTS / f"{self.scheduler}.sh").read_text()
         lines = {
             "options": [f"{OPTION[self.scheduler]} {each}" for each in self._options()],
@@ -94,7 +105,9 @@ class Batch:
             vars(self)
             | vars(self.work)
             | {
-                "script": self.path,
+                "name": self.name,
+                "directory": argument(self.work.directory),
+                "script": argument(self.path),
                 "ranks": self.nodes * self.ranks_per_node,
                 "cores": self.ranks_per_node * self.cores_per_rank,
                 "clock": f"{self.time // 3600:02}:{self.time // 60 % 60:02}:{self.time % 60:02}",
@@ -132,9 +145,10 @@ class Batch:
 
     def _begin(self) -> list[str]:
         """Return the lines that say what is new, and what continues."""
-        new = f"{self.work.directory}/{self.work.name}-{NUMBER[self.scheduler]}"
+        new = f"{argument(self.work.directory)}/{self.name}-{NUMBER[self.scheduler]}"
         # Slurm queues the same job again, others a new one.
-        run = self.work.run or (new if self.scheduler == "slurm" else f"${{{JOB}:-{new}}}")
+        begun = new if self.scheduler == "slurm" else f"${{{JOB}:-{new}}}"
+        run = begun if self.work.run is None else shell_word(self.work.run)
         done = [f"export {DONE}={new}.done"] if self.work.command == "run" and self.scheduler == "slurm" else []
         return [f"run={run}", *done, *self.work.lines]
 
@@ -191,11 +205,11 @@ def batch(arguments: argparse.Namespace, work: Work) -> Batch:
     mpi = arguments.mpi or ("pmi2" if _has("mpich") or _has("impi-rt") else "pmix")
     if mpi not in STARTERS:
         raise UsageError(f"--mpi: {quoted(mpi)}, expected {', '.join(STARTERS)}")
-    setup = arguments.setup or [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
+    setup = arguments.setup or [f"export PATH={shell_word(str(Path(sys.executable).parent))}:$PATH"]
     return Batch(
         scheduler, work, arguments.nodes, arguments.ranks_per_node, seconds_of(arguments.time), mpi,
         arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue, arguments.account, setup,
-        shlex.join(["mpidl", *arguments.words]),
+        shell_words(["mpidl", *arguments.words]),
     )  # fmt: skip
 
 
@@ -219,7 +233,7 @@ def submit(script: Batch) -> str:
         script.path.write_text(text)
     except OSError as error:
         raise MpidlError(f"{script.path}: {error.strerror}") from None
-    command = [*COMMANDS[script.scheduler][0], str(script.path)]
+    command = [*COMMANDS[script.scheduler][0], argument(script.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MpidlError(f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")

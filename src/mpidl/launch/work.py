@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpidl.launch.script import DONE, JOB, UserScript
+from mpidl.paths import argument, shell_words
 
 #: Whether a run's summary says that it was trained to its end.
 SUMMARISED = """grep -qs '"interrupted": *false' "$run/summary.json\""""
@@ -22,7 +22,7 @@ class Work:
     command : str
         "train" or "run".
     name : str
-        That of the script, the job and the log.
+        That of the script, the job, the log and a new run, but for characters that a scheduler or shell interprets.
     directory : Path
         Where they are.
     lines : sequence of str
@@ -43,12 +43,12 @@ class Work:
     @classmethod
     def training(cls, config: Path, name: str, directory: Path, overrides: Sequence[str]) -> Work:
         """Return the training of a configuration."""
-        new = shlex.join([str(config), *_set(overrides)])
+        new = shell_words([argument(config), *_set(overrides)])
         lines = (
             'if [ -f "$run/config.toml" ]; then',
             '    arguments=(--resume "$run")',
             "else",
-            f'    arguments=({new} --set "run.dir={directory}" --set "run.name=${{run##*/}}")',
+            f'    arguments=({new} --set "run.dir={argument(directory)}" --set "run.name=${{run##*/}}")',
             "fi",
         )
         return cls("train", name, directory, lines, SUMMARISED)
@@ -56,15 +56,15 @@ class Work:
     @classmethod
     def resuming(cls, run: Path, config: Path | None, overrides: Sequence[str]) -> Work:
         """Return the continued training of a run, by its own configuration if none is given."""
-        words = ([] if config is None else [str(config)], _set(overrides))
-        before, after = (f"{shlex.join(each)} " if each else "" for each in words)
+        words = ([] if config is None else [argument(config)], _set(overrides))
+        before, after = (f"{shell_words(each)} " if each else "" for each in words)
         arguments = f'{before}--resume "$run" {after}'.strip()
-        return cls("train", run.name, run.parent, [f"arguments=({arguments})"], SUMMARISED, str(run))
+        return cls("train", run.name, run.parent, [f"arguments=({arguments})"], SUMMARISED, argument(run))
 
     @classmethod
     def running(cls, script: UserScript, resume: Path | None) -> Work:
         """Return the run of a script, in a job of its own, or in that to which the run `resume` belongs."""
-        words = shlex.join([str(script.path), *(["--", *script.arguments] if script.arguments else ())])
+        words = shell_words([argument(script.path), *(["--", *script.arguments] if script.arguments else ())])
         lines = (f"export {JOB}=$run", f"arguments=({words})")
         done = f'[ -f "${DONE}" ]'
         if resume is None:

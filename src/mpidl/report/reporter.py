@@ -25,7 +25,7 @@ from mpidl.report.progress import COLUMNS, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder, encode
 from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import resumption, size
+from mpidl.report.text import as_word, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -120,7 +120,7 @@ class Reporter:
             if kind == "interrupted":
                 show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
             elif self._interrupted and kind == "checkpoint":
-                advice = f"continue with `mpidl train --resume {directory}`"
+                advice = f"continue with `mpidl train --resume {as_word(str(directory))}`"
                 if self._job.script.shared:
                     advice = resumption(str(directory), self._job.config.run.name)
                 show_on_terminal(f"mpidl: saved: {saved}; {advice}")

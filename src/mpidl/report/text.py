@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from mpidl.launch import environment, script
 from mpidl.launch.output import say
+from mpidl.paths import argument, shell_word
 
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -69,7 +70,7 @@ def summary(summary: Mapping[str, Any]) -> str:
         f"{summary['run_dir']}: {_length(summary)} done",
     ]
     if summary.get("interrupted"):
-        text[-1] += f"; continue with `mpidl train --resume {summary['run_dir']}`"
+        text[-1] += f"; continue with `mpidl train --resume {as_word(summary['run_dir'])}`"
     return "\n".join(text)
 
 
@@ -77,9 +78,14 @@ def resumption(run_dir: str, name: str) -> str:
     """Return how a script continues its run, which was to have a name and is in a directory."""
     if script.current() is not None:
         size = environment.world().size
-        return f"continue with `mpidl run --resume {run_dir}{f' -n {size}' if size > 1 else ''}`"
+        return f"continue with `mpidl run --resume {as_word(run_dir)}{f' -n {size}' if size > 1 else ''}`"
     own = PurePath(run_dir).name
     return f"run the script with {'' if own == name else f'name={own!r}, '}resume=True to continue"
+
+
+def as_word(run_dir: str) -> str:
+    """Return a run's directory as a word of a command line for a shell."""
+    return shell_word(argument(Path(run_dir)))
 
 
 def warn_unchanged(summary: Mapping[str, Any]) -> None:
