@@ -51,7 +51,9 @@ def test_every_rank_gets_what_each_stage_counts(comm, shared_path):
         assert [int(tensors[f"{each}.num_batches_tracked"]) for each in (2, 4)] == [8 * steps, 8 * steps]
 
 
-@pytest.mark.parametrize("penalties", [{}, {"l2": 0.1, "clip": 0.2}])
+@pytest.mark.parametrize(
+    "penalties", [{}, {"l2": 0.1, "clip": 0.2}, {"clip": 0.2, "group": [{"match": "1.*", "frozen": True}]}]
+)
 def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch, penalties):
     monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
     stages = comm.size - 2

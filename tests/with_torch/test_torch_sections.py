@@ -48,7 +48,7 @@ def batch_of(samples, seed=0):
     return Batch(random.normal(size=(samples, 64)), random.integers(0, 10, samples), number=seed)
 
 
-def on_ranks(make, stages, work, schedule="one_forward_one_backward", micro_batches=4):
+def on_ranks(make, stages, work, schedule="one_forward_one_backward", micro_batches=4, frozen=()):
     """Return what `work` makes of each stage, bound to a group of threads."""
 
     whole = make()
@@ -58,6 +58,7 @@ def on_ranks(make, stages, work, schedule="one_forward_one_backward", micro_batc
 
     def rank(group):
         section = Section(whole, plan, group.rank, schedule=schedule, micro_batches=micro_batches)
+        section.freeze(frozen)
         section.bind(group)
         found = work(section)
         section.unbind()
@@ -119,6 +120,27 @@ def test_parts_count_what_the_loss_counts(loss):
     found = by_name(make, 2, [vector for _, vector in results])
     for name, each in make().layout.views(gradient).items():
         np.testing.assert_allclose(found[name], each, rtol=0, atol=1e-12, err_msg=name)
+
+
+@schedules
+@pytest.mark.parametrize("frozen", ["1.", "3.", "8.", "136", "368"])
+def test_groups_may_freeze_whole_stages(schedule, frozen):
+    """The modules named by the digits, each of which is what its stage has to train."""
+    batch = batch_of(11)
+
+    names = [name for name in model_of(images).layout.shapes if name[0] in frozen]
+
+    def make():
+        model = model_of(images)
+        model.freeze(names)
+        return model
+
+    results = on_ranks(make, 4, lambda section: section.loss_and_gradient(batch)[1].copy(), schedule, frozen=names)
+    whole = make()
+    expected = whole.layout.views(whole.loss_and_gradient(batch)[1])
+    for name, each in by_name(make, 4, results).items():
+        np.testing.assert_allclose(each, expected[name], rtol=0, atol=1e-12, err_msg=name)
+        assert each.any() == (name[0] not in frozen)
 
 
 def normalised():

@@ -161,11 +161,7 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        module, loss = copied(self.module, self.loss)
-        for place in parameters_in(parts_of(module, loss)[0]):
-            if place.name in self._frozen:
-                place.tensor.requires_grad_(True)
-        same = TorchModel(module, loss, **self.settings)
+        same = TorchModel(*self.copied(self.module), **self.settings)
         same.freeze(self._frozen)
         same._attach()
         same._vector.move(xp)
@@ -174,6 +170,14 @@ class TorchModel(CompleteModel):
         same._place()
         self._placed = same
         return same
+
+    def copied(self, module: torch.nn.Module) -> tuple[torch.nn.Module, losses.Loss]:
+        """Return copies of a module, which has tensors by their names here, and of the loss; nothing is frozen there."""
+        module, loss = copied(module, self.loss)
+        for place in parameters_in(parts_of(module, loss)[0]):
+            if place.name in self._frozen:
+                place.tensor.requires_grad_(True)
+        return module, loss
 
     def freeze(self, names: Sequence[str]) -> None:
         """Let PyTorch compute no gradients of these parameters until training is over."""

@@ -16,7 +16,6 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Module, Sections, cut_into_sections
-from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchStage", "sections", "stage"]
@@ -78,7 +77,7 @@ class TorchStage(TorchModel):
 
     def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
         children = list(whole.module.named_children())[slice(*plan.runs[rank])]
-        module, _ = copied(torch.nn.Sequential(OrderedDict(children)))
+        module, _ = whole.copied(torch.nn.Sequential(OrderedDict(children)))
         super().__init__(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
         self._name, self._apart = f"model: stage {rank}", apart
         self._first, self._last = rank == 0, rank == plan.stages - 1
@@ -134,7 +133,8 @@ class TorchStage(TorchModel):
                 self._back_weights(kept)
                 return None
             if part == "both":
-                kept.outputs[-1].backward(given)
+                if kept.outputs[-1].requires_grad:  # not of a first stage that is frozen
+                    kept.outputs[-1].backward(given)
                 found = kept.inputs[0].grad
             else:
                 found = self._back_inputs(kept, given)
