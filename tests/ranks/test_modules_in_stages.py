@@ -18,6 +18,34 @@ def make(dataset, seed):
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(11, 10, dtype=kind)), nn.CrossEntropyLoss()
 
 
+class Counts:
+    """A state of plain attributes: how often a module was called for a gradient, and a list."""
+
+    calls, seen = 0, ()
+
+    def state(self):
+        return {"calls": self.calls, "seen": np.array(self.seen, int)}
+
+    def load_state(self, state):
+        self.calls, self.seen = state["calls"], state["seen"].tolist()
+
+    def count(self, values):
+        if values.requires_grad:
+            self.calls, self.seen = self.calls + 1, [*self.seen, self.calls]
+
+
+class Counting(Counts, torch.nn.Tanh):
+    def forward(self, values):
+        self.count(values)
+        return super().forward(values)
+
+
+class CountingLoss(Counts, torch.nn.CrossEntropyLoss):
+    def forward(self, outputs, targets):
+        self.count(outputs)
+        return super().forward(outputs, targets)
+
+
 def trained(comm, shared_path, name, penalties, **topology):
     from mpidl.job.build import build
     from mpidl.runs.ranks import run
@@ -38,14 +66,17 @@ def trained(comm, shared_path, name, penalties, **topology):
 
 def test_every_rank_gets_what_each_stage_counts(comm, shared_path):
     nn = torch.nn
-    module = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 13), nn.BatchNorm1d(13), nn.Linear(13, 11), nn.BatchNorm1d(11), nn.Linear(11, 10)
-    )
+    blocks = [nn.Sequential(nn.Linear(13, 11), Counting()), nn.BatchNorm1d(11), nn.Linear(11, 10)]
+    module, loss = nn.Sequential(nn.Flatten(), nn.Linear(64, 13), nn.BatchNorm1d(13), *blocks), CountingLoss()
+    counters = [module[3][1], loss]
     options = {"partitions": 2, "stages": 2, "servers": comm.size - 3, "batch": 25}
     for steps in (4, 6):
         mpidl.train(
-            module, mpidl.Digits(), loss="cross_entropy", steps=steps, dir=shared_path, resume=steps > 4, **options
+            module, mpidl.Digits(), loss=loss, steps=steps, dir=shared_path, resume=steps > 4, **options
         )
+        for each in counters:
+            assert (each.calls, each.seen) == (8 * steps, list(range(8 * steps)))
+            each.calls, each.seen = 0, []
         assert [int(module[each].num_batches_tracked) for each in (2, 4)] == [8 * steps, 8 * steps]
         tensors = mpidl.load(shared_path / "run").tensors
         assert [int(tensors[f"{each}.num_batches_tracked"]) for each in (2, 4)] == [8 * steps, 8 * steps]

@@ -219,11 +219,29 @@ class StagedLoss(torch.nn.CrossEntropyLoss):
         self.calls = state["calls"]
 
 
-def test_the_state_of_a_module_and_of_a_loss(train):
-    train(Staged(), StagedLoss(), name="struck", steps=9)
+class Nested(torch.nn.Sequential):
+    """A module whose state has what it likes of the modules inside."""
+
+    def state(self):
+        return {"read": self[0].read}
+
+    def load_state(self, state):
+        self[0].read = state["read"]
+
+
+@pytest.mark.parametrize(
+    ("around", "sums"),
+    [
+        (lambda module: module, 13.0),
+        (lambda module: torch.nn.Sequential(torch.nn.Sequential(module), torch.nn.Identity()), 13.0),
+        (Nested, 4.0),
+    ],
+)
+def test_the_state_of_a_module_and_of_a_loss(train, around, sums):
+    train(around(Staged()), StagedLoss(), name="struck", steps=9)
     module, loss = Staged(), StagedLoss()
-    train(module, loss, name="struck", steps=13, resume=True)
-    assert (module.read, module.sums, module.stage.item(), loss.calls) == (13, [13.0, -13.0], 26.0, 13)
+    train(around(module), loss, name="struck", steps=13, resume=True)
+    assert (module.read, module.sums, module.stage.item(), loss.calls) == (13, [sums, -sums], 26.0, 13)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ class Beside:
     Its constants are frozen parameters, and float buffers that can't be averaged: of another dtype than the trained
     parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
     buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
-    it that have nothing to train. So is the state of a module or a loss with ``state()`` and ``load_state()``; a dot
-    before a name tells it from those of tensors. So are extra states of modules, which exports of PyTorch have.
+    it that have nothing to train. So is the state of a module, a submodule or a loss with ``state()`` and
+    ``load_state()``; a dot before a name tells it from those of tensors. So are extra states of modules, which exports of PyTorch have.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Beside:
             elif place.name not in names:
                 self._kinds[place.name] = "constant" if place.tensor.is_floating_point() else "counter"
         self._states = {
-            f"{prefix}.." if prefix else ".": KeptState(part, f"model: {type(part).__name__}")
+            f"{name}.." if name else ".": KeptState(module, f"model: {type(module).__name__}")
             for prefix, part in self._parts.items()
-            if methods(part, METHODS[:1]) is not None
+            for name, module in _with_states(part, prefix)
         }
         self._extra = {
             name: KeptState(ExtraState(module), f"model: {type(module).__name__}.get_extra_state")
@@ -122,6 +122,15 @@ def _digest(tensor: torch.Tensor) -> bytes:
     parts = taken_apart("", tensor.detach()).values()
     bits = (dense(part).contiguous().reshape(-1).view(torch.uint8).numpy() for part in parts)
     return b"".join(xxhash.xxh3_128_digest(each) for each in bits)
+
+
+def _with_states(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the modules with a state and their paths; such a state has that of the modules inside."""
+    if methods(module, METHODS[:1]) is not None:
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from _with_states(child, f"{path}.{name}" if path else name)
 
 
 def copied(module: torch.nn.Module, loss: Any = None) -> tuple[torch.nn.Module, Any]:

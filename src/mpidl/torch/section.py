@@ -78,9 +78,11 @@ class TorchStage(TorchModel):
     def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
         children = list(whole.module.named_children())[slice(*plan.runs[rank])]
         module, _ = whole.copied(torch.nn.Sequential(OrderedDict(children)))
-        super().__init__(module, whole.loss, **(whole.settings | {"micro_batches": 1}))
-        self._name, self._apart = f"model: stage {rank}", apart
         self._first, self._last = rank == 0, rank == plan.stages - 1
+        # What another stage had of the loss would be saved, too.
+        loss = whole.loss if self._last else torch.nn.functional.mse_loss
+        super().__init__(module, loss, **(whole.settings | {"micro_batches": 1}))
+        self._name, self._apart = f"model: stage {rank}", apart
         self._kept: dict[int, _Activations] = {}
 
     def begin(self, batch: Batch) -> None:
