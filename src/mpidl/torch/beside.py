@@ -26,7 +26,8 @@ class Beside:
     parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
     buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
     it that have nothing to train. So is the state of a module, a submodule or a loss with ``state()`` and
-    ``load_state()``; a dot before a name tells it from those of tensors. So are extra states of modules, which exports of PyTorch have.
+    ``load_state()``; a dot before a name tells it from those of tensors. So are extra states of modules, which exports
+    of PyTorch have.
 
     Parameters
     ----------

@@ -172,7 +172,7 @@ class TorchModel(CompleteModel):
         return same
 
     def copied(self, module: torch.nn.Module) -> tuple[torch.nn.Module, losses.Loss]:
-        """Return copies of a module, which has tensors by their names here, and of the loss; nothing is frozen there."""
+        """Return copies of a module with tensors of these names, and of the loss; no group freezes any there."""
         module, loss = copied(module, self.loss)
         for place in parameters_in(parts_of(module, loss)[0]):
             if place.name in self._frozen:
