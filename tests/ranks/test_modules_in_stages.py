@@ -71,9 +71,7 @@ def test_every_rank_gets_what_each_stage_counts(comm, shared_path):
     counters = [module[3][1], loss]
     options = {"partitions": 2, "stages": 2, "servers": comm.size - 3, "batch": 25}
     for steps in (4, 6):
-        mpidl.train(
-            module, mpidl.Digits(), loss=loss, steps=steps, dir=shared_path, resume=steps > 4, **options
-        )
+        mpidl.train(module, mpidl.Digits(), loss=loss, steps=steps, dir=shared_path, resume=steps > 4, **options)
         for each in counters:
             assert (each.calls, each.seen) == (8 * steps, list(range(8 * steps)))
             each.calls, each.seen = 0, []
