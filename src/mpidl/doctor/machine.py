@@ -12,10 +12,10 @@ from mpidl.doctor.cuda import gpu
 from mpidl.doctor.examination import Finding, Probe, Verdict
 from mpidl.errors import UsageError
 from mpidl.launch import environment
+from mpidl.launch.shared_memory import SHARED_MEMORY
 from mpidl.version import VERSION
 
 OLDEST_PYTHON = (3, 11)
-SHARED_MEMORY = Path("/dev/shm")
 #: Bytes of free shared memory below which even the windows of small models don't fit.
 SCARCE = 512 << 20
 #: This node's congestion control of TCP.

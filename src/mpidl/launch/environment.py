@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpidl.errors import UsageError, printable, shown
-from mpidl.launch import marks
+from mpidl.launch import marks, shared_memory
 
 
 class World(NamedTuple):
@@ -27,6 +27,9 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
+
+#: Launchers' variables with the rank among those on this node.
+LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 #: Schedulers, and the variable with a job's number.
 SCHEDULERS = {
@@ -171,9 +174,14 @@ def home() -> str:
     return found if os.path.isabs(found) else os.environ.get("TMPDIR", "/tmp")
 
 
+def first_of_node(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is the first of its job's on this node, or the launcher doesn't say."""
+    return next((environment[each] for each in LOCAL_RANKS if each in environment), "0") == "0"
+
+
 def prepare_rank() -> None:
     """Set what MPI reads when it starts, if a launcher has started this process; see `prepare_mpi`."""
-    if _in_step(os.environ) or any(rank in os.environ for rank, _, _ in LAUNCHERS):
+    if _launched():
         _prepare_start()
 
 
@@ -184,7 +192,8 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     moving while it computes. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided communication
     over Ethernet at a higher thread level. On a node without InfiniBand, each of Open MPI's ranks would warn that UCX
     is of no use. Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of open
-    files is raised from the 1024 that many systems set.
+    files is raised from the 1024 that many systems set. A rank's files in shared memory go into its own directory; see
+    `mpidl.launch.shared_memory`.
     """
     between_nodes = distributed or transport != "windows"
     messages = transport == "messages" or (between_nodes and _local_ranks(os.environ) < world().size)
@@ -192,9 +201,15 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False) -> None:
     _prepare_start()
 
 
+def _launched() -> bool:
+    return _in_step(os.environ) or any(rank in os.environ for rank, _, _ in LAUNCHERS)
+
+
 def _prepare_start() -> None:
     _allow_open_files()
     os.environ.setdefault("HOME", home())
+    if _launched():
+        shared_memory.claim()
     if without_ucx():
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     if not INFINIBAND.is_dir() and "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.

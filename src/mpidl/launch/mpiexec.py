@@ -9,12 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment, marks, shared_memory
+from mpidl.launch import environment, leftovers, marks
 from mpidl.launch.command import command
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free
@@ -28,9 +29,8 @@ NOTHING_LOST = "stopped before the training began; nothing is lost"
 
 #: Bytes that mpirun may need in the temporary directory; without them it dies of SIGBUS.
 TEMPORARY = 1 << 20
-
-#: Limit of processes started, one after another, until the number of one is not that of an mpirun's directory.
-ATTEMPTS = 100
+#: Variables of the user's that say where Open MPI's mpirun makes its directory; the first is that of this machine.
+SESSIONS = ("PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "PRTE_MCA_prte_top_session_dir")
 
 #: Bytes of memory that every rank needs at least.
 RANK_BYTES = 50_000_000
@@ -75,7 +75,7 @@ def launch(
     outlives this call or this process.
 
     Raise UsageError if there is no mpirun, or too little memory for the ranks, and MpidlError if the temporary
-    directory is full, or has too many directories of other jobs.
+    directory is full or can't be written.
     """
     _check_memory(ranks)
     forwarding = _Forwarding(screen, [0] * ranks)
@@ -89,7 +89,19 @@ def launch(
         if forwarding.received:
             interject(NOTHING_LOST)
             return STOPPED
-        process = _start(words, variables, temporary)
+        own = _own_temporary(temporary)
+        if not any(each in variables for each in SESSIONS):
+            variables[SESSIONS[0]] = own
+        process = subprocess.Popen(
+            words,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=_prepare_child(),
+        )
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout, process.stderr:
@@ -102,9 +114,9 @@ def launch(
             finally:
                 screen.close()
                 _end_session(process.pid)
-                # An mpirun that was killed leaves its directory.
-                if process.wait() < 0 and process.pid in (left := shared_memory.of_launchers(temporary)):
-                    shutil.rmtree(left[process.pid], ignore_errors=True)
+                shutil.rmtree(own, ignore_errors=True)  # An mpirun that was killed leaves its directory there.
+                if process.wait():
+                    leftovers.sweep()
             copied.end(lambda: forwarding.forced)
         code = forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
         if (why := copied.lost(needed="--json" in arguments)) is not None:
@@ -122,41 +134,30 @@ def _check_memory(ranks: int) -> None:
         raise UsageError(f"-n {ranks}: {ranks} ranks need {need} of memory, this machine has {has}")
 
 
-def _start(words: Sequence[str], variables: Mapping[str, str], temporary: str) -> subprocess.Popen[bytes]:
-    """Start mpirun, as a process whose number isn't that of a directory left by another mpirun."""
-    taken = shared_memory.of_launchers(temporary)
-    for _ in range(ATTEMPTS):
-        try:
-            return subprocess.Popen(
-                words,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                preexec_fn=_prepare_child(taken),
-            )
-        except subprocess.SubprocessError:
-            continue
-    raise MpidlError(
-        f"mpirun: {temporary} has the directories of {len(taken)} jobs, named by process numbers, and {ATTEMPTS} new"
-        " processes had numbers among these: remove the directories of jobs that have ended"
-    )
+def _own_temporary(place: str) -> str:
+    """Return a new directory in a temporary one, which only this user can enter, for what the launcher makes.
+
+    Open MPI's mpirun takes a name that others can guess, and uses a directory that it finds there.
+    """
+    try:
+        own = tempfile.mkdtemp(prefix="mpidl.", dir=place)
+    except OSError as error:
+        raise MpidlError(
+            f"mpirun: no directory can be made in {place}: {error.strerror}; set TMPDIR to another"
+        ) from error
+    leftovers.note(own)
+    return own
 
 
-def _prepare_child(taken: Container[int]) -> Callable[[], Any]:
+def _prepare_child() -> Callable[[], None]:
     """Return the preparation of mpirun's process: it ends with its parent, and ignores signals other than `END`.
 
-    Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that. A
-    process whose number is in `taken` does not become mpirun.
+    Open MPI's mpirun kills its ranks half a second after SIGTERM, SIGHUP or SIGINT, and has no setting for that.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
 
     def prepare() -> None:
-        if os.getpid() in taken:
-            raise RuntimeError
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
         if prctl is not None:

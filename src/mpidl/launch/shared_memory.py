@@ -1,36 +1,34 @@
-"""A node's shared memory and temporary directories: free space, and removal of what killed jobs left there.
+"""A node's shared memory: free space, and a directory there for what this process and its MPI library make.
 
-MPI libraries name these files and remove them, except when a whole job is killed. Each rank therefore notes its job's
-files on this node in a small file of its own, beside the shared memory. The next start reads the notes of all ranks of
-this user, and removes what belonged to the dead.
+Every user may write in ``/dev/shm``, and some MPI libraries give their files names that others can guess. These
+therefore lie in a directory that only this user can enter, and whose name can't be guessed. It begins with the identity
+of its process, by which `mpidl.launch.leftovers` finds those of killed jobs.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
+import ctypes
+import functools
 import math
 import os
-import re
-import shutil
-from collections.abc import Iterator
+import stat
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from mpidl.errors import MpidlError
 
 SHARED_MEMORY = Path("/dev/shm")
 
-#: Names that Open MPI, MPICH, UCX and Intel MPI give to files in shared memory.
-NAMES = re.compile(r"(sm_segment|osc_|open_mpi|vader_segment|mpich_|ucx_shm_|Intel_MPI_)")
-#: Open MPI's number of the job, in names such as sm_segment.HOST.USER.e2dd0001.RANK and osc_sm.HOST.e2dd0001.CONTEXT.
-JOB = re.compile(r"(?:sm_segment|osc_[a-z]+)\..*\.([0-9a-f]{5,8})\.")
-#: A launcher's variable with a temporary directory of the job's own, and the names of such directories.
-DIRECTORY = "PMIX_SERVER_TMPDIR"
-DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix)\.")
-#: Names of the directories of Open MPI's mpirun, with the number of its process.
-OF_LAUNCHER = re.compile(r"ompi\.(\d+)|(?:prte|prterun)\..+\.(\d+)\.\d+")
+#: Variable with the directory of Open MPI's windows.
+OF_WINDOWS = "OMPI_MCA_osc_sm_backing_directory"
+#: Variables with the directories of other files in shared memory: those of Open MPI 5 and 4, Intel MPI and UCX.
+PLACES = (
+    OF_WINDOWS, "OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory", "I_MPI_SHM_FILE_PREFIX_4K",
+    "UCX_POSIX_DIR",
+)  # fmt: skip
+#: A launcher's variable with a temporary directory of the job's own.
+OF_LAUNCHER = "PMIX_SERVER_TMPDIR"
 
 
 def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> None:
@@ -49,137 +47,73 @@ def check_free(directory: str | Path, needed: int, what: str, remedy: str) -> No
         )
 
 
-def note() -> None:
-    """Note the files of this rank's job on this node so far; call again when there are more.
+def of_windows() -> Path:
+    """Return the directory in whose file system windows lie."""
+    directory = Path(os.environ.get(OF_WINDOWS, SHARED_MEMORY))
+    return SHARED_MEMORY if directory.parent == SHARED_MEMORY else directory
 
-    The note is removed when this process ends normally.
+
+def claim() -> None:
+    """Let MPI, which has not begun, make its files in this process's own directory, unless the user chose another."""
+    directory = own_directory()
+    for variable in PLACES if directory.parent == SHARED_MEMORY else ():
+        if variable != "UCX_POSIX_DIR" or "UCX_TLS" not in os.environ:  # UCX would warn without this transport.
+            os.environ.setdefault(variable, str(directory))
+
+
+@functools.cache
+def own_directory() -> Path:
+    """Return a directory that only this user can enter: in shared memory, or else in the temporary directory.
+
+    It is removed when this process exits, if it is empty. Raise MpidlError if none can be made.
     """
-    files = sorted(each for each in _mapped("self") if Path(each).parent == SHARED_MEMORY)
-    jobs = sorted({match[1] for name in files if (match := JOB.match(Path(name).name))})
-    text = json.dumps({
-        "node": _node(),
-        "processes": [_identity(os.getpid()), _identity(os.getppid())],
-        "files": {name: os.stat(name).st_ino for name in files if os.path.exists(name)},
-        "jobs": jobs,
-        "directories": [os.environ[DIRECTORY]] if os.environ.get(DIRECTORY) else [],
-    })  # fmt: skip
-    path = SHARED_MEMORY / f"{_prefix()}{os.getpid()}"
-    first = not path.exists()
-    beside = path.with_name(f".{path.name}")
-    try:
-        beside.write_text(text)
-        beside.rename(path)
-    except OSError:  # a job runs without
-        _remove(beside)
-        return
-    if first:
-        atexit.register(path.unlink, missing_ok=True)
-
-
-def sweep() -> None:
-    """Remove unused files that dead jobs of this user have noted on this node, and their notes."""
-    dead = [(path, record) for path, record in _notes() if not any(map(_lives, record["processes"]))]
-    if not dead:
-        return
-    used = set().union(*map(_mapped, _own_processes()))
-    for path, record in dead:
-        for name in _files(record):
-            if name not in used:
-                _remove(Path(name))
-        for name in record["directories"]:
-            if DIRECTORY_NAMES.match(Path(name).name) and not any(each.startswith(f"{name}/") for each in used):
-                shutil.rmtree(name, ignore_errors=True)
-        _remove(path)
-
-
-def of_launchers(temporary: str) -> dict[int, Path]:
-    """Return the directories of Open MPI's mpirun in a temporary directory, by the number of its process.
-
-    An mpirun fails if a killed one with the same process number has left its directory.
-    """
-    found = {}
-    with contextlib.suppress(OSError):
-        for path in Path(temporary).iterdir():
-            if match := OF_LAUNCHER.fullmatch(path.name):
-                found[int(match[1] or match[2])] = path
-    return found
-
-
-def _notes() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the notes that ranks of this user have written on this node."""
-    node = _node()
-    for path in SHARED_MEMORY.glob(f"{_prefix()}*"):
-        try:
-            if path.lstat().st_uid != os.getuid():
-                continue
-            record = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if record["node"] == node:
-            yield path, record
-
-
-def _files(record: dict[str, Any]) -> Iterator[str]:
-    """Yield the files in shared memory that belonged to a job, including those of ranks without a note."""
-    for name, inode in record["files"].items():
+    for place in (SHARED_MEMORY, tempfile.gettempdir()):
         with contextlib.suppress(OSError):
-            if os.stat(name).st_ino == inode:
-                yield name
-    for path in SHARED_MEMORY.iterdir() if record["jobs"] else ():
-        match = JOB.match(path.name)
-        if match and match[1] in record["jobs"]:
-            yield str(path)
+            directory = tempfile.mkdtemp(prefix=f"{prefix()}{os.getpid()}.{start(os.getpid())}.", dir=place)
+            remove_at_exit(Path(directory))
+            return Path(directory)
+    raise MpidlError(f"no directory can be made in {SHARED_MEMORY} or {tempfile.gettempdir()}: make room there")
 
 
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        if path.lstat().st_uid == os.getuid():
-            path.unlink()
+def remove_at_exit(path: Path) -> None:
+    """Remove a file or an empty directory when this process exits, after MPI is finalised; the latest one first.
+
+    Handlers of `atexit` run before MPI is finalised, when a process that is killed still leaves files. Processes that
+    are forked from this one remove nothing.
+    """
+    library = ctypes.CDLL(None)
+    library.strdup.restype = ctypes.c_void_p
+    text = ctypes.c_void_p(library.strdup(os.fsencode(path)))  # It outlives the interpreter.
+    library.__cxa_atexit(library.remove, text, None)
+    os.register_at_fork(after_in_child=lambda: ctypes.memset(text, 0, 1))
 
 
-def _prefix() -> str:
-    return f"mpidl.{os.getuid()}."
+def prefix() -> str:
+    """Return how the names begin of directories of this user's processes that have numbers of one space."""
+    return f"mpidl.{os.getuid()}.{os.stat('/proc/self/ns/pid').st_ino}."
 
 
-def _node() -> list[Any]:
-    """Return what identifies this node since its boot, and the space of process numbers in it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return [boot, os.stat("/proc/self/ns/pid").st_ino]
+def start(process: int) -> int:
+    """Return the time when a process started, in ticks since boot; 0 if it has ended and its parent hasn't noticed.
 
-
-def _identity(process: int) -> list[int]:
-    """Return a process's number and start time, together unique; the time is 0 if it has ended."""
+    Raise OSError if there is none.
+    """
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    state, start = fields[0], int(fields[19])
-    return [process, 0 if state in "ZX" else start]
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def _lives(identity: list[int]) -> bool:
+def check_launcher() -> None:
+    """Raise MpidlError if another user has made the temporary directory of this rank's launcher.
+
+    Open MPI's mpirun uses a directory that is there already, and names it by the number of its process.
+    """
+    directory = os.environ.get(OF_LAUNCHER, "")
     try:
-        return _identity(identity[0]) == identity
+        owner, parent = os.lstat(directory).st_uid, os.stat(os.path.dirname(directory))
     except OSError:
-        return False
-
-
-def _own_processes() -> Iterator[str]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if entry.stat().st_uid == os.getuid():
-                yield entry.name
-
-
-def _mapped(process: str) -> set[str]:
-    """Return MPI's files that a process has mapped or open: in shared memory or a job's directory."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
-            found.add(line.partition("/")[2])
-        for link in Path(f"/proc/{process}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                found.add(os.readlink(link).removeprefix("/"))
-    paths = {Path("/", each) for each in found if each and not each.endswith(" (deleted)")}
-    return {
-        str(path) for path in paths
-        if (path.parent == SHARED_MEMORY and NAMES.match(path.name))
-        or any(DIRECTORY_NAMES.match(each.name) for each in path.parents)
-    }  # fmt: skip
+        return
+    if owner not in (0, os.getuid()) and parent.st_mode & stat.S_IWOTH:
+        raise MpidlError(
+            f"{OF_LAUNCHER}={directory} belongs to another user (uid {owner}), who could change this job: start it "
+            "with `mpidl train -n`, or set TMPDIR to a directory of your own"
+        )

@@ -15,6 +15,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpidl.launch.shared_memory import own_directory, remove_at_exit
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
 
@@ -23,20 +24,20 @@ SELECTABLE = 1024
 
 
 class Doorbells(Owner):
-    """One socket for each rank of this node, in the kernel's abstract namespace (nothing to clean up on disk).
+    """One socket for each rank of this node, which only processes of this user can reach.
 
     Creation is collective over `comm`. `alone` says whether every rank of `comm` is on this node.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        token = comm.bcast(secrets.token_hex(8) if comm.rank == 0 else None)
-        node = neighbours(comm)
-        here = node.allgather(comm.rank)
-        node.Free()
-        self.alone = len(here) == comm.size
-        self._addresses = {rank: f"\0mpidl-{token}-{rank}" for rank in here}
+        self._path = own_directory() / secrets.token_hex(8)
         self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(self._addresses[comm.rank])
+        self._socket.bind(str(self._path))
+        remove_at_exit(self._path)
+        node = neighbours(comm)
+        self._addresses = dict(node.allgather((comm.rank, str(self._path))))
+        node.Free()
+        self.alone = len(self._addresses) == comm.size
         comm.Barrier()
 
     def near(self, rank: int) -> bool:
@@ -47,7 +48,7 @@ class Doorbells(Owner):
         """Wake `rank` if it is on this node. A full queue means that it has been rung already."""
         address = self._addresses.get(rank)
         if address is not None:
-            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+            with contextlib.suppress(BlockingIOError, ConnectionRefusedError, FileNotFoundError):
                 self._socket.sendto(b"!", address)
 
     def clear(self) -> None:
@@ -67,4 +68,5 @@ class Doorbells(Owner):
     def free(self) -> None:
         """Close this rank's socket."""
         self._socket.close()
+        self._path.unlink(missing_ok=True)
         self._socket = Freed("the doorbell")

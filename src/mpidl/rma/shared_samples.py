@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from math import prod
@@ -13,7 +12,7 @@ from mpi4py import MPI
 
 from mpidl.data.cached import Cached, Form
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
+from mpidl.launch.shared_memory import check_free, of_windows
 from mpidl.parameters.ranges import Range
 from mpidl.rma.ownership import Owner
 from mpidl.rma.remote_samples import NodeSamples, RemoteSamples
@@ -99,9 +98,8 @@ class SharedSamples(Owner):
     def _check_space(self, node: MPI.Intracomm) -> None:
         if node.rank or node.size == 1:
             return
-        directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
         remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
-        check_free(directory, self.nbytes, "data.keep: samples in memory", remedy)
+        check_free(of_windows(), self.nbytes, "data.keep: samples in memory", remedy)
 
     def _size(self, forms: Sequence[Form]) -> int:
         """Return the bytes of the samples on this node; not 0, even if it has none."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.launch.shared_memory import SHARED_MEMORY, check_free
+from mpidl.launch.shared_memory import check_free, of_windows
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.regions import regions
 from mpidl.rma.windows import allocation_chosen, place
@@ -30,12 +28,11 @@ def check_window_space(comm: MPI.Intracomm, routes: Routes, way: str = "windows"
     node.Free()
     if alone:
         return  # MPI then takes private memory
-    directory = os.environ.get("OMPI_MCA_osc_sm_backing_directory", SHARED_MEMORY)  # noqa: SIM112
     remedy = (
         "remove leftover files there, enlarge it (in a container: --shm-size), use more nodes, or set "
         "MPIDL_WINDOWS=create"
     )
-    check_free(directory, int(needed * MARGIN), "memory of the windows", remedy)
+    check_free(of_windows(), int(needed * MARGIN), "memory of the windows", remedy)
 
 
 def _needed(rank: int, routes: Routes, way: str) -> int:

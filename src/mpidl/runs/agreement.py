@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import xxhash
 
 from mpidl.errors import MpidlError, UsageError, outcome, quoted
-from mpidl.launch import environment, shared_memory
+from mpidl.launch import environment, leftovers, shared_memory
 from mpidl.launch.output import show_traceback
 from mpidl.runs.uncaught import on_all_ranks
 
@@ -68,8 +68,11 @@ def _all_ranks() -> Any:
     """
     if environment.world().size == 1:
         return None
-    shared_memory.sweep()
-    shared_memory.note()
+    with on_all_ranks():
+        shared_memory.check_launcher()
+    if environment.first_of_node():
+        leftovers.sweep()
+    leftovers.note()
     begun = "mpi4py.MPI" in sys.modules
     environment.prepare_mpi()
     from mpi4py import MPI
@@ -78,7 +81,7 @@ def _all_ranks() -> Any:
         from mpidl.rma import ucx
 
         ucx.quieten()
-    shared_memory.note()
+    leftovers.note()
     environment.check_world(MPI.COMM_WORLD.size)
     return MPI.COMM_WORLD
 
