@@ -117,46 +117,36 @@ def test_the_environment_of_open_mpi(started, tmp_path):
     assert (out, err) == (f"rdma 1 {tmp_path} \n", "")
 
 
-#: Makes directories such as killed launchers leave, for the processes that start next.
-PLANT = """
-largest = int(Path("/proc/sys/kernel/pid_max").read_text())
-numbers = [(os.getpid() + 1 + each) % largest for each in range({count})]
-for number in numbers:
-    Path(os.environ["TMPDIR"], [f"ompi.{{number}}", f"prterun.host.{{number}}.0"][number % 2]).mkdir()
-"""
+def test_the_launcher_has_a_temporary_directory_of_its_own(started, tmp_path):
+    """In one with a name that others can guess, another user may lay what mpirun would take."""
+    own = '"$PRTE_MCA_prte_local_tmpdir_base"'
+    script = f"echo {own}; stat -c %a {own}; mkdir {own}/ompi.$$; {DONE}"
+    (tmp_path / "ompi.1").mkdir()
+    out, err = started(script, TMPDIR=str(tmp_path)).communicate()
+    path, mode = out.splitlines()
+    assert (Path(path).parent, mode, err) == (tmp_path, "700", "")
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["ompi.1"]
 
 
-def test_no_launcher_has_the_number_of_one_that_left_its_directory(started, tmp_path):
-    script, prelude = f"echo $$; {DONE}", PLANT.format(count=40)
-    out, err = started(script, prelude=prelude, TMPDIR=str(tmp_path)).communicate()
-    numbers = {int(path.name.split(".")[-1 if path.name[0] == "o" else 2]) for path in tmp_path.glob("*.*")}
-    assert (len(numbers), err) == (40, "")
-    assert int(out) not in numbers
+def test_a_launcher_that_was_killed_leaves_no_directory(started, tmp_path):
+    script = 'mkdir -p "$PRTE_MCA_prte_local_tmpdir_base/ompi.$$/1/0"; kill -9 $$'
+    _, err = started(script, TMPDIR=str(tmp_path)).communicate()
+    assert err == "mpidl: mpiexec was killed by SIGKILL\n"
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_where_every_number_is_taken_one_line_says_so(started, tmp_path):
-    prelude = f"{PLANT.format(count=2000)}mpiexec.ATTEMPTS = 3"
-    process = started("echo started", prelude=prelude, TMPDIR=str(tmp_path))
+def test_directories_of_the_users_choice_stay(started, tmp_path):
+    script = f'echo "$PRTE_MCA_prte_local_tmpdir_base $PRTE_MCA_prte_tmpdir_base"; {DONE}'
+    out, _ = started(script, PRTE_MCA_prte_tmpdir_base="/scratch").communicate()
+    assert out == " /scratch\n"
+
+
+def test_a_temporary_directory_that_is_missing_is_one_line(started, tmp_path):
+    process = started("echo started", TMPDIR=str(tmp_path / "missing"))
     out, err = process.communicate()
     assert out == ""
-    assert f"mpirun: {tmp_path} has the directories of 2000 jobs, named by process numbers, and 3 new processes" in err
-
-
-@pytest.mark.parametrize("name", ["ompi.$$", "prterun.host.7.$$.0"])
-def test_a_launcher_that_was_killed_leaves_no_directory(started, tmp_path, name):
-    kept = tmp_path / "ompi.x1"
-    kept.mkdir()
-    process = started(f"mkdir -p $TMPDIR/{name}/1/0; kill -9 $$", TMPDIR=str(tmp_path))
-    _, err = process.communicate()
-    assert err == "mpidl: mpiexec was killed by SIGKILL\n"
-    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [kept]
-
-
-def test_what_is_there_when_a_launcher_ends_by_itself_is_not_its_own(started, tmp_path):
-    """In another container, with the same temporary directory, a launcher may have its number."""
-    process = started(f"mkdir $TMPDIR/ompi.$$; echo $$; {DONE}", TMPDIR=str(tmp_path))
-    out, err = process.communicate()
-    assert (err, (tmp_path / f"ompi.{out.strip()}").exists()) == ("", True)
+    line = f"mpirun: no directory can be made in {tmp_path / 'missing'}: No such file or directory; set TMPDIR"
+    assert line in err
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])

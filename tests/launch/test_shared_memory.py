@@ -1,31 +1,23 @@
-"""What a dead job has left is swept; what belongs to the living, to others or to nobody known is not."""
+"""A process's own directory in shared memory: what is in it, who can enter it, and when it goes."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from other_user import OTHER, TWO_USERS, as_another
 
-from mpidl.launch import shared_memory
+from mpidl.errors import MpidlError
+from mpidl.launch import environment, leftovers, shared_memory
 
-#: A rank: makes and maps files as MPI libraries do, notes them, says so, and waits.
-RANK = """
-import mmap, os, sys
+#: Makes this process's directory in a memory of the test's.
+OWN = """
+import os, sys
 from pathlib import Path
-from mpidl.launch import shared_memory
+from mpidl.launch import leftovers, shared_memory
 shared_memory.SHARED_MEMORY = Path(sys.argv[1])
-maps = []
-for name in sys.argv[2:]:
-    with open(shared_memory.SHARED_MEMORY / name, "wb+") as file:
-        file.truncate(4096)
-        maps.append(mmap.mmap(file.fileno(), 4096))
-shared_memory.note()
-print("noted", flush=True)
-sys.stdin.read()
+own = shared_memory.own_directory()
 """
 
 
@@ -35,147 +27,129 @@ def memory(tmp_path, monkeypatch):
     directory = tmp_path / "memory"
     directory.mkdir()
     monkeypatch.setattr(shared_memory, "SHARED_MEMORY", directory)
-    return directory
+    shared_memory.own_directory.cache_clear()
+    yield directory
+    shared_memory.own_directory.cache_clear()
 
 
-@pytest.fixture
-def rank(memory, bare_environment):
-    """Start a rank that has files in shared memory, below a launcher of its own, and return it."""
-    started = []
-
-    def start(*names, **variables):
-        launcher = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
-        process = subprocess.Popen(
-            [sys.executable, "-c", launcher, sys.executable, "-c", RANK, str(memory), *names],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            env=bare_environment | variables,
-        )  # fmt: skip
-        assert process.stdout.readline() == "noted\n"
-        notes = [json.loads(note.read_text())["processes"] for note in memory.glob("mpidl.*")]
-        process.identities = next(note for note in notes if note[1][0] == process.pid)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        kill(process)
-        process.stdin.close()
-        process.stdout.close()
+def run(script, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", OWN + script, *map(str, arguments)], text=True, capture_output=True, check=True
+    ).stdout
 
 
-def lives(process):
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+def test_no_other_user_can_guess_or_enter_it(memory):
+    one, two = (Path(run("print(own, oct(own.stat().st_mode))", memory).split()[0]) for _ in range(2))
+    assert one.name.split(".")[:3] == two.name.split(".")[:3]
+    assert one.name.split(".")[-1] != two.name.split(".")[-1]
+    own = shared_memory.own_directory()
+    assert own.parent == memory
+    assert own.stat().st_mode & 0o777 == 0o700
 
 
-def kill(process):
-    """Kill a rank and its launcher at once."""
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        until = time.monotonic() + 10
-        while any(lives(number) for number, _ in process.identities) and time.monotonic() < until:
-            time.sleep(0.01)
+def test_libraries_make_their_files_there_unless_the_user_says_where(memory, monkeypatch):
+    for name in shared_memory.PLACES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", "/scratch")
+    shared_memory.claim()
+    found = {name: os.environ.get(name) for name in shared_memory.PLACES}
+    assert found.pop("UCX_POSIX_DIR") is None
+    assert found.pop("OMPI_MCA_btl_sm_backing_directory") == "/scratch"
+    assert set(found.values()) == {str(shared_memory.own_directory())}
+    assert shared_memory.of_windows() == memory
+    monkeypatch.setenv(shared_memory.OF_WINDOWS, "/scratch/windows")
+    assert shared_memory.of_windows() == Path("/scratch/windows")
 
 
-def names(memory):
-    return sorted(path.name for path in memory.iterdir())
+@pytest.mark.parametrize("end", ["", "sys.exit()", "os.fork() or sys.exit(); os.wait(); assert own.exists()"])
+def test_it_goes_when_its_process_ends(memory, end):
+    run(f"leftovers.note(); (own / 'socket').touch(); shared_memory.remove_at_exit(own / 'socket')\n{end}", memory)
+    assert list(memory.iterdir()) == []
 
 
-def test_a_killed_job_is_swept(rank, memory, tmp_path):
-    session = tmp_path / "ompi.123"
-    (session / "1").mkdir(parents=True)
-    process = rank("sm_segment.host.0.e2dd0001.0", "mpich_shm_1", PMIX_SERVER_TMPDIR=str(session))
-    for name in ("osc_sm.host.e2dd0001.0.4", "sm_segment.host.0.e2dd0001.3"):
-        (memory / name).touch()  # of a rank that was killed before it could note it
-    kill(process)
-    assert len(names(memory)) == 5
-    shared_memory.sweep()
-    assert names(memory) == []
-    assert not session.exists()
+def test_it_stays_with_what_is_left_in_it(memory):
+    run("(own / 'sm_segment').touch(); leftovers.note()", memory)
+    (own,) = memory.iterdir()
+    assert [each.name for each in own.iterdir()] == ["sm_segment"]
 
 
-def test_what_lives_stays(rank, memory, tmp_path):
-    session = tmp_path / "ompi.123"
-    session.mkdir()
-    living = rank("sm_segment.host.0.aaaa0001.0", PMIX_SERVER_TMPDIR=str(session))
-    before = names(memory)
-    shared_memory.sweep()
-    assert names(memory) == before
-    kill(rank("sm_segment.host.0.bbbb0001.0"))
-    shared_memory.sweep()
-    assert names(memory) == before
-    assert session.exists()
-    living.stdin.close()
-    assert living.wait(timeout=10) == 0
-    assert names(memory) == ["sm_segment.host.0.aaaa0001.0"]  # MPI's to remove; the note is gone
+def test_it_goes_after_mpi_has_been_finalised(memory):
+    """Handlers of Python's run before that."""
+    script = "import atexit; leftovers.note(); atexit.register(lambda: print(sorted(p.name for p in own.iterdir())))"
+    assert run(script, memory) == "['note']\n"
 
 
-def test_a_job_whose_launcher_lives_stays(rank, memory):
-    process = rank("mpich_shm_1")
-    note = next(memory.glob("mpidl.*"))
-    record = json.loads(note.read_text())
-    record["processes"][0] = [2**22 + 1, 1]
-    note.write_text(json.dumps(record))
-    shared_memory.sweep()
-    assert "mpich_shm_1" in names(memory)
-    kill(process)
-    shared_memory.sweep()
-    assert names(memory) == []
-
-
-def test_what_a_living_process_uses_stays(rank, memory):
-    """Two ranks of one job map the same file; the job is not yet dead."""
-    one, _ = rank("mpich_shm_1"), rank("mpich_shm_2", "mpich_shm_1")
-    (memory / "mpich_shm_1").touch()
-    kill(one)
-    shared_memory.sweep()
-    assert "mpich_shm_1" in names(memory)
-
-
-def test_a_file_made_anew_under_a_noted_name_stays(rank, memory):
-    kill(rank("open_mpi.0000"))
-    os.rename(memory / "open_mpi.0000", memory / "kept")
-    (memory / "open_mpi.0000").touch()
-    shared_memory.sweep()
-    assert names(memory) == ["kept", "open_mpi.0000"]
-
-
-def test_what_nobody_noted_stays(rank, memory, tmp_path):
-    for name in ("sm_segment.host.0.cccc0001.0", "mine.h5", "mpich_shm_2"):
-        (memory / name).touch()
-    (tmp_path / "data").mkdir()
-    kill(rank("mpich_shm_1", "another.h5", PMIX_SERVER_TMPDIR=str(tmp_path / "data")))
-    shared_memory.sweep()
-    assert names(memory) == ["another.h5", "mine.h5", "mpich_shm_2", "sm_segment.host.0.cccc0001.0"]
-    assert (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize("other", ["boot", "container"])
-def test_notes_of_another_node_or_container_stay(memory, other):
-    shared_memory.note()
-    boot, container = json.loads((memory / f"mpidl.{os.getuid()}.{os.getpid()}").read_text())["node"]
-    node = ["another boot", container] if other == "boot" else [boot, 1]
-    note = memory / f"mpidl.{os.getuid()}.77"
-    note.write_text(
-        json.dumps({"node": node, "processes": [[2**22 + 1, 1]], "files": {}, "jobs": [], "directories": []})
-    )
-    shared_memory.sweep()
-    assert note.exists()
-
-
-@pytest.mark.parametrize("text", ["", "{"])
-def test_a_note_that_cannot_be_read_is_left(memory, text):
-    note = memory / f"mpidl.{os.getuid()}.77"
-    note.write_text(text)
-    shared_memory.sweep()
-    assert note.read_text() == text
-
-
-def test_a_full_memory_stops_nobody(monkeypatch, tmp_path):
+def test_without_shared_memory_it_is_in_the_temporary_directory(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_memory, "SHARED_MEMORY", tmp_path / "missing")
-    shared_memory.sweep()
-    shared_memory.note()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "environ", {})
+    shared_memory.own_directory.cache_clear()
+    leftovers.sweep()
+    leftovers.note()
+    shared_memory.claim()
+    assert shared_memory.own_directory().parent == tmp_path
+    assert os.environ == {}
+    shared_memory.own_directory.cache_clear()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(MpidlError, match=f"no directory can be made in .* or {tmp_path / 'missing'}: make room there"):
+        shared_memory.own_directory()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "file"])
+def test_what_lies_under_a_guessed_name_is_left_alone(memory, tmp_path, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in (f"mpidl.{os.getuid()}.{os.getpid()}", f".mpidl.{os.getuid()}.{os.getpid()}"):
+        if kind == "link":
+            (memory / name).symlink_to(victim)
+        elif kind == "pipe":
+            os.mkfifo(memory / name)
+        else:
+            (memory / name).touch()
+    before = sorted(memory.iterdir())
+    leftovers.sweep()
+    leftovers.note()
+    assert victim.read_text() == "mine"
+    assert sorted(memory.iterdir()) == sorted([*before, shared_memory.own_directory()])
+
+
+@TWO_USERS
+def test_a_file_of_another_user_is_not_taken_for_one_of_mpi(memory):
+    own, other = memory / "mpich_shm_1", memory / "mpich_shm_2"
+    with own.open("wb+"), other.open("wb+"):
+        leftovers.note()
+        os.chown(other, OTHER, OTHER)
+        with pytest.raises(MpidlError, match=f"mpich_shm_2 belongs to another user .uid {OTHER}., and this job's MPI"):
+            leftovers.note()
+
+
+@TWO_USERS
+def test_a_launcher_in_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    """Open MPI's mpirun uses what it finds under the number of its process."""
+    directory = tmp_path / "shared" / "ompi.123"
+    directory.mkdir(parents=True)
+    monkeypatch.setenv(shared_memory.OF_LAUNCHER, str(directory))
+    directory.parent.chmod(0o1777)
+    shared_memory.check_launcher()
+    os.chown(directory, OTHER, OTHER)
+    with pytest.raises(MpidlError, match=rf"ompi.123 belongs to another user \(uid {OTHER}\).* `mpidl train -n`"):
+        shared_memory.check_launcher()
+    directory.parent.chmod(0o755)  # an administrator has made it
+    shared_memory.check_launcher()
+
+
+@TWO_USERS
+def test_another_user_cannot_enter(memory):
+    own = shared_memory.own_directory()
+    leftovers.note()
+    own.parent.chmod(0o1777)
+    script = "import sys\nbecome()\ntry: os.listdir(sys.argv[1])\nexcept OSError as error: print(error.strerror)"
+    assert as_another(script, own) == "Permission denied\n"
+
+
+def test_the_first_rank_of_a_node():
+    assert environment.first_of_node({})
+    assert environment.first_of_node({"OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    assert not environment.first_of_node({"MPI_LOCALRANKID": "2"})
+    assert not environment.first_of_node({"SLURM_LOCALID": "1"})
