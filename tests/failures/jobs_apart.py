@@ -30,16 +30,26 @@ def processes_of_ranks(directory):
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             variables = dict(each.partition(b"=")[::2] for each in (entry / "environ").read_bytes().split(b"\0"))
-            if b"OMPI_COMM_WORLD_RANK" in variables and (entry / "cwd").resolve() == directory:
-                found[int(variables[b"OMPI_COMM_WORLD_RANK"])] = int(entry.name)
+            rank = variables.get(b"OMPI_COMM_WORLD_RANK", variables.get(b"PMI_RANK"))
+            if rank is not None and (entry / "cwd").resolve() == directory:
+                found[int(rank)] = int(entry.name)
         except OSError:
             continue
     return found
 
 
+def status(process):
+    """Return the state of a process, ``Z`` if it has ended, and the process number of its parent."""
+    try:
+        state, number = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return "Z", 0
+    return state, int(number)
+
+
 def parent(process):
     """Return the process number of a process's parent."""
-    return int((Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+    return status(process)[1]
 
 
 def parameters(directory):

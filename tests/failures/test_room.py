@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from jobs_apart import parent, processes_of_ranks, trains, wait_for
+from jobs_apart import parent, processes_of_ranks, status, trains, wait_for
 
-from mpidl.launch.shared_memory import DIRECTORY_NAMES
+from mpidl.launch import leftovers
+from mpidl.launch.command import command
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -50,44 +52,86 @@ def test_a_full_temporary_directory_is_one_line(job, start, tmp_path):
     assert line.startswith(f"mpidl: mpirun: 2 MB needed in {tmp_path}, 0 MB free: ")
 
 
-def shared(tag):
-    """Return the names in shared memory that have a job's tag."""
-    return {path.name for path in SHARED_MEMORY.iterdir() if tag in path.name}
+def left(temporary, processes):
+    """Return the directories that processes have in shared memory, and what is in a temporary one."""
+    own = [each for process in processes for each in SHARED_MEMORY.glob(f"mpidl.{os.getuid()}.*.{process}.*")]
+    return own + [each for each in temporary.iterdir() if each.is_dir()]
 
 
-def mapped(process):
-    """Return the job's number in the names of the files in shared memory that a process has mapped."""
-    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-    return next((line.rsplit(".", 2)[1] for line in lines if "/dev/shm/sm_segment." in line), None)
+def kill(processes):
+    """Kill processes, none of which sees the end of another, and wait until they have ended."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for each in processes:
+            os.kill(each, number)
+    wait_for(lambda: all(status(each)[0] in "ZX" for each in processes))
 
 
-def directories(temporary):
-    """Return the directories of jobs, which versions of Open MPI call differently."""
-    return [each for each in temporary.iterdir() if DIRECTORY_NAMES.match(each.name)]
-
-
-def test_what_a_killed_job_left_is_swept_by_the_next(job, start, tmp_path):
+def test_what_a_killed_job_left_is_swept_by_the_next_which_leaves_nothing(job, start, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     variables = {"TMPDIR": str(temporary), "TALLY_SECONDS": "0.002"}
     process = start("train", job, "-n", 3, "--set", "run.epochs=100000", **variables)
     wait_for(lambda: trains(tmp_path))
     ranks = processes_of_ranks(tmp_path).values()
-    tag = mapped(next(iter(ranks)))
     everything = [process.pid, *{parent(rank) for rank in ranks}, *ranks]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for each in everything:
-            os.kill(each, number)
+    kill(everything)
     process.wait()
-    wait_for(lambda: not processes_of_ranks(tmp_path))
-    left = SHARED_MEMORY / f"osc_sm.host.{tag}.0.9"
-    left.touch()
-    assert len(shared(tag)) > 1
-    assert directories(temporary)
+    assert len(left(temporary, [process.pid, *ranks])) == 5
 
-    following = start("train", job, "-n", 3, "--set", "run.name=following", TMPDIR=str(temporary))
+    # The next job is ended by a rank that fails: none of its ranks removes anything.
+    variables = {"TMPDIR": str(temporary), "TALLY_FAILS": "2"}
+    following = start("train", job, "-n", 3, "--set", "run.name=following", **variables)
+    everything += wait_for(lambda: len(found := processes_of_ranks(tmp_path)) == 3 and [*found.values()])
     _, errors = following.communicate(timeout=60)
-    assert following.returncode == 0, errors
-    assert shared(tag) == set()
-    assert not directories(temporary)
-    assert not [each for rank in ranks for each in SHARED_MEMORY.glob(f"mpidl.*.{rank}")]
+    assert "rank 2" in errors
+    assert following.returncode == 1
+    assert left(temporary, [following.pid, *everything]) == []
+
+
+#: A rank that stands still in MPI_Init, where the library has made its files, or in MPI_Finalize. It calls MPI from C,
+#: because Python has ended by then.
+STANDS_STILL = """
+import atexit, ctypes, sys
+from pathlib import Path
+import mpidl
+from mpidl.launch import leftovers
+from mpidl.runs import agreement
+libc = ctypes.CDLL(None)
+if sys.argv[1] == "MPI_Init":
+    note = leftovers.note
+    leftovers.note = lambda: libc.pause() if "mpi4py.MPI" in sys.modules else note()
+    atexit.register(print)
+agreement.communicator()
+from mpi4py import MPI
+library, key = ctypes.CDLL(MPI.__file__), ctypes.c_int()
+handle = ctypes.c_void_p if MPI._sizeof(MPI.Comm) == 8 else ctypes.c_int
+library.MPI_Comm_create_keyval(libc.pause, libc.pause, ctypes.byref(key), None)
+library.MPI_Comm_set_attr(handle(MPI._handleof(MPI.COMM_SELF)), key, None)
+"""
+
+
+def stands_still(process):
+    """Whether a process is in ``pause``."""
+    try:
+        return Path(f"/proc/{process}/syscall").read_text().split()[0] == "34"
+    except FileNotFoundError:
+        raise AssertionError("the rank has ended") from None
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")
+@pytest.mark.parametrize("where", ["MPI_Init", "MPI_Finalize"])
+def test_what_a_job_left_that_was_killed_where_mpi_makes_or_removes_its_files_is_swept(
+    bare_environment, tmp_path, where
+):
+    words, variables = command(2, ["-c", STANDS_STILL, where])
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(words, cwd=tmp_path, env=bare_environment | variables | {"TMPDIR": str(temporary)})
+    ranks = wait_for(lambda: len(found := processes_of_ranks(tmp_path).values()) == 2 and list(found))
+    wait_for(lambda: all(map(stands_still, ranks)))
+    kill({process.pid, *map(parent, ranks), *ranks})
+    process.wait()
+    assert left(temporary, ranks)
+    leftovers.sweep()
+    assert left(temporary, ranks) == []
