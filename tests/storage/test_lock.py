@@ -58,3 +58,17 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(MpidlError, match=r"\.lock: can't be written: Is a directory$"):
         Lock(tmp_path)
+
+
+@pytest.mark.parametrize(("mask", "expected"), [(0o022, 0o600), (0o002, 0o660), (0o077, 0o600), (0, 0o666)])
+def test_who_cannot_write_a_run_cannot_lock_it(tmp_path, mask, expected):
+    """A reader's lock would exclude the owner. Earlier versions left files that everybody can read."""
+    before = os.umask(mask)
+    try:
+        Lock(tmp_path).close()
+        assert (tmp_path / ".lock").stat().st_mode & 0o777 == expected
+        (tmp_path / ".lock").chmod(expected | 0o444)
+        Lock(tmp_path).close()
+        assert (tmp_path / ".lock").stat().st_mode & 0o777 == expected
+    finally:
+        os.umask(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -26,7 +27,7 @@ class Lock:
     def __init__(self, run: Path) -> None:
         path = run / ".lock"
         try:
-            self._file = path.open("a+")
+            self._file = os.fdopen(_open(path), "a+")
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -44,3 +45,12 @@ class Lock:
     def close(self) -> None:
         """Unlock the directory."""
         self._file.close()
+
+
+def _open(path: Path) -> int:
+    """Open the file of a lock, which only those can read who can write it: readers, too, could lock it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o622)
+    mode = os.fstat(descriptor).st_mode
+    with contextlib.suppress(OSError):  # It is a colleague's.
+        os.fchmod(descriptor, mode & ~0o444 | (mode & 0o222) << 1)
+    return descriptor
