@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from other_user import OTHER, TWO_USERS, start_as_another
 
 from mpidl.launch import leftovers, shared_memory
+from other_user import OTHER, TWO_USERS, start_as_another
 
 #: A rank: makes and maps files as MPI libraries do (those named own/... in its own directory), and waits.
 RANK = """

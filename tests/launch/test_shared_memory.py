@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from other_user import OTHER, TWO_USERS, as_another
 
 from mpidl.errors import MpidlError
 from mpidl.launch import environment, leftovers, shared_memory
+from other_user import OTHER, TWO_USERS, as_another
 
 #: Makes this process's directory in a memory of the test's.
 OWN = """
