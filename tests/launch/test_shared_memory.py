@@ -148,6 +148,14 @@ def test_another_user_cannot_enter(memory):
     assert as_another(script, own) == "Permission denied\n"
 
 
+@TWO_USERS
+def test_it_is_the_home_directory_of_a_user_without_one():
+    """Open MPI loads the libraries that it finds there: others must not enter it."""
+    script = "from mpidl.launch.environment import home\nbecome(); os.environ.pop('HOME', None)\n"
+    script += "print(*divmod(os.stat(home()).st_mode, 0o1000)[1:], os.stat(home()).st_uid)"
+    assert as_another(script).split() == [str(0o700), str(OTHER)]
+
+
 def test_the_first_rank_of_a_node():
     assert environment.first_of_node({})
     assert environment.first_of_node({"OMPI_COMM_WORLD_LOCAL_RANK": "0"})

@@ -169,9 +169,12 @@ def _local_ranks(environment: Mapping[str, str]) -> int:
 
 
 def home() -> str:
-    """Return this user's home directory or, if there is none, the temporary directory; Open MPI needs one."""
+    """Return this user's home directory or, if there is none, this process's own.
+
+    Open MPI needs one, and loads the libraries and settings that it finds there: it can't be one where others write.
+    """
     found = os.path.expanduser("~")
-    return found if os.path.isabs(found) else os.environ.get("TMPDIR", "/tmp")
+    return found if os.path.isabs(found) else str(shared_memory.own_directory())
 
 
 def first_of_node(environment: Mapping[str, str] = os.environ) -> bool:
