@@ -50,3 +50,10 @@ def test_cosine_after_a_warm_up_is_that_of_optax(warm_up):
 def test_a_warm_up_of_the_whole_run_or_more_only_rises(schedule):
     assert RateSchedule(schedule, warm_up=80).at(20, 40) == pytest.approx(0.25)
     assert RateSchedule(schedule, warm_up=40).at(39, 40) == pytest.approx(39 / 40)
+
+
+@pytest.mark.parametrize(("schedule", "last"), [("linear", 0.0), ("cosine", 0.0), ("one_cycle", 1 / 25e4)])
+@pytest.mark.parametrize("warm_up", [0.0, 2.0])
+@pytest.mark.parametrize("past", [0.0, 0.5, 2.5, 4.0])
+def test_a_schedule_stays_at_its_last_factor(schedule, last, warm_up, past):
+    assert RateSchedule(schedule, warm_up=warm_up).at(4.0 + past, 4.0) == pytest.approx(last, abs=1e-12)
