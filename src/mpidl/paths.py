@@ -18,7 +18,7 @@ from mpidl.errors import UsageError, quoted
 NAME_BYTES, PATH_BYTES = 255, 4000
 
 #: Largest size in bytes of a file of text, such as a configuration or a summary.
-TEXT_BYTES = 1 << 23
+TEXT_BYTES = 1 << 20
 
 
 def user_path(text: str) -> Path:

@@ -1,8 +1,10 @@
-"""Dataclasses built from the sections of a configuration, with one-line errors."""
+"""Sections of a configuration in TOML, and dataclasses built from them with one-line errors."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike, fspath
@@ -59,6 +61,35 @@ def _fields(cls: Any) -> dict[str, tuple[Any, Any]]:
     annotations = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls)
     return {field.name: (annotations[field.name], field.default) for field in fields if field.init}
+
+
+#: A key that nests more than 64 tables: the memory that tomllib needs for one grows with the square of its parts.
+_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_NESTED = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{64}}")
+
+
+class BeyondPythonError(ValueError):
+    """A valid TOML document that Python can't represent."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML document, which can be written as text again.
+
+    Raise tomllib.TOMLDecodeError if it is none, and BeyondPythonError if it is nested too deeply or has too large
+    integers.
+    """
+    try:
+        if _NESTED.search(text):
+            raise RecursionError
+        values = tomllib.loads(text)
+        repr(values)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise BeyondPythonError("tables or arrays are nested too deeply") from None
+    except ValueError:
+        raise BeyondPythonError("an integer has too many digits, expected at most 64 bits") from None
+    return values
 
 
 def keys(cls: type) -> list[str]:

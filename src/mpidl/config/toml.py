@@ -13,6 +13,7 @@ import tomli_w
 
 from mpidl.errors import UsageError
 from mpidl.paths import read_text, whole
+from mpidl.schema import BeyondPythonError, parse_toml
 
 
 def read(path: Path, of_run: bool = False) -> dict[str, Any]:
@@ -27,8 +28,8 @@ def read(path: Path, of_run: bool = False) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     try:
-        return _loads(text)
-    except _BeyondPython as error:
+        return parse_toml(text)
+    except BeyondPythonError as error:
         raise UsageError(f"{path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         message = str(error)
@@ -41,30 +42,12 @@ def read(path: Path, of_run: bool = False) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """Return the TOML value of `text`, or, if it is none, `text` itself as a bare string."""
     try:
-        values = _loads(f"value = {text}")
-    except _BeyondPython as error:
+        values = parse_toml(f"value = {text}")
+    except BeyondPythonError as error:
         raise UsageError(f"--set: {error}") from None
     except tomllib.TOMLDecodeError:
         return text
     return values["value"] if len(values) == 1 else text
-
-
-class _BeyondPython(Exception):
-    """A valid TOML document that Python can't represent."""
-
-
-def _loads(text: str) -> dict[str, Any]:
-    """Return the values of a document, which can be written as text again."""
-    try:
-        values = tomllib.loads(text)
-        repr(values)
-    except tomllib.TOMLDecodeError:
-        raise
-    except RecursionError:
-        raise _BeyondPython("tables or arrays are nested too deeply") from None
-    except ValueError:
-        raise _BeyondPython("an integer has too many digits, expected at most 64 bits") from None
-    return values
 
 
 def dump(sections: Mapping[str, Mapping[str, Any]]) -> str:

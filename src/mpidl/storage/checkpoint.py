@@ -9,7 +9,6 @@ has the checksums of the other files. They are checked by `mpidl.storage.checkpo
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import count, product, takewhile
 from math import prod
@@ -22,6 +21,8 @@ import numpy as np
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, Move, Range, merged, moves, strides
+from mpidl.paths import TEXT_BYTES
+from mpidl.schema import parse_toml
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
@@ -161,8 +162,10 @@ class Checkpoint:
                 raise ValueError(f"{self.size} parameters, the tensors have {sum(map(prod, self.shapes.values()))}")
             self.position = Position.of(given)
             self.config = str(given["config"])
+            if len(self.config) > TEXT_BYTES:
+                raise ValueError(f"a configuration of {len(self.config)} characters, expected at most {TEXT_BYTES}")
             self.sections: dict[str, dict[str, Any]] = msgspec.convert(
-                tomllib.loads(self.config), dict[str, dict[str, Any]]
+                parse_toml(self.config), dict[str, dict[str, Any]]
             )
             self.data = msgspec.json.decode(given.get("data", "{}"), type=dict[str, str])
             self.aliases = msgspec.json.decode(given.get("aliases", "{}"), type=dict[str, str])
@@ -254,7 +257,10 @@ def _range(path: Path, size: int) -> Range:
     """Return the range of vectors of `size` elements in a replica's file: all, unless the replica is cut."""
     with readable(path), opened(path) as file:
         given = attributes(file)
-        return Range(int(given.get("start", 0)), int(given.get("stop", size)))
+        found = Range(int(given.get("start", 0)), int(given.get("stop", size)))
+        if not 0 <= found.start <= found.stop <= size:
+            raise OSError(f"of the parameters {found.start} to {found.stop}, of {size}")
+        return found
 
 
 def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]]:
