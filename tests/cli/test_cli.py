@@ -207,9 +207,8 @@ def test_a_name_like_an_option_reaches_the_ranks_as_a_name(monkeypatch, bare_env
     monkeypatch.setattr("mpidl.launch.mpiexec.launch", lambda ranks, words, *others: given.append(words) or 0)
     for words in (["train", "./-j.toml"], ["run", "./-j.py"], ["predict", "./-run", "./-x.npy", "-o", "./-y.h5"]):
         assert main([*words, "-n", "4"]) == 0
-    assert given == [
-        ["train", "./-j.toml"], ["run", "./-j.py", "--"], ["predict", "./-run", "./-x.npy", "--output=-y.h5"],
-    ]  # fmt: skip
+    predict = ["predict", "./-run", "./-x.npy", "--output=-y.h5"]
+    assert given == [["train", "./-j.toml"], ["run", "./-j.py", "--"], predict]
 
 
 class Lost(io.StringIO):

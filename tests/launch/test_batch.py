@@ -322,9 +322,21 @@ def test_what_can_be_submitted(submitted, runs, tmp_path):
 
 #: Names of files, parts of which shells, schedulers and terminals would interpret.
 NAMES = (
-    "j\ntouch PWN #", "-j", "--help", "-", "a b", "it's", 'say "x"', "$(touch PWN)", "`touch PWN`", "%j-%%", "{{id}}",
-    "@name", "\x1b[31m", "\udcff", "ü",
-)  # fmt: skip
+    "j\ntouch PWN #",
+    "-j",
+    "--help",
+    "-",
+    "a b",
+    'it\'s "x"',
+    "$(touch PWN)",
+    "`touch PWN`",
+    "%j-%%",
+    "{{id}}",
+    "@name",
+    "\x1b[31m",
+    "\udcff",
+    "ü",
+)
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "flux"])

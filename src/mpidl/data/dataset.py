@@ -112,6 +112,10 @@ class Split(ABC):
     def check_classes(self, name: str, classes: int | None) -> None:  # noqa: B027 (few splits hold all labels)
         """Raise UsageError for a label outside these classes, if the labels are known; `name` is the split's."""
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        """Return the class ids of samples [start, stop); None if there are none, or inputs must be read for them."""
+        return None
+
     def take(self, minibatch: Minibatch) -> Batch:
         """Gather the samples of a minibatch."""
         return self.gather(minibatch.indices, minibatch.epoch)._replace(number=minibatch.number)
@@ -248,6 +252,12 @@ class ColumnSplit(Split):
         self._columns, self._integers, self._double = columns, integers, double
         self._gatherer = Gatherer(integers, double)
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        _, *targets = self._columns
+        if not targets or targets[0].values.dtype.kind not in "iu":
+            return None
+        return np.asarray(targets[0].values[start:stop])
+
     def copy(self) -> ColumnSplit:
         return type(self)(*self._columns, integers=self._integers, double=self._double)
 
@@ -308,6 +318,9 @@ class ArraySplit(Split):
             raise UsageError(f"{name}: classes are {classes}, expected {expected}")
         if classes is not None:
             check_labels(Column(f"{name}: targets", self._targets), classes)
+
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        return None if self._targets.dtype.kind == "f" else self._targets[start:stop]
 
     def copy(self) -> ArraySplit:
         same = copy(self)

@@ -120,7 +120,7 @@ class Job:
         measured = metrics(run, scoring(original, prepared))
         job = cls(
             config, given, of_data(given), prepared, original, measured, goal, first_values, checkpoint,
-            notes_on(config, prepared.train), continues=checkpoint is not None, script=script,
+            notes_on(config, prepared.train, dataset), continues=checkpoint is not None, script=script,
         )  # fmt: skip
         if checkpoint is not None:
             check_model(checkpoint, original)

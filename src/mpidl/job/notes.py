@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
-from mpidl.data import Split
+from mpidl.data import Dataset, Split
+from mpidl.data.likeness import portions_are_alike
 from mpidl.data.nested import WITHOUT
 from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.sections import Sections
@@ -16,9 +17,15 @@ from mpidl.rules import RateSchedule, Rule
 NAMES = 5
 
 
-def notes_on(config: Config, train: Split) -> list[str]:
-    """Return a line for each setting that works with the training data, but is seldom meant."""
-    return [*_on_algorithm(config), *_on_rule(config), *_on_unused(config), *_on_data(config, train)]
+def notes_on(config: Config, train: Split, read: Dataset) -> list[str]:
+    """Return a line for each setting that works, but is seldom meant, with the training data as they are `read`."""
+    return [
+        *_on_algorithm(config),
+        *_on_rule(config),
+        *_on_unused(config),
+        *_on_data(config, train),
+        *_on_classes(config, train, read),
+    ]
 
 
 def _on_algorithm(config: Config) -> list[str]:
@@ -77,6 +84,16 @@ def _on_data(config: Config, train: Split) -> list[str]:
     return [
         f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
         f"for two portions: use a multiple of {train.chunk}"
+    ]
+
+
+def _on_classes(config: Config, train: Split, read: Dataset) -> list[str]:
+    by_portions = read.order is None and config.data.by_portions(train)
+    if not (by_portions and portions_are_alike(read.train, config.data.portion)):
+        return []
+    return [
+        "data.shuffle: 'portion', but the samples of a portion are of few classes, as in a file sorted by class: "
+        "shuffle the file, or use 'samples'"
     ]
 
 

@@ -1,0 +1,103 @@
+"""Files that are sorted by class, whose portions train on few classes at a time, are named; shuffled ones never are."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mpidl.config import from_dict
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.likeness import portions_are_alike
+from mpidl.job.build import build
+
+LINE = (
+    "data.shuffle: 'portion', but the samples of a portion are of few classes, as in a file sorted by class: "
+    "shuffle the file, or use 'samples'"
+)
+
+
+def labels(classes: int, samples: int, first: float | None = None) -> NDArray[np.int64]:
+    """Return random labels, of which a share of `first` is the first class; by default all are equally frequent."""
+    share = None if first is None else [first, *[(1 - first) / (classes - 1)] * (classes - 1)]
+    return np.random.default_rng(samples).choice(classes, samples, p=share)
+
+
+def alike(targets: NDArray[np.generic], portion: int) -> bool:
+    return portions_are_alike(ArraySplit(np.zeros((len(targets), 1), np.uint8), targets), portion)
+
+
+@pytest.mark.parametrize(
+    ("targets", "portion"),
+    [
+        (labels(10, 60_000), 512),
+        (labels(10, 60_000), 12_800),
+        (labels(1000, 100_000), 640),
+        (labels(2, 1000), 100),
+        (labels(2, 9000, first=0.95), 512),
+        (labels(10, 1797), 16),
+    ],
+)
+def test_sorted_samples_are_noticed(targets: NDArray[np.int64], portion: int) -> None:
+    assert alike(np.sort(targets), portion)
+    assert alike(np.sort(targets)[::-1], portion)
+    assert alike(np.concatenate([np.sort(targets[::2]), np.sort(targets[1::2])]), portion)  # two sorted files
+
+
+@pytest.mark.parametrize("portion", [1, 2, 8, 16, 100, 512])
+@pytest.mark.parametrize("classes", [2, 10, 1000, 50_000])
+@pytest.mark.parametrize("first", [None, 0.9, 0.999])
+def test_shuffled_samples_are_never_alike(portion: int, classes: int, first: float | None) -> None:
+    for samples in (32, 33, 100, 1000, 9000):
+        assert not alike(labels(classes, samples, first), portion)
+
+
+def test_samples_in_turn_of_one_class_or_without_classes_are_not_alike() -> None:
+    assert not alike(np.arange(9000) % 10, 512)
+    assert not alike(np.zeros(9000, np.int64), 512)
+    assert not alike(np.sort(np.random.default_rng(0).random((9000, 1)), axis=0), 512)
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        ({}, [LINE]),
+        ({"validation": 0.2, "keep": "memory"}, [LINE]),
+        ({"keep": "distributed"}, [LINE]),
+        ({"shuffle": "samples"}, []),
+    ],
+)
+def test_a_sorted_file_is_a_line(tmp_path, given, lines) -> None:
+    write(tmp_path / "data.h5", np.sort(labels(10, 1280)).astype(np.uint8))
+    assert list(notes(tmp_path, given)) == lines
+
+
+@pytest.mark.parametrize("targets", [labels(10, 1280), np.sort(labels(10, 1280))[:, None].astype(np.float32)])
+def test_a_shuffled_file_and_numbers_are_none(tmp_path, targets) -> None:
+    write(tmp_path / "data.h5", targets)
+    assert list(notes(tmp_path, {})) == []
+
+
+@pytest.mark.parametrize(("shuffle", "lines"), [("portion", [LINE]), (None, [])])
+def test_arrays_are_alike_only_if_portions_are_of_neighbours(tmp_path, shuffle, lines) -> None:
+    np.savez(tmp_path / "data.npz", **columns(np.sort(labels(10, 1280))))
+    given = {"source": "arrays", "path": str(tmp_path / "data.npz")} | ({"shuffle": shuffle} if shuffle else {})
+    assert list(notes(tmp_path, given)) == lines
+
+
+def columns(targets: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
+    inputs = np.zeros((len(targets), 3), np.float32)
+    return {"train/x": inputs, "train/y": targets, "test/x": inputs[:20], "test/y": targets[:20]}
+
+
+def write(path, targets: NDArray[np.generic]) -> None:
+    with h5py.File(path, "w") as file:
+        for key, array in columns(targets).items():
+            file[key] = array
+
+
+def notes(directory, given) -> list[str]:
+    """Return the lines about a job with the data of a file."""
+    data = {"source": "hdf5", "path": str(directory / "data.h5"), "batch": 8} | given
+    return build(from_dict({"data": data, "model": {"layer": [{"type": "dense", "units": 10}]}})).notes
