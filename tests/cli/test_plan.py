@@ -11,6 +11,7 @@ import pytest
 
 from measured_machines import FACTORY
 from mpidl.cli import main
+from mpidl.cli.arguments import parse
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
@@ -262,7 +263,9 @@ def test_one_process_is_enough(mpidl):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--nodes", "1,two"], "--nodes: expected numbers such as 1,2,4, found '1,two'"),
+        (["--nodes", "1,two"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '1,two'"),
+        (["--nodes", "8-1"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '8-1'"),
+        (["--nodes", "1-999999999"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '1-999999999'"),
         (["--nodes", "0"], "--nodes: expected int >= 1, found 0"),
         (["--nodes", "1", "--ranks-per-node", "-2"], "--ranks-per-node: expected int >= 1, found -2"),
         (["--ranks-per-node", "2"], "--ranks-per-node: expected --nodes too"),
@@ -277,6 +280,20 @@ def test_one_process_is_enough(mpidl):
 def test_wrong_numbers_of_nodes_are_one_line(capsys, arguments, line):
     assert main(["plan", str(DIGITS), *arguments]) == 2
     assert capsys.readouterr().err == f"mpidl: {line}\n"
+
+
+def test_too_few_ranks_on_nodes_of_few_cores(capsys, monkeypatch):
+    monkeypatch.setattr("mpidl.runs.booking.cores", lambda config: 2)
+    assert main(["plan", str(DIGITS), "--nodes", "2,1,2"]) == 2
+    assert capsys.readouterr().err.startswith("mpidl: --nodes 1 --ranks-per-node 2: 2 ranks are too few: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("4", [4]), ("1,2,4", [1, 2, 4]), ("1-8", [*range(1, 9)]), ("16, 1-2,4 - 5", [16, 1, 2, 4, 5])],
+)
+def test_numbers_and_ranges_of_nodes(text, numbers):
+    assert parse(["plan", "job.toml", "--nodes", text]).nodes == numbers
 
 
 def test_numbers_of_nodes_are_compared(capsys, monkeypatch, tmp_path):

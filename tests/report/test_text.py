@@ -37,7 +37,18 @@ def test_tables():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(75.4, "75.4 s"), (1.0, "1 s"), (0.01234, "12.3 ms"), (2e-6, "2 us"), (3.45e-8, "34.5 ns"), (0.0, "0 ns")],
+    [
+        (75.4, "75.4 s"),
+        (300, "5 min"),
+        (7000, "117 min"),
+        (7200, "2 h"),
+        (1e6, "278 h"),
+        (1.0, "1 s"),
+        (0.01234, "12.3 ms"),
+        (2e-6, "2 us"),
+        (3.45e-8, "34.5 ns"),
+        (0.0, "0 ns"),
+    ],
 )
 def test_a_duration(seconds, text):
     assert duration(seconds) == text

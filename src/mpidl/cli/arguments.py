@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,10 @@ from mpidl.version import VERSION
 
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction["_Parser"]
+
+
+#: The most numbers of nodes that a range such as ``1-8`` stands for.
+LONGEST = 1000
 
 
 class _Parser(argparse.ArgumentParser):
@@ -212,7 +217,7 @@ def _add_plan(parsers: Parsers) -> None:
         help="show the work of each of N ranks, and, without --set topology.servers, the best number of servers",
     )  # fmt: skip
     plan.add_argument(
-        "--nodes", metavar="N,N,...", type=_numbers,
+        "--nodes", metavar="N,N-N,...", type=_numbers,
         help="compare these numbers of nodes: best topology, speed, hours, efficiency and cost of each",
     )  # fmt: skip
     plan.add_argument(
@@ -277,10 +282,14 @@ def _add_doctor(parsers: Parsers) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--nodes: expected numbers such as 1,2,4, found {quoted(text)}") from None
+    found: list[int] = []
+    for each in text.split(","):
+        numbers = re.fullmatch(r"\s*(-?\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", each)
+        first, last = (0, -1) if numbers is None else (int(numbers[1]), int(numbers[2] or numbers[1]))
+        if not first <= last < first + LONGEST:
+            raise UsageError(f"--nodes: expected numbers such as 1,2,4 or 1-4, found {quoted(text)}")
+        found += range(first, last + 1)
+    return found
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:

@@ -67,8 +67,12 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
         own = sum(capacity.shards[shard].size for shard in capacity.held_by(number)) * itemsize
         exchange = nbytes(regions(routes, rank)) - own
         found[rank] = Footprint(own, state=own * states, exchange=exchange, checkpoint=own * (1 + states))
-    for rank in roles.intermediaries:
-        found[rank] = Footprint(whole, exchange=nbytes(regions(routes, rank)) - whole + routes.beside(rank))
+    of_intermediaries: dict[int, Footprint] = {}  # by how many workers they serve
+    for rank, workers in zip(roles.intermediaries, roles.served, strict=True):
+        if len(workers) not in of_intermediaries:
+            exchange = nbytes(regions(routes, rank)) - whole + routes.beside(rank)
+            of_intermediaries[len(workers)] = Footprint(whole, exchange=exchange)
+        found[rank] = of_intermediaries[len(workers)]
     for partition, slice in enumerate(placed.slices):
         worker, fetchers = _worker(placed, capacity, partition, slice), set(roles.fetchers(partition))
         direct = worker._replace(exchange=worker.exchange + _directly(placed, capacity, partition, slice))

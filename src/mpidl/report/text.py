@@ -22,9 +22,9 @@ def quantity(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with three digits, such as ``"1.5 ms"``."""
-    for unit, length in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= length:
+    """Return a duration with three digits, such as ``"1.5 ms"``; of minutes and hours from two on."""
+    for unit, length, least in (("h", 3600.0, 2), ("min", 60.0, 2), ("s", 1.0, 1), ("ms", 1e-3, 1), ("us", 1e-6, 1)):
+        if seconds >= least * length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
 

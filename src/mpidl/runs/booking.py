@@ -75,8 +75,11 @@ def book(
     samples = epochs * data + rest * config.data.batch
     rows, searches, given = [], {}, {each.partition("=")[0].strip() for each in overrides}
     for number in sorted(set(nodes)):
-        searches[number] = search = Search(job, number * ranks_per_node, given)
-        rows.append(_row(search, job, number, samples, schedule.steps))
+        try:
+            searches[number] = search = Search(job, number * ranks_per_node, given)
+            rows.append(_row(search, job, number, samples, schedule.steps))
+        except UsageError as error:
+            raise UsageError(f"--nodes {number} --ranks-per-node {ranks_per_node}: {error}") from None
     fitting = [row for row in rows if row["fits"]] or rows
     cheapest = min(row["node_hours"] for row in fitting)
     best = min((row for row in fitting if row["node_hours"] <= WORTH * cheapest), key=lambda row: float(row["hours"]))
@@ -150,7 +153,7 @@ def _why(search: Search, job: Job, best: Mapping[str, Any], steps: int, name: st
         f"a gradient takes {duration(search.candidates.uncut.seconds)}; a network card carries "
         f"{quantity(times.bandwidth, 'B/s')} in each direction, and a message takes {duration(times.latency.mean)}"
     )
-    yield "efficiency: against ranks that all compute gradients; hours: without start-up and evaluations"
+    yield "efficiency: against ranks that all compute gradients; times: without start-up and evaluations"
     if steps < FEW * best["replicas"]:
         yield f"{steps} minibatches are few for {best['replicas']} replicas: gradients will be of old parameters"
     config = job.config.run
@@ -164,25 +167,26 @@ def as_text(booked: Mapping[str, Any]) -> str:
     kinds = other_kinds(booked["rows"])
     cut = any(row["partitions"] > 1 for row in booked["rows"])
     rows = [
-        ["nodes", "servers", *(f"{kind}s" for kind in kinds), "replicas", *["partitions"] * cut, "samples/s", "hours",
-         "efficiency", "node hours", "limited by", ""]
+        ["nodes", "servers", *(f"{kind}s" for kind in kinds), "replicas", *["partitions"] * cut, "samples/s", "time",
+         "efficiency", "node time", "limited by", ""]
     ]  # fmt: skip
     for row in booked["rows"]:
         rows.append(
             [str(row["nodes"]), str(row["servers"]), *(str(row["roles"].get(kind, 0)) for kind in kinds),
              str(row["replicas"]), *[str(row["partitions"])] * cut, f"{row['samples_per_second']:.0f}",
-             f"{row['hours']:.3g}", f"{100 * row['efficiency']:.0f} %", f"{row['node_hours']:.3g}", row["limit"],
+             duration(3600 * row["hours"]), f"{100 * row['efficiency']:.0f} %", duration(3600 * row["node_hours"]),
+             row["limit"],
              "best" if row["nodes"] == booked["best"] else ""]
         )  # fmt: skip
     best = next(row for row in booked["rows"] if row["nodes"] == booked["best"])
     count = f"{best['nodes']} node{'s' * (best['nodes'] != 1)}"
-    cost = f"{best['hours']:.3g} hours for {best['node_hours']:.3g} node hours"
+    cost = f"{duration(3600 * best['hours'])}, {duration(3600 * best['node_hours'])} of node time"
     lines = [
         f"{booked['name']}: {booked['samples']:,} samples to the end; {booked['ranks_per_node']} ranks on each node",
         "",
         *table(rows, left=0),
         "",
-        f"book {count}: {cost}, the fastest that costs at most {WORTH:g} times the node hours of the cheapest",
+        f"book {count}: {cost}; the fastest that costs at most {WORTH:g} times the node time of the cheapest",
         f"- {booked['command']}",
         *(f"- {line}" for line in booked["why"]),
     ]

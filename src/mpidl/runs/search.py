@@ -109,18 +109,21 @@ class Search:
     def topologies(self) -> Iterator[Topology]:
         """Yield all topologies to compare."""
         config = self._job.config
-        sections = {"": config.topology} | config.topology.alternatives()
+        others = {
+            setting: section
+            for setting, section in config.topology.alternatives().items()
+            if setting.partition(" = ")[0] not in self._given and _possible(section, config)
+        }
         most = min(MOST_PARTITIONS, self._ranks - 1 - min(1, config.servers))
         cuts = [self.candidates.uncut, *self.candidates.cut(most)]
-        for setting, section in sections.items():
-            if setting.partition(" = ")[0] in self._given or not _possible(section, config):
-                continue
-            for cut in cuts:
-                for servers in self._servers():
-                    if 1 + servers + cut.partitions > self._ranks:
-                        continue
-                    roles = self.roles(servers, cut, section)
-                    if not setting or roles != self.roles(servers, cut, config.topology):
+        for cut in cuts:
+            for servers in self._servers():
+                if 1 + servers + cut.partitions > self._ranks:
+                    continue
+                found = [("", config.topology, own := self.roles(servers, cut, config.topology))]
+                found += [(setting, section, self.roles(servers, cut, section)) for setting, section in others.items()]
+                for setting, section, roles in found:
+                    if not setting or roles != own:
                         settings = self._settings(servers, cut, setting)
                         yield Topology(*self._speeds(roles, cut), servers, cut, section, settings)
 
@@ -161,7 +164,7 @@ class Search:
             exchangers = roles.fetchers()
             serving = np.bincount([self.nodes[rank] for rank in roles.servers], minlength=nodes) / servers
             elsewhere = len(exchangers) - np.bincount([self.nodes[rank] for rank in exchangers], minlength=nodes)
-            copied = max((len(roles.served(rank)) for rank in roles.intermediaries), default=0) / cut.partitions
+            copied = max(map(len, roles.served), default=0) / cut.partitions
             exchanging = max(
                 float((serving * elsewhere).max()) * self._bytes / times.bandwidth,
                 len(exchangers) * times.service.mean,

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple, TypeAlias
 
 from mpidl.errors import UsageError
@@ -92,9 +93,10 @@ class Roles:
         """The ranks that push and fetch without being workers. They follow the coordinator's orders as servers do."""
         return [relay.rank for relay in self.relays]
 
-    def served(self, rank: int) -> tuple[int, ...]:
-        """Return the workers that one of the `intermediaries` exchanges for."""
-        return next(relay.workers for relay in self.relays if relay.rank == rank)
+    @property
+    def served(self) -> list[tuple[int, ...]]:
+        """The workers that each of the `intermediaries` exchanges for."""
+        return [relay.workers for relay in self.relays]
 
     def place(self, rank: int) -> str:
         """Return a rank's host as ``" on node7"``; nothing if there is only one."""
@@ -160,10 +162,14 @@ def assign(
 
     placed = dict.fromkeys(free, 0)
     server_ranks = []
+    emptiest = [(0, -len(ranks), order, node) for order, (node, ranks) in enumerate(free.items()) if ranks]
+    heapify(emptiest)
     for _ in range(servers):
-        node = min((n for n in free if free[n]), key=lambda n: (placed[n], -len(free[n])))
+        _, _, order, node = heappop(emptiest)
         placed[node] += 1
         server_ranks.append(free[node].popleft())
+        if free[node]:
+            heappush(emptiest, (placed[node], -len(free[node]), order, node))
 
     relays = {}
     for node, ranks in free.items():
@@ -171,17 +177,24 @@ def assign(
             relays[node] = ranks.popleft()
 
     replicas = []
+    freest = [(-len(ranks), order, ranks) for order, ranks in enumerate(free.values())]
+    heapify(freest)
     for _ in range((len(nodes) - 1 - servers - len(relays) - standby) // partitions):
         replica: list[int] = []
         while len(replica) < partitions:
-            ranks = max(free.values(), key=len)
+            _, order, ranks = freest[0]
             replica += [ranks.popleft() for _ in range(min(partitions - len(replica), len(ranks)))]
+            heapreplace(freest, (-len(ranks), order, ranks))
         replicas.append(tuple(replica))
 
     left = sorted(rank for ranks in free.values() for rank in ranks)
     replicas.sort(key=min)
-    whole = {node: [each for each in replicas if {nodes[rank] for rank in each} == {node}] for node in relays}
-    relayed = [Relay(own, tuple(rank for each in whole[node] for rank in each)) for node, own in relays.items()]
+    whole: dict[str | int, list[int]] = {node: [] for node in relays}
+    for each in replicas:
+        first, *others = {nodes[rank] for rank in each}
+        if not others and first in whole:
+            whole[first] += each
+    relayed = [Relay(own, tuple(whole[node])) for node, own in relays.items()]
     return Roles(tuple(server_ranks), tuple(replicas), tuple(left), relays=tuple(relayed))
 
 

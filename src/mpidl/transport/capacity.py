@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,7 +149,7 @@ class Capacity:
 
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""
-        return [number for number, each in enumerate(self._held) if each.holder == holder]
+        return self._numbers.get(holder, [])
 
     def of_partition(self, partition: int) -> list[int]:
         """Return the numbers of the shards that make up a partition's slice, in its order."""
@@ -157,6 +158,14 @@ class Capacity:
     def origin(self, partition: int) -> int:
         """Return where a partition's slice begins."""
         return self.slices[partition].start if self.slices else 0
+
+    @cached_property
+    def _numbers(self) -> dict[int, list[int]]:
+        """The numbers of the shards of each holder."""
+        found: dict[int, list[int]] = {}
+        for number, each in enumerate(self._held):
+            found.setdefault(each.holder, []).append(number)
+        return found
 
     @property
     def _held(self) -> Sequence[Held]:

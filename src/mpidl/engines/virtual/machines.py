@@ -47,7 +47,7 @@ class Machines:
         self._cut = times.cut
         first = {ranks[0]: replica for replica, ranks in enumerate(roles.replicas)}
         self.replicas, self.intermediaries = replicas, times.intermediaries
-        self.served = [[first[rank] for rank in roles.served(other) if rank in first] for other in roles.intermediaries]
+        self.served = [[first[rank] for rank in workers if rank in first] for workers in roles.served]
         self._of_replica = [[nodes[rank] for rank in ranks] for ranks in roles.replicas]
         self._of_replica += [[nodes[rank]] for rank in roles.intermediaries]
         self._of_server = [nodes[rank] for rank in roles.servers]
