@@ -27,14 +27,22 @@ def test_1f1b_idles_as_long_as_gpipe(stages, more, forward, inputs, weights):
     assert found.stashed == tuple(range(stages, 0, -1))
 
 
-@given(st.integers(1, 9), st.integers(0, 12), SECONDS, st.floats(1, 1.5), st.floats(0.5, 1))
-def test_zb_h1s_bubble(stages, more, forward, inputs, weights):
-    # Table 1 of Qi et al. 2024, where the weights' part takes no longer than the others and they no longer than both.
-    durations = Durations(forward, forward * inputs, forward * weights)
+@given(st.integers(1, 9), st.integers(0, 12), SECONDS, SECONDS, st.floats(0.125, 1))
+def test_zb_h1s_bubble_where_the_weights_take_no_longer_than_the_other_parts(stages, more, forward, inputs, share):
+    # Table 1 of Qi et al. 2024.
+    durations = Durations(forward, inputs, share * min(forward, inputs))
     found = timeline(ZERO_BUBBLE, stages + more, [durations] * stages)
-    expected = (stages - 1) * (durations.forward + durations.backward_inputs - durations.backward_weights)
+    expected = (stages - 1) * (forward + inputs - durations.backward_weights)
     assert found.idle == pytest.approx([expected] * stages)
     assert max(found.stashed) == timeline(ALTERNATING, stages + more, [durations] * stages).stashed[0]
+
+
+@given(st.integers(2, 9), st.integers(0, 12), SECONDS, SECONDS, st.floats(1.0625, 8))
+def test_weights_that_take_longer_fill_no_more_of_zb_h1s_bubble(stages, more, forward, inputs, share):
+    durations = Durations(forward, inputs, share * min(forward, inputs))
+    found = timeline(ZERO_BUBBLE, stages + more, [durations] * stages)
+    assert found.idle == pytest.approx([(stages - 1) * max(forward, inputs)] * stages)
+    assert found.idle[0] > (stages - 1) * (forward + inputs - durations.backward_weights)
 
 
 @given(st.integers(2, 9), st.integers(0, 30))

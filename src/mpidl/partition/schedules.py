@@ -115,7 +115,8 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> Iterator[Instruc
 
     1F1B with the backward pass in two parts: a stage computes the gradients of the weights `stage` micro-batches later,
     where it would idle, so that each keeps at most K micro-batches. K stages that take TF, TB and TW for the parts of a
-    micro-batch each idle for (K - 1)(TF + TB - TW).
+    micro-batch each idle for (K - 1)(TF + TB - TW), as in table 1 of the paper, if TW is at most TF and TB. A longer TW
+    fills no more of the bubble: they idle for (K - 1) max(TF, TB).
     """
     for each in one_forward_one_backward(stage, stages, micro_batches):
         if isinstance(each, Forward):
