@@ -84,7 +84,7 @@ def start(ranks: int, *arguments: str, **options: Any) -> subprocess.CompletedPr
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text: a column per key, numbers to the right, "-" for a missing value."""
+    """Return the rows as reStructuredText: a column per key, numbers to the right, "-" for a missing value."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -96,7 +96,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         ).rstrip()
         for line in cells
     ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    rule = "  ".join("=" * width for width in widths)
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
 
 
 def save(name: str, rows: list[dict[str, Any]]) -> Path:

@@ -17,7 +17,7 @@ from mpidl.algorithms import (
 )  # fmt: skip
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
-from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
+from mpidl.engines.virtual.times import Constant, Exponential, Jitter, Times, Uniform
 from mpidl.rules import Adagrad, Sgd
 
 # Windows of local steps.
@@ -43,6 +43,14 @@ def test_commits_are_divided_by_the_window_the_last_one_too(lab, tally, cls):
     portions = Portions(101, lab.batch, lab.batch, seed=7)
     expected = sum(np.sum(portions.indices(n) + 1.0) for n in range(portions.per_epoch)) / 4
     assert change == pytest.approx((1 + np.arange(13)) * expected, rel=1e-14)
+
+
+@pytest.mark.parametrize(("damping", "same"), [("coordinate", True), ("norm", False)])
+def test_the_number_of_servers_changes_adag_by_the_norm_alone(lab, least_squares, damping, same):
+    """A server knows the norm of its own shard alone."""
+    options = {"replicas": 3, "times": Times(Uniform(0.5, 1.5))}
+    one, two = (lab.trained(least_squares(), Adag(damping=damping), servers=n, **options) for n in (1, 2))
+    assert np.array_equal(one, two) == same
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -134,13 +142,25 @@ def test_a_run_in_virtual_time_can_be_repeated(lab, least_squares, name):
 
 
 class Quadratic:
-    """(1 / 2) w^2, whatever the batch."""
+    """The sum of (h / 2) w^2 over curvatures h, whatever the batch."""
 
-    def __init__(self):
-        self.parameters = np.ones(1)
+    def __init__(self, *curvatures):
+        self.parameters, self._curvatures = np.ones(len(curvatures)), np.array(curvatures)
 
     def loss_and_gradient(self, batch: Batch):
-        return 0.0, self.parameters.copy()
+        return 0.0, self._curvatures * self.parameters
+
+
+@pytest.mark.parametrize("name", ["adag", "aeasgd", "agn", "dynsgd"])
+def test_defaults_are_stable_with_16_replicas_of_which_one_is_slow(lab, name):
+    """At curvatures up to 6, where serial SGD is stable at rates up to 1 / 3."""
+    curvatures, replicas = (0.3, 1.0, 3.0, 4.0, 6.0), 16
+    data = np.zeros((240 * replicas * lab.batch, 1), np.float32)
+    found = lab.trained(
+        (Quadratic(*curvatures), ArraySplit(data, data)), ALGORITHMS[name](), servers=1, replicas=replicas, epochs=1,
+        times=Times(Jitter(1.0, 0.1), Constant(0.001), slow={0: 5.0}),
+    )  # fmt: skip
+    assert np.abs(found).max() < 0.02
 
 
 def test_asynchrony_is_heavy_ball_in_the_mean(lab):
@@ -149,7 +169,7 @@ def test_asynchrony_is_heavy_ball_in_the_mean(lab):
     paths = np.zeros((runs, steps))
     for seed in range(runs):
         data = np.zeros((steps * lab.batch, 1), np.float32)
-        problem = Quadratic(), ArraySplit(data, data)
+        problem = Quadratic(1.0), ArraySplit(data, data)
         engine = lab.engine(
             problem, Downpour(), rule=Sgd(rate), servers=1, replicas=replicas, epochs=1,
             times=Times(Exponential(1.0)), seed=seed,

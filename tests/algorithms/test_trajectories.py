@@ -148,9 +148,9 @@ def test_dcasgd_compares_with_what_was_fetched_whatever_the_latency(lab, tally, 
 
 #: Of each algorithm: the defaults of its keys, and what its policy has with 1, 2 and 8 replicas.
 DEFAULTS = {
-    "adag": {"rate": None, "window": 2, "damping": "coordinate"},
-    "aeasgd": {"rate": 0.3, "window": 4, "rho": None},
-    "agn": {"rate": None, "window": 2},
+    "adag": {"rate": None, "window": None, "damping": "coordinate"},
+    "aeasgd": {"rate": 0.3, "window": 2, "rho": None},
+    "agn": {"rate": None, "window": None},
     "averaging": {"rate": 0.05, "tau": 4, "inner": "momentum", "dynamic": False},
     "backup_sync": {"backup": 1, "grace": 0.0},
     "dcasgd": {"variance": None, "adaptive": False, "decay": 0.95},
@@ -161,7 +161,7 @@ DEFAULTS = {
     "downpour": {"n_fetch": 1, "n_push": 1, "schedule": "aligned", "rate": None, "warm_start": 0.0, "overlap": False},
     "dynsgd": {"rate": 0.2, "window": 4},
     "eamsgd": {"rate": 0.03, "tau": 4, "alpha": None, "delta": 0.9},
-    "easgd": {"rate": 0.4, "tau": 1, "alpha": None, "asynchronous": True},
+    "easgd": {"rate": 0.3, "tau": 1, "alpha": None, "asynchronous": True},
     "fedprox": {"rate": 0.05, "window": 16, "mu": 0.01, "inner": "momentum", "dynamic": False},
     "hogwild": {},
     "sandblaster": {
@@ -183,7 +183,11 @@ def test_defaults(name):
 
 POLICIES = [
     ("adag", {}, 1, "DampedChange", {"rate": 0.5, "norm": False}),
-    ("adag", {}, 8, "DampedChange", {"rate": 0.1, "norm": False}),
+    ("adag", {}, 2, "DampedChange", {"rate": 0.4, "norm": False}),
+    ("adag", {}, 5, "DampedChange", {"rate": pytest.approx(0.32), "norm": False}),
+    ("adag", {}, 16, "DampedChange", {"rate": 0.2, "norm": False}),
+    ("adag", {"damping": "norm"}, 16, "DampedChange", {"rate": 0.05, "norm": True}),
+    ("adag", {"window": 2}, 8, "DampedChange", {"rate": 0.1, "norm": False}),
     ("adag", {"rate": 0.3, "damping": "norm"}, 8, "DampedChange", {"rate": 0.3, "norm": True}),
     ("aeasgd", {}, 2, "AddChange", {"scale": "unscaled"}),
     ("agn", {}, 2, "AddChange", {"scale": "unscaled"}),

@@ -30,7 +30,7 @@ class Aeasgd(Windowed):
     name: ClassVar[str] = "aeasgd"
 
     rate: Positive = 0.3
-    window: Count = 4
+    window: Count = 2
     rho: NonNegative | None = None
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:

@@ -64,7 +64,7 @@ class Easgd(Elastic):
 
     name: ClassVar[str] = "easgd"
 
-    rate: Positive = 0.4
+    rate: Positive = 0.3
     tau: Count = 1
     asynchronous: bool = True
 

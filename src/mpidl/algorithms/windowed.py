@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import KW_ONLY, dataclass
+from math import ceil, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -56,7 +57,42 @@ class Windowed(LocalSteps):
         Number of local steps between exchanges: lambda in Hermans' thesis, H in the papers on DiLoCo.
     """
 
-    window: Count
+    window: Count | None
+
+
+@dataclass(frozen=True)
+class Commits(Windowed):
+    """An algorithm whose replicas commit the mean of a window's steps, by default of windows that grow with replicas.
+
+    Parameters
+    ----------
+    rate : float, optional
+        Learning rate of the local steps, eta. By default the lowest of 0.5, 0.8 / sqrt(replicas) and
+        0.4 window / replicas.
+    window : int, optional
+        Number of local steps between exchanges: lambda in Hermans' thesis. By default 3/4 of the number of replicas,
+        rounded up, and at least 2.
+
+    Notes
+    -----
+    A commit is R - 1 commits stale with R replicas. Along an eigenvector of the Hessian with eigenvalue h, it covers
+    (1 - (1 - eta h)^lambda) / lambda of the distance to the minimum, at most 1 / lambda for eta h <= 1. With such a
+    delay less than 2 sin(pi / (4 R - 2)), about pi / (2 R), is stable. So with lambda > 2 R / pi commits are stable at
+    any rate at which local steps are, and with shorter windows at rates in proportion to lambda / R.
+    """
+
+    rate: Positive | None = None
+    window: Count | None = None
+
+    def default_window(self, replicas: int) -> int:
+        """Return the default of `window`."""
+        return max(2, ceil(3 * replicas / 4))
+
+    def chosen(self, replicas: int) -> tuple[float, int]:
+        """Return `rate` and `window`, or their defaults."""
+        window = self.default_window(replicas) if self.window is None else self.window
+        rate = min(0.5, 0.8 / sqrt(replicas), 0.4 * window / replicas) if self.rate is None else self.rate
+        return rate, window
 
 
 @dataclass(frozen=True)
@@ -128,14 +164,6 @@ class Rounds(LocalSteps):
     def reduction(self, vector: Any, parameters: Any, done: int) -> Reduce:
         """Return the request for the mean of the replicas' vectors, to which a replica without steps adds none."""
         return Reduce(vector if done else None, parameters, weight=float(done) if self.dynamic else 1.0)
-
-
-def falling_rate(rate: float | None, replicas: int) -> float:
-    """Return `rate`, or the default for commits of the mean of a window's steps: 0.5, or 0.8 / replicas if lower.
-
-    The staleness of a commit grows with the number of replicas, and the highest rate that trains falls with it.
-    """
-    return min(0.5, 0.8 / replicas) if rate is None else rate
 
 
 def commit_windows(

@@ -172,7 +172,8 @@ class DampedChange(_Compensating):
     """Add a worker's change d, scaled down by the distance that the parameters have moved since the worker's fetch.
 
     Each coordinate gets d / (moved^2 / rate + 1). With `norm` the factor is 1 / (|moved|^2 / rate + 1) for a whole
-    chunk (`mpidl.shards.shard.CHUNK_BYTES`), where |.| is the Euclidean norm.
+    chunk of the shard (`mpidl.shards.shard.CHUNK_BYTES`), where |.| is the Euclidean norm. The thesis takes that of the
+    whole vector, which no shard knows: the results depend on where shards and chunks begin.
 
     Parameters
     ----------
