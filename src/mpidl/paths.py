@@ -1,16 +1,19 @@
-"""Paths given by users, and files that other people may have made."""
+"""Paths given by users, and files in directories that other people may have prepared: no link is followed there."""
 
 from __future__ import annotations
 
 import errno
 import glob
 import os
+import secrets
 import shlex
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Any
 
 from mpidl.errors import UsageError, quoted
 
@@ -74,27 +77,40 @@ def check_new(file: Path, force: bool) -> None:
         raise UsageError(f"{file}: can't be written (no such directory)")
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file of a run, which may come from somebody else; it must be a regular one, and no link.
+def regular(path: Any, flags: int, directory: int | None = None, mode: int = 0o666) -> int:
+    """Open a regular file that is no link, as the ``opener`` of `open`; the path may be relative to a `directory`.
 
-    Every file of a run is opened here, or checked here before a library opens it. Nothing else is read or waited for,
-    such as the writer of a FIFO. Raise OSError if there is no such file, or it can't be read.
+    Nothing else is opened or waited for, such as the reader of a FIFO. Raise OSError if there is anything else.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, mode, dir_fd=directory)
     except OSError as error:
-        found = {errno.ELOOP: "a link", errno.ENXIO: "a socket or a device"}.get(error.errno or 0)
+        found = {errno.ELOOP: "a link", errno.ENXIO: "a pipe, a socket or a device"}.get(error.errno or 0)
         if found is None:
             raise
     else:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
-            return os.fdopen(descriptor, "rb")
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(kind):
+            return descriptor
         os.close(descriptor)
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, "a directory, expected a regular file", str(path))
         found = "a pipe or a device"
     raise OSError(errno.EINVAL, f"{found}, expected a regular file", str(path))
+
+
+def existing(path: Any, flags: int) -> int:
+    """Open a regular file that must exist, as `regular` does."""
+    return regular(path, flags & ~os.O_CREAT)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file of a run, which may come from somebody else, for reading; it must be a regular one, and no link.
+
+    Every file of a run is opened here, or checked here before a library opens it. Raise OSError if there is no such
+    file, or it can't be read.
+    """
+    return open(path, "rb", opener=regular)
 
 
 def read_text(path: Path, of_run: bool = False) -> bytes:
@@ -110,16 +126,66 @@ def read_text(path: Path, of_run: bool = False) -> bytes:
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
-    """Yield a temporary path for writing a file, and rename it to the file at the end.
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield a new, empty file beside a file, and give it that name at the end; on an error, remove it.
 
-    Raise UsageError if it can't be written; the temporary file is removed.
+    Nobody can have laid a link at its name. A link at the file's own name is replaced, not followed.
     """
-    partial = file.with_name(f"{file.name}.partial")
+    partial = file.with_name(f".mpidl-{secrets.token_hex(8)}.partial")
     try:
+        with open(partial, "xb", opener=regular):
+            pass
         yield partial
         os.replace(partial, file)
     except OSError as error:
-        raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
+        if str(error.filename) != str(partial):
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """Yield the path of a new file for writing, and rename it to the file at the end.
+
+    Raise UsageError if it can't be written; the new file is removed.
+    """
+    try:
+        with replacing(file) as partial:
+            yield partial
+    except OSError as error:
+        raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file completely or not at all, and wait until it is on disk; raise OSError if that fails."""
+    with replacing(file) as partial, open(partial, "wb", opener=regular) as written:
+        written.write(content)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+#: Bytes of the longest line of a file of lines.
+LONGEST = 1 << 20
+
+
+def appending(file: Path) -> FileIO:
+    """Open a file of lines for appending; remove an incomplete last line, left by a writer that died.
+
+    If the file has other names, hard links, they keep its present content. Raise OSError if it can't be written, or
+    what comes after its last line is too long for one.
+    """
+    with open(file, "a+b", opener=regular) as lines:
+        start = max(0, lines.seek(0, os.SEEK_END) - LONGEST)
+        lines.seek(start)
+        end = lines.read(LONGEST).rfind(b"\n") + 1
+        if start and not end:
+            raise OSError(errno.EFBIG, f"{file.name} has no line in its last {LONGEST >> 20} MiB", str(file))
+        if os.fstat(lines.fileno()).st_nlink > 1:
+            lines.seek(0)
+            with replacing(file) as partial, open(partial, "wb", opener=regular) as copy:
+                shutil.copyfileobj(lines, copy)
+    opened = FileIO(file, "a", opener=regular)
+    opened.truncate(start + end)
+    return opened

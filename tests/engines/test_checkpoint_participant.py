@@ -48,7 +48,7 @@ def made(tmp_path):
         handler.lead = lead
         schedule = SimpleNamespace(reductions=0)
         loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0, schedule=schedule)
-        participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, tmp_path)
+        participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, lambda order: tmp_path)
         link, participant.obeyed = Link(interval), obeyed
         participant.bind(link, wait=lambda condition: condition())
         return participant, link

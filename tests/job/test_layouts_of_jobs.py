@@ -22,7 +22,6 @@ from mpidl.parameters import Range, shards
 from mpidl.runs.start import run
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
-from mpidl.storage.files import scratch
 from mpidl.storage.writer import save_shard
 
 LAYERS = [
@@ -107,8 +106,9 @@ def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data)
     layout = data.draw(cut_layouts(plain.layout.shapes))
     job = laid_out(plain.job, layout)
     ready = ReadyJob(job, local_model(job), Figures(), tmp_path_factory.mktemp("again"))
+    ready.checkpoints.mkdir()
     for number, shard in enumerate(filled(job, 3)):
-        save_shard(scratch(ready.checkpoints, 1), number, shard.range, shard.state())
+        save_shard(ready.scratch(1), number, shard.range, shard.state())
     Checkpoints(ready).complete(1, saved.position, 3)
     again = Checkpoint(ready.checkpoints / str(saved.position.step))
     assert again.layout == layout

@@ -33,7 +33,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
         number = roles.servers.index(comm.rank)
         part = ranges[number]
         shard = Shard(part, np.zeros(part.size), ScheduledRule(None), AddChange(), 100)
-        server = Server(number, {number: shard}, tmp_path, workers=workers)
+        server = Server(number, {number: shard}, tmp_path, None, workers=workers)
     elif comm.rank > 0:
         encodings = Encodings.of(ranges, np.dtype(np.float64), parse(wire))
         handler = ThroughServers(ranges, encodings)

@@ -44,7 +44,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
         number = roles.servers.index(comm.rank)
         part = ranges[number]
         shard = Shard(part, initial[slice(*part)].copy(), ScheduledRule(None), AddChange(), 1024)
-        server = Server(number, {number: shard}, tmp_path, workers=workers)
+        server = Server(number, {number: shard}, tmp_path, None, workers=workers)
     elif comm.rank > 0:
         encodings = Encodings.of(ranges, np.dtype(np.float64), None, parse(wire_fetch))
         handler = ThroughServers(ranges, encodings)
@@ -113,7 +113,7 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
     with Transport(comm, roles, capacity, way="messages") as transport:
         if comm.rank in roles.servers:
             shard = Shard(ranges[0], np.zeros(size), ScheduledRule(None), AddChange(), 1024)
-            server = Server(0, {0: shard}, tmp_path, workers=workers)
+            server = Server(0, {0: shard}, tmp_path, None, workers=workers)
             served = server.served[0]
             at_once = served.round
             served.round = lambda: (

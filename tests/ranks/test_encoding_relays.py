@@ -7,6 +7,7 @@ from test_relays import CHUNK, SIZE, Pusher, give_order, play, saved
 
 from mpidl.parameters import Range, shards, within
 from mpidl.relays.residuals import EARLY, LATE
+from mpidl.storage.files import scratch
 from mpidl.wire import WithStatistics, encoded_bytes, parse
 
 way = pytest.fixture(params=["windows", "mixed", "messages"])(lambda request: request.param)
@@ -137,7 +138,7 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
             expected = among.allreduce(before)
             if coordinator is not None:
                 wait_for_files(pusher, coordinator, order, servers)
-                with h5py.File(shared_path / "checkpoints" / f".{order}" / "relay-0.h5") as file:
+                with h5py.File(scratch(shared_path, order) / "relay-0.h5") as file:
                     residual = file["residual"][...]
                 assert residual.any()
                 check_all_there(saved(shared_path, order, range(servers)) + residual, expected, wire)

@@ -1,6 +1,7 @@
 """A checkpoint is one cut through the pushes of all workers, and holds up none of them."""
 
 import time
+from functools import partial
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ from mpidl.parameters import shards
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.storage.files import scratch
 from mpidl.topology.roles import assign
 
 SIZE, CHUNK = 4000, 100
@@ -51,7 +53,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             link.orders.set_phase(Phase.EXIT)
         elif comm.rank in roles.servers:
             shard = Shard(ranges[0], np.zeros(SIZE), ScheduledRule(None), AddChange(), CHUNK)
-            server = Server(0, {0: shard}, shared_path, workers=workers)
+            server = Server(0, {0: shard}, shared_path, partial(scratch, shared_path), workers=workers)
             server.bind(transport)
             comm.Barrier()
             server.run()
@@ -89,6 +91,6 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
             comm.send(None, 0, tag=9)
             handler.unbind()
     if comm.rank == 0:
-        with h5py.File(shared_path / "checkpoints" / ".1" / "shard-0.h5") as file:
+        with h5py.File(scratch(shared_path, 1) / "shard-0.h5") as file:
             expected = 2.0 + sum(10.0**worker for worker in range(1, workers))
             assert file["parameters"][...].tolist() == [expected] * SIZE

@@ -4,6 +4,7 @@ Worker w's p-th push adds p * BASE**w to every element, so that an element tells
 """
 
 import time
+from functools import partial
 
 import h5py
 import numpy as np
@@ -13,6 +14,7 @@ from mpidl.parameters import held_by_servers, split, within
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.storage.files import scratch
 from mpidl.topology.roles import Relay as RelayRanks
 from mpidl.topology.roles import Roles
 from mpidl.transport.protocol import ShardClock
@@ -142,7 +144,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                     Differences(capacity.wire_fetch, vector[slice(*part)], statistics=within(capacity.statistics, part))
                     for part in ranges
                 ]
-            residuals = RelayResiduals(0, path / "checkpoints", capacity.wire, ranges, dtype, capacity.statistics)
+            residuals = RelayResiduals(0, partial(scratch, path), capacity.wire, ranges, dtype, capacity.statistics)
             found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), residuals, copies)
             relay.bind(opened)
             opened.quiesce()
@@ -154,7 +156,7 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                 for place, (part, holder, _) in enumerate(held)
                 if holder == number
             }
-            server = Server(number, own, path, workers=len(roles.pushers()))
+            server = Server(number, own, path, partial(scratch, path), workers=len(roles.pushers()))
             server.bind(opened)
             opened.quiesce()
             server.run()
@@ -233,7 +235,7 @@ def saved(path, order, ranges):
     """Return what the checkpoint of an order has, and wait for it."""
     found = []
     for shard in range(len(ranges)):
-        file = path / "checkpoints" / f".{order}" / f"shard-{shard}.h5"
+        file = scratch(path, order) / f"shard-{shard}.h5"
         until = time.monotonic() + 20
         while True:
             try:

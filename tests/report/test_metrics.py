@@ -51,6 +51,7 @@ def test_files_of_a_run(tmp_path):
     assert load(recorder.directory / "config.toml") == config
     assert sorted(path.name for path in recorder.directory.iterdir()) == [
         ".lock",
+        "checkpoints",
         "config.toml",
         "events.jsonl",
         "metrics.jsonl",

@@ -87,7 +87,7 @@ def served(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(module, "timer", lambda crowded: clock.perf_counter)
         shard = Shard(Range(0, 1), np.zeros(1), ScheduledRule(Sgd(1.0)), FirstOfStep(1, workers, GRACE), 1)
-        server, rank = module.Server(0, {0: shard}, tmp_path, workers=workers), Rank(clock, dict(pushes), until)
+        server, rank = module.Server(0, {0: shard}, tmp_path, None, workers=workers), Rank(clock, dict(pushes), until)
         server.bind(rank)
         server.run()
         return SimpleNamespace(shard=shard, rank=rank, now=clock.now)

@@ -23,6 +23,7 @@ def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
 
 def save_files(unfinished, layout=LAYOUT, servers=3, seed=0):
     """Write all files but the index; return the vectors."""
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     vectors = {name: random.normal(size=layout.size).astype(np.float32) for name in ("parameters", "rule/sum")}
     for number, part in enumerate(shards(layout.size, servers)):

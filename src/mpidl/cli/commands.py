@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
-from mpidl.paths import argument
+from mpidl.paths import argument, regular
 from mpidl.report import text
 from mpidl.runs.uncaught import exit_code
 
@@ -152,7 +153,7 @@ def run_script(arguments: argparse.Namespace) -> int:
         code = code or 1
     if started.rank == 0 and code in (0, STOPPED):
         if code == 0 and done is not None:
-            done.touch()
+            FileIO(done, "a", opener=regular).close()
         marks.tell_done(code, started.size)
     return code
 

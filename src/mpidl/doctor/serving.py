@@ -62,7 +62,7 @@ class ServerAndWorker(Owner):
             rule.warm(np.float32)
             chunk = self._transport.chunks[0]
             shard = Shard(range, np.zeros(size, np.float32), ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
-            self._server = Server(0, {0: shard}, Path(), workers=1)
+            self._server = Server(0, {0: shard}, Path(), lambda order: Path(), workers=1)
             self._server.bind(self._transport)
         self._transport.quiesce()
 

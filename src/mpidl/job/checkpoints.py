@@ -18,7 +18,6 @@ from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA, Checkpoint
 from mpidl.storage.checkpoints import prune, read_best, write_best
-from mpidl.storage.files import scratch
 from mpidl.storage.position import Best, Position, ReplicaPosition
 from mpidl.storage.writer import save_index
 from mpidl.version import VERSION
@@ -50,7 +49,7 @@ class Checkpoints:
         """
         ready, job = self._ready, self._ready.job
         save_index(
-            scratch(ready.checkpoints, order), ready.placed.layout, shards, position, job.config.to_toml(), VERSION,
+            ready.scratch(order), ready.placed.layout, shards, position, job.config.to_toml(), VERSION,
             job.described, files, job.original.constants(), job.original.aliases,
         )  # fmt: skip
         best = None if self.best is None else self.best.step

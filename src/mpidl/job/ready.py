@@ -9,16 +9,18 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
+from mpidl.storage.files import scratch
 
 
 @dataclass(frozen=True, eq=False)
 class ReadyJob:
-    """A placed job with this rank's model and the run's directory."""
+    """A placed job with this rank's model, the run's directory, and the token of its unfinished checkpoints."""
 
     placed: PlacedJob
     local: LocalModel
     figures: Figures
     directory: Path
+    token: str = ""
 
     @property
     def job(self) -> Job:
@@ -28,3 +30,7 @@ class ReadyJob:
     def checkpoints(self) -> Path:
         """Directory of the run's checkpoints."""
         return self.directory / "checkpoints"
+
+    def scratch(self, order: int) -> Path:
+        """Return the directory in which the checkpoint of an order is written."""
+        return scratch(self.checkpoints, order, self.token)

@@ -16,7 +16,7 @@ from pathlib import Path
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.launch.script import DONE, JOB
 from mpidl.launch.work import Work
-from mpidl.paths import argument, shell_word, shell_words
+from mpidl.paths import argument, shell_word, shell_words, write_whole
 
 #: Seconds before the end of a job's time at which its run saves and stops.
 MARGIN = 120
@@ -230,7 +230,7 @@ def submit(script: Batch) -> str:
     text = script.script()
     try:
         script.path.parent.mkdir(parents=True, exist_ok=True)
-        script.path.write_text(text)
+        write_whole(script.path, text.encode())
     except OSError as error:
         raise MpidlError(f"{script.path}: {error.strerror}") from None
     command = [*COMMANDS[script.scheduler][0], argument(script.path)]

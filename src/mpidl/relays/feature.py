@@ -37,7 +37,7 @@ def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> 
     clocks = [fill_parameters(placed, part, parameters[slice(*part)]) for part in shards]
     rehearse_encodings(job)
     wire, wire_fetch = job.algorithm.encoding(), job.algorithm.fetch_encoding()
-    residuals, copies = RelayResiduals(number, ready.checkpoints, wire, shards, job.dtype, statistics), []
+    residuals, copies = RelayResiduals(number, ready.scratch, wire, shards, job.dtype, statistics), []
     if wire is not None:
         residuals.load(_residual(placed, number, relays))
     if wire_fetch is not None:

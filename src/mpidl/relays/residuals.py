@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,6 @@ import numpy as np
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range, within
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, write_file
 from mpidl.transport.protocol import Saved
 from mpidl.wire import ErrorFeedback, Wire
@@ -45,16 +44,16 @@ class RelayResiduals:
     When the relay marks an order in the late ring, that ring has no residual: `join` has moved it to the early ring. A
     checkpoint has the residual of the early ring at the relay's mark there, which is missing from its pushes.
 
-    `checkpoints` is the directory of the run's checkpoints. `feedback` has the error feedback of each ring and shard,
-    none without a wire format; `statistics` have no residual. `order` is the ordinal of the last order that has been
-    saved.
+    `scratch` returns the directory in which the checkpoint of an order is written. `feedback` has the error feedback of
+    each ring and shard, none without a wire format; `statistics` have no residual. `order` is the ordinal of the last
+    order that has been saved.
     """
 
     def __init__(
-        self, number: int, checkpoints: Path, wire: Wire | None, shards: Sequence[Range], dtype: Any,
+        self, number: int, scratch: Callable[[int], Path], wire: Wire | None, shards: Sequence[Range], dtype: Any,
         statistics: Sequence[Range] = (),
     ) -> None:  # fmt: skip
-        self._number, self._checkpoints, self._shards = number, checkpoints, shards
+        self._number, self._scratch, self._shards = number, scratch, shards
         self.feedback: list[list[ErrorFeedback]] = []
         if wire is not None:
             self.feedback = [
@@ -80,7 +79,7 @@ class RelayResiduals:
         if not self.feedback:
             reports.saved(Saved(order, intermediary=self._number))
             return
-        path = scratch(self._checkpoints, order) / relay_file(self._number)
+        path = self._scratch(order) / relay_file(self._number)
         residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
         self._writing.begin(partial(write_file, path, {}, {"residual": residual}))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import secrets
 import shlex
-import shutil
 import sys
 import time
 from collections import Counter
@@ -24,15 +23,27 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import open_regular
+from mpidl.paths import appending, regular, write_whole
 from mpidl.storage.lock import Lock
+from mpidl.storage.removal import remove, remove_file
 from mpidl.version import VERSION
-
-#: Bytes of the longest line of a file of lines.
-LONGEST = 1 << 20
 
 #: Name of the file that the first rank to fail leaves.
 FAILED = ".failed"
+#: Seconds between the lines of two ranks that fail together and can't agree on the first, and up to the last one.
+APART, AT_MOST = 0.5, 5.0
+#: Files that a run makes in a new directory.
+FILES = (".lock", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl")
+
+
+def _is_record(content: bytes) -> bool:
+    with suppress(ValueError):
+        return isinstance(msgspec.json.decode(content), dict)
+    return False
+
+
+#: Files that no longer hold when a run goes on, and whether a content is that of such a file.
+OUTDATED = {"summary.json": _is_record, FAILED: lambda content: not content}
 
 
 class Recorder:
@@ -42,28 +53,41 @@ class Recorder:
     With `resume`, a run continues in its directory, and removes the old summary. No other run can use the directory
     until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
     if the directory can't be made or written, or another run uses it.
+
+    `token` is of this run alone, for `mpidl.storage.files.scratch`.
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:
         parent, name = config.run.directory.parent, config.run.name
         self._made: list[Path] = []
+        self.token = secrets.token_hex(8)
+        self.directory = parent / name
         try:
             above = [each for each in (parent, *parent.parents) if not each.exists()]
-            self.directory = parent / name if resume else _new_directory(parent, name)
+            if not resume:
+                self.directory = _new_directory(parent, name)
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.directory)
             if not resume:
                 self._made = [self.directory, *above]
-            for outdated in ("summary.json", FAILED):
-                (self.directory / outdated).unlink(missing_ok=True)
+            for outdated, is_own in OUTDATED.items():
+                remove_file(self.directory / outdated, is_own)
+            self._checkpoints = self.directory / "checkpoints"
+            self._checkpoints.mkdir(exist_ok=True)
             resolved = replace(config, run=replace(config.run, name=self.directory.name))
-            _write_file(self.directory / "config.toml", resolved.to_toml().encode())
+            write_whole(self.directory / "config.toml", resolved.to_toml().encode())
             if (running := script.current()) is not None:
-                _write_file(self.directory / script.NOTE, running.note())
-            self._metrics = _open_append(self.directory / "metrics.jsonl")
-            self._events = _open_append(self.directory / "events.jsonl")
+                write_whole(self.directory / script.NOTE, running.note())
+            self._metrics = appending(self.directory / "metrics.jsonl")
+            self._events = appending(self.directory / "events.jsonl")
         except OSError as error:
-            raise UsageError(f"run.dir: can't write in {shown(str(parent / name), 200)}: {error.strerror}") from None
+            file = Path(error.filename or "")
+            reason = f"{file.name}: {error.strerror}" if file.parent == self.directory else error.strerror
+            raise UsageError(f"run.dir: can't write in {shown(str(self.directory), 200)}: {reason}") from None
+
+    def check(self) -> None:
+        """Raise MpidlError if the directory has been removed, or replaced by another, since the run began."""
+        self._lock.check()
 
     def metric(self, record: Mapping[str, Any]) -> None:
         """Append a report to ``metrics.jsonl``; numbers that are not finite become null.
@@ -82,13 +106,15 @@ class Recorder:
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json`` completely or not at all; raise MpidlError if the file can't be written."""
+        self.check()
         path = self.directory / "summary.json"
         try:
-            _write_file(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
+            write_whole(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
         except OSError as error:
             raise MpidlError(f"{path}: {error.strerror}") from None
 
     def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
+        self.check()
         line = encode(record) + b"\n"
         try:
             while line:
@@ -99,10 +125,15 @@ class Recorder:
     def discard(self) -> None:
         """Close the files, and remove the directories made for a run that doesn't start."""
         self.close()
-        for directory in self._made[:1]:
-            shutil.rmtree(directory, ignore_errors=True)
-        for directory in self._made[1:]:
-            with suppress(OSError):  # another run's directory is in it
+        if not self._made:
+            return
+        with suppress(OSError):
+            for step in self._checkpoints.iterdir():
+                remove(step)
+            for name in FILES:
+                (self.directory / name).unlink(missing_ok=True)
+        for directory in (self._checkpoints, *self._made):
+            with suppress(OSError):  # something else is in it, such as another run's directory
                 directory.rmdir()
 
     def close(self) -> None:
@@ -115,18 +146,22 @@ class Recorder:
 def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
     """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written."""
     line = encode(_event(kind, rank, role, details)) + b"\n"
-    with suppress(OSError), FileIO(directory / "events.jsonl", "a") as file:
+    with suppress(OSError), FileIO(directory / "events.jsonl", "a", opener=regular) as file:
         file.write(line)
 
 
-def first_failure(directory: Path) -> bool:
-    """Return whether this rank is the first of a run to call this; True if the file can't be written."""
+def first_failure(directory: Path, rank: int) -> bool:
+    """Return whether this rank is the first of a run to call this.
+
+    Return True if the file can't be written: then one rank after another is the first, so that the job's end comes
+    before their lines.
+    """
     try:
         (directory / FAILED).touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:
-        return True
+        time.sleep(min(APART * rank, AT_MOST))
     return True
 
 
@@ -147,32 +182,6 @@ def _made(directory: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, and rename it once it is on disk."""
-    temporary = path.with_name(f".{path.name}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _open_append(path: Path) -> FileIO:
-    """Open a file of lines for appending; remove an incomplete last line, left by a writer that died.
-
-    Raise OSError if the file can't be written, or what comes after its last line is too long for one.
-    """
-    file = FileIO(path, "a")
-    with open_regular(path) as lines:
-        start = max(0, lines.seek(0, os.SEEK_END) - LONGEST)
-        lines.seek(start)
-        end = lines.read(LONGEST).rfind(b"\n") + 1
-    if start and not end:
-        raise OSError(errno.EFBIG, f"{path.name} has no line in its last {LONGEST >> 20} MiB")
-    file.truncate(start + end)
-    return file
 
 
 def encode(record: Mapping[str, Any]) -> bytes:

@@ -119,6 +119,7 @@ class RunControl:
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Save():
+                self._reporter.recorder.check()
                 self._executor.save(instruction)
             case Test():
                 self._executor.test(instruction)

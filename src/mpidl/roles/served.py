@@ -13,7 +13,6 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
-from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, save_shard
 from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State
 from mpidl.transport.status import ShardStatus
@@ -25,8 +24,7 @@ GROUP = 8
 class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
-    `directory` is the run's; `workers`, `portion`, `deterministic` and `finite` are those of
-    `mpidl.roles.server.Server`.
+    `directory`, `scratch`, `workers`, `portion`, `deterministic` and `finite` are those of `mpidl.roles.server.Server`.
     `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `order` is the ordinal of
     the last order to save that was taken up, and `due` the time of the next call of `look`.
     """
@@ -39,6 +37,7 @@ class ServedShard:
         shard: Shard,
         server: int,
         directory: Path,
+        scratch: Callable[[int], Path],
         *,
         workers: int,
         portion: Callable[[int], int],
@@ -47,7 +46,8 @@ class ServedShard:
         accrue: Callable[[int, Message], None] | None = None,
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
-        self._directory, self._portion, self._finite, self._accrue = directory, portion, finite, accrue
+        self._directory, self._scratch = directory, scratch
+        self._portion, self._finite, self._accrue = portion, finite, accrue
         self.due = math.inf
         shard.on_drop = self._log_drop
         self._snapshot, self.order = Snapshot(shard), 0
@@ -168,7 +168,7 @@ class ServedShard:
             self._begin_snapshot(order.number)
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
-            shard, directory = self._snapshot.copy, scratch(self._directory / "checkpoints", self.order)
+            shard, directory = self._snapshot.copy, self._scratch(self.order)
             state = shard.on_host()
             self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
         if self._writing.ended():

@@ -24,7 +24,8 @@ class Server(Role):
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
     `shards` has its shards by their numbers, at least one; their parameters move into the transport's memory when it is
-    bound. `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
+    bound. `directory` is the run's, and `scratch` returns the directory in which the checkpoint of an order is written.
+    `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
     pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
     says whether a coordinator drives the algorithm; `finite`, whether checkpoints must be finite (see
     `mpidl.storage.writer.save_shard`).
@@ -35,6 +36,7 @@ class Server(Role):
         number: int,
         shards: Mapping[int, Shard],
         directory: Path,
+        scratch: Callable[[int], Path],
         *,
         workers: int,
         portion: Callable[[int], int] = int,
@@ -47,7 +49,7 @@ class Server(Role):
         accrue = None if self._sandblaster is None else self._sandblaster.accrue
         self.served = [
             ServedShard(
-                own, shard, number, directory, workers=workers, portion=portion, deterministic=deterministic,
+                own, shard, number, directory, scratch, workers=workers, portion=portion, deterministic=deterministic,
                 finite=finite, accrue=accrue,
             )
             for own, shard in shards.items()

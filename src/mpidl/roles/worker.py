@@ -86,7 +86,7 @@ class Worker(Role):
             working, tickets = position.working, position.tickets if placed.position.beginning is not None else 0
         engine = MpiEngine(self._model, job.dataset.train, placed.schedule, self._handler, state, self, working)
         participant = CheckpointParticipant(
-            number, self._handler, state, engine.loader, self._ready.checkpoints, job.config.run.deterministic, tickets,
+            number, self._handler, state, engine.loader, self._ready.scratch, job.config.run.deterministic, tickets,
             job.config.run.terminate_on_nan, self._slice if self._lead.partitions > 1 else None,
         )  # fmt: skip
         participant.clock = 0 if position is None else position.clock

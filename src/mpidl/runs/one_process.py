@@ -36,7 +36,7 @@ from mpidl.roles.run_control import RunControl
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.storage.files import replica_file, scratch
+from mpidl.storage.files import replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 from mpidl.topology.roles import Roles
@@ -73,7 +73,7 @@ class OneProcess:
         rehearse_replica(placed, local)
         # A run that is refused leaves no directory behind.
         self._recorder = Recorder(job.config, resume=job.continues)
-        self._ready = ReadyJob(placed, local, figures, self._recorder.directory)
+        self._ready = ReadyJob(placed, local, figures, self._recorder.directory, self._recorder.token)
         self._reporter = Reporter(
             placed, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
@@ -216,7 +216,7 @@ class OneProcess:
 
     def save(self, save: Save) -> None:
         self._order += 1
-        directory, files = scratch(self._ready.checkpoints, self._order), []
+        directory, files = self._ready.scratch(self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
             finite = self._ready.job.config.run.terminate_on_nan
             save_shard(directory, number, shard.range, shard.on_host(), finite)

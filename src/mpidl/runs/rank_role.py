@@ -51,12 +51,12 @@ def staging_of(world: World, job: Job, local: LocalModel) -> Staging | None:
     return Staging(device.xp, is_direct(job.config.device.transfer))
 
 
-def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Reporter | None, Path]:
-    """On the coordinator, open the run's directory and report all devices; return the directory on every rank."""
+def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Reporter | None, Path, str]:
+    """On the coordinator, open the run's directory and report all devices; return directory and token on all."""
     comm, roles, config = world.comm, world.roles, placed.job.config
     devices = comm.gather(device and str(device), root=roles.coordinator)
     reporter: Reporter | None = None
-    outcome: Path | MpidlError | None = None
+    outcome: tuple[Path, str] | MpidlError | None = None
     if devices is not None:
         try:
             recorder = Recorder(config, resume=placed.job.continues)
@@ -66,14 +66,14 @@ def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Re
             servers = [devices[rank] for rank in roles.servers if devices[rank]]
             workers = [each for rank, each in enumerate(devices) if each and rank not in roles.servers]
             reporter.placed(workers, servers)
-            outcome = recorder.directory
+            outcome = recorder.directory, recorder.token
         except MpidlError as error:
             outcome = error
     outcome = comm.bcast(outcome, root=roles.coordinator)
     if isinstance(outcome, MpidlError):
         raise outcome
     assert outcome is not None
-    return reporter, outcome
+    return reporter, *outcome
 
 
 def make_role(
@@ -107,7 +107,7 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
     }
     rehearse_shard(ready.placed, xp)
     return Server(
-        number, shards, ready.directory, workers=len(world.roles.pushers()),
+        number, shards, ready.directory, ready.scratch, workers=len(world.roles.pushers()),
         portion=ready.placed.schedule.portion, deterministic=job.config.run.deterministic,
         coordinated=isinstance(job.algorithm, Coordinated),
         finite=job.config.run.terminate_on_nan,

@@ -10,7 +10,7 @@ import msgspec
 
 from mpidl.config import Config, load
 from mpidl.config.configuration import read
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import script
 from mpidl.launch.output import say, terminate
 from mpidl.paths import read_text
@@ -23,16 +23,19 @@ from mpidl.storage.checkpoints import newest_good, steps, sweep
 def choose(run: Path) -> Checkpoint | None:
     """Return the newest checkpoint of a run that is as it was saved, the same one on every rank; None if there is none.
 
-    A line on stderr names each newer one that is passed over. Raise MpidlError if there are only damaged ones, or a
-    file can't be read.
+    A line on stderr names each newer one that is passed over, and one what is there beside checkpoints. Raise
+    MpidlError if there are only damaged ones, or a file can't be read.
     """
     rank, gather = ranks()
+    checkpoints = run / "checkpoints"
 
-    def look() -> bool:
-        sweep(run / "checkpoints")
-        return bool(steps(run / "checkpoints"))
+    def look() -> tuple[list[str], bool]:
+        return sweep(checkpoints), bool(steps(checkpoints))
 
-    if not by_first_rank(look):
+    strangers, saved = by_first_rank(look)
+    if strangers:
+        _say(f"{checkpoints}: no checkpoints of mpidl, which stay as they are: {shown(', '.join(strangers))}")
+    if not saved:
         _say(f"{run}: no checkpoint yet, beginning anew")
         return None
     path, lines = newest_good(run, rank, gather)

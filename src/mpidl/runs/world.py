@@ -100,7 +100,7 @@ class World:
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
         rank = error.rank if isinstance(error, RankError) else self.rank
         cause, role = " ".join(cause.split()), roles.role(rank)
-        first = run is None or first_failure(run)
+        first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")
         if run is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +15,12 @@ import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.launch.output import say
-from mpidl.paths import read_text
+from mpidl.paths import read_text, write_whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import INDEX, cannot_read, cannot_write, readable
+from mpidl.storage.files import INDEX, UNFINISHED, cannot_read, cannot_write, readable
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Best
+from mpidl.storage.removal import is_complete, is_own, remove, set_aside
 
 
 def steps(checkpoints: Path) -> list[int]:
@@ -91,30 +91,49 @@ def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda
 def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) -> None:
     """Remove all checkpoints except the initial state, the best, and the newest `keep` (from 1) up to step `newest`.
 
-    Those of later steps were damaged when the run resumed.
+    Those of later steps were damaged when the run resumed. What isn't a checkpoint stays, whatever its name.
     """
-    found = [step for step in steps(checkpoints) if step > 0]
+    found = [step for step in steps(checkpoints) if step > 0 and (checkpoints / str(step) / INDEX).exists()]
     kept = [step for step in found if step <= newest][-keep:]
     for step in set(found) - {*kept, best}:
-        path, removed = checkpoints / str(step), checkpoints / f".{step}.removed"
         # A directory under a checkpoint's name is always complete.
         with contextlib.suppress(OSError):
-            path.rename(removed)
-            shutil.rmtree(removed)
+            remove(set_aside(checkpoints / str(step), "removed"))
 
 
-def sweep(checkpoints: Path) -> None:
+def sweep(checkpoints: Path) -> list[str]:
     """Remove the incomplete checkpoints of a run that died; give a complete one its name, unless that is taken.
 
-    A run that resumes calls this before it looks for its newest checkpoint. Raise MpidlError if a file can't be read.
+    A run that resumes calls this before it looks for its newest checkpoint. Return the names of what isn't this
+    package's, which stays. Raise MpidlError if a file can't be read, and UsageError if the directory is a link into
+    another run, whose checkpoints aren't to be removed.
     """
-    for entry in sorted(checkpoints.glob(".*"), key=lambda entry: entry.suffix):
-        with contextlib.suppress(DamagedError):
-            verify(entry)
-            target = checkpoints / str(Checkpoint(entry).position.step)
-            if not target.exists():
-                entry.rename(target)
-        shutil.rmtree(entry, ignore_errors=True)
+    place = Path(os.path.realpath(checkpoints))
+    for other in (place, place.parent) if checkpoints.is_symlink() else ():
+        if (other / "config.toml").exists():
+            raise UsageError(f"{checkpoints}: a link into the run {other}, expected a directory for this run alone")
+    with readable(checkpoints), contextlib.suppress(FileNotFoundError):
+        entries = sorted(checkpoints.iterdir(), key=lambda entry: (entry.suffix, entry.name))
+        return [entry.name for entry in entries if not (_is_named(entry) or _is_swept(entry))]
+    return []
+
+
+def _is_named(entry: Path) -> bool:
+    return entry.name.isdecimal() and is_complete(entry)
+
+
+def _is_swept(entry: Path) -> bool:
+    """Sweep an entry of the directory of checkpoints, and return True; return False if it isn't this package's."""
+    if not UNFINISHED.fullmatch(entry.name) or not is_own(entry):
+        return False
+    with contextlib.suppress(DamagedError):
+        verify(entry)
+        target = entry.with_name(str(Checkpoint(entry).position.step))
+        if not os.path.lexists(target):
+            entry.rename(target)
+            return True
+    remove(entry)
+    return True
 
 
 #: Name of the file in a run's directory.
@@ -140,13 +159,9 @@ def write_best(run: Path, best: Best) -> None:
 
     Raise MpidlError if the file can't be written.
     """
-    path, temporary = run / BEST, run / f".{BEST}"
+    path = run / BEST
     try:
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(best) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, msgspec.json.encode(best) + b"\n")
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -23,9 +23,18 @@ INDEX = "index.h5"
 LAYOUT = "layout"
 
 
-def scratch(checkpoints: Path, order: int) -> Path:
-    """Return the directory in which a checkpoint is written; `order` is the ordinal of the order to save."""
-    return checkpoints / f".{order}"
+def scratch(checkpoints: Path, order: int, token: str = "") -> Path:
+    """Return the directory in which a checkpoint is written; `order` is the ordinal of the order to save.
+
+    The `token` is that of the present run, so that nothing can be there before it.
+    """
+    return checkpoints / f".{order}{token and f'-{token}'}"
+
+
+#: Names of the directories of unfinished checkpoints, and of those that are being removed or replaced.
+UNFINISHED = re.compile(r"\.\d+(-[0-9a-f]+)?(\.removed|\.replaced)?")
+#: Names of the files of a checkpoint.
+MEMBER = re.compile(r"index\.h5|[a-z]+(-\d+)+\.h5")
 
 
 def shard_file(number: int) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from mpidl.errors import MpidlError, quoted
-from mpidl.paths import open_regular
+from mpidl.paths import open_regular, regular
 from mpidl.storage.files import INDEX, cannot_read, describe, readable, shard_file
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 
@@ -59,8 +59,8 @@ _TEXT = re.compile(rf"xxh3_128 of the (\d+) bytes from byte {BLOCK} on: (\w+)")
 
 
 def create(path: Path) -> h5py.File:
-    """Return a new HDF5 file with room for a seal."""
-    return h5py.File(path, "w", userblock_size=BLOCK)
+    """Return a new HDF5 file with room for a seal; raise OSError if there is anything at its path, also a link."""
+    return h5py.File(path, "x", userblock_size=BLOCK)
 
 
 def seal(path: Path) -> None:
@@ -68,7 +68,7 @@ def seal(path: Path) -> None:
 
     It reads the whole file, and rarely holds the GIL meanwhile.
     """
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=regular) as file:
         _, found = examine(path)
         file.write(found.block())
         file.flush()
@@ -96,7 +96,7 @@ def recorded(path: Path) -> Seal:
 
 
 #: The first bytes of an HDF5 file without a seal.
-_UNSEALED = b"\x89HDF\r\n\x1a\n"
+UNSEALED = b"\x89HDF\r\n\x1a\n"
 
 
 class DamagedError(MpidlError):
@@ -115,7 +115,7 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
         raise DamagedError(f"{path}: a link, expected a directory")
     with _reading(index):
         block, found = examine(index)
-    if block.startswith(_UNSEALED):
+    if block.startswith(UNSEALED):
         _verify_earlier(path, rank, size)
         return
     if block != found.block():

@@ -6,14 +6,26 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
+from functools import partial
+from io import FileIO
 from pathlib import Path
 
-from mpidl.errors import UsageError
+from mpidl.errors import MpidlError, UsageError
+from mpidl.paths import regular
 from mpidl.storage.files import cannot_write
 
 #: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+#: What the file says, or nothing that a crash has left of it; and more characters than that has.
+_TEXT, _LONGEST = r"process \d+ on .*\n|\0*", 400
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    """Return numbers that no other directory has."""
+    found = directory.stat()
+    return found.st_dev, found.st_ino
 
 
 class Lock:
@@ -25,32 +37,46 @@ class Lock:
     """
 
     def __init__(self, run: Path) -> None:
+        self._run, self._place = run, run.absolute()
         path = run / ".lock"
         try:
-            self._file = os.fdopen(_open(path), "a+")
+            self._found = _identity(run)
+            self._file = FileIO(path, "a+", opener=partial(regular, mode=0o622))
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
-                    self._file.seek(0)
-                    raise UsageError(f"{run}: in use by {self._file.read().strip() or 'another run'}") from None
+                    raise UsageError(f"{run}: in use by {self._text().strip() or 'another run'}") from None
                 if error.errno not in _NO_LOCKS:
                     raise
+            if not re.fullmatch(_TEXT, self._text()):
+                raise OSError(errno.EINVAL, "not the lock of a run")
+            _restrict(self._file.fileno())
             self._file.truncate(0)
-            self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            self._file.flush()
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except OSError as error:
             raise cannot_write(path, error) from error
+
+    def check(self) -> None:
+        """Raise MpidlError if the directory has been removed, or replaced by another, since it was locked."""
+        try:
+            found = _identity(self._place)
+        except OSError as error:
+            raise cannot_write(self._run, error) from error
+        if found != self._found:
+            raise MpidlError(f"{self._run}: can't be written: it is another directory than when the run began")
+
+    def _text(self) -> str:
+        self._file.seek(0)
+        return self._file.read(_LONGEST).decode(errors="replace")
 
     def close(self) -> None:
         """Unlock the directory."""
         self._file.close()
 
 
-def _open(path: Path) -> int:
-    """Open the file of a lock, which only those can read who can write it: readers, too, could lock it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o622)
+def _restrict(descriptor: int) -> None:
+    """Let only those read the file of a lock who can write it: readers, too, could lock it."""
     mode = os.fstat(descriptor).st_mode
     with contextlib.suppress(OSError):  # It is a colleague's.
         os.fchmod(descriptor, mode & ~0o444 | (mode & 0o222) << 1)
-    return descriptor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +15,11 @@ import numpy as np
 
 from mpidl.errors import NOT_FINITE, MpidlError
 from mpidl.parameters import Box, Layout, Range, Slice
+from mpidl.paths import regular
 from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, places, shard_file, sync
 from mpidl.storage.integrity import create, recorded, seal
 from mpidl.storage.position import Position
+from mpidl.storage.removal import remove, set_aside
 
 #: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
@@ -52,21 +54,30 @@ class BackgroundTask:
 def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write and seal an HDF5 file, and wait until it is on disk.
 
-    Its directory is created if it doesn't exist. The arrays, by the names of their datasets, must not change meanwhile.
-    Raise MpidlError if the file can't be written, for example because the disk is full.
+    Its directory is created if it doesn't exist, but none above it. The arrays, by the names of their datasets, must
+    not change meanwhile. Raise MpidlError if the file can't be written, for example because the disk is full.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         with create(path) as file:
             file.attrs.update(attributes)
             paths = places(arrays)
             large = [_place(file, paths[name], array) for name, array in arrays.items()]
-        with path.open("r+b", buffering=0) as raw:
+        with open(path, "r+b", buffering=0, opener=regular) as raw:
             for offset, array in filter(None, large):
                 _write(raw.fileno(), offset, array)
         seal(path)
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
+
+
+def _make(directory: Path) -> None:
+    """Make the directory of an unfinished checkpoint, which another rank may have made, but nobody as a link."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            raise
 
 
 def _place(file: h5py.File, name: str, array: np.ndarray) -> tuple[int, np.ndarray] | None:
@@ -172,13 +183,11 @@ def _rename(directory: Path, target: Path) -> None:
 
     If the process dies between the two renamings, `mpidl.storage.checkpoints.sweep` restores a checkpoint of this step.
     """
-    replaced = target.with_name(f".{target.name}.replaced")
-    if target.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        target.rename(replaced)
+    replaced = set_aside(target, "replaced") if os.path.lexists(target) else None
     directory.rename(target)
     sync(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    if replaced is not None:
+        remove(replaced)
 
 
 def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[str, np.dtype[Any]]]]) -> None:

@@ -14,7 +14,7 @@ from mpidl.engines.mpi.checkpoint_source import Contribution
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
-from mpidl.storage.files import replica_file, scratch
+from mpidl.storage.files import replica_file
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
 from mpidl.transport.protocol import Order, Phase, Saved
@@ -33,17 +33,19 @@ class CheckpointParticipant:
     `number` is the replica's, `clock` its clock. `in_turn` says whether replicas take portions in turn, as in a
     deterministic run, `tickets` of them before; `finite`, whether checkpoints must be finite (see
     `mpidl.storage.writer.save_shard`). `part` is this rank's part of the flat vector, by default all. `unused` is the
-    number of batches handed to the replica whose gradient has not been computed, 0 or 1.
+    number of batches handed to the replica whose gradient has not been computed, 0 or 1. `scratch` returns the
+    directory in which the checkpoint of an order is written.
     """
 
     def __init__(
-        self, number: int, handler: RequestHandler, state: ReplicaState, loader: Loader, checkpoints: Path,
-        in_turn: bool = False, tickets: int = 0, finite: bool = False, part: Range | None = None,
+        self, number: int, handler: RequestHandler, state: ReplicaState, loader: Loader,
+        scratch: Callable[[int], Path], in_turn: bool = False, tickets: int = 0, finite: bool = False,
+        part: Range | None = None,
     ) -> None:  # fmt: skip
         self._lead, self._part = handler.lead, part
         self._number, self._handler, self._state, self._loader = number, handler, state, loader
         self._source = handler.checkpoint
-        self._checkpoints, self._in_turn, self._tickets_before = checkpoints, in_turn, tickets
+        self._scratch, self._in_turn, self._tickets_before = scratch, in_turn, tickets
         self._finite = finite
         self.unused = self.clock = 0
         self._marked = 0
@@ -148,7 +150,7 @@ class CheckpointParticipant:
     def _save(self, order: int, part: Contribution) -> None:
         """Write and report this worker's part; a file that is still being written is abandoned."""
         lead = self._lead
-        directory, name = scratch(self._checkpoints, order), replica_file(self._number, lead.partition)
+        directory, name = self._scratch(order), replica_file(self._number, lead.partition)
         # One worker may contribute the state of all.
         vectors = {**self._state.vectors(), **self._source.vectors()} if part.replicas else {}
         files = [name] if vectors else []

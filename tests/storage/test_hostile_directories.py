@@ -1,0 +1,217 @@
+"""Directories of runs that others have prepared: nothing outside them is written, read or deleted, and nothing hangs."""
+
+import os
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from saved import POSITION, save
+
+from mpidl.cli import main
+from mpidl.config import from_dict
+from mpidl.errors import MpidlError, UsageError
+from mpidl.parameters import Layout
+from mpidl.paths import check_new
+from mpidl.report.recorder import Recorder, first_failure, record_event
+from mpidl.storage import tensor_files
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, write_best
+from mpidl.storage.lock import Lock
+from mpidl.storage.position import Best
+
+pytestmark = pytest.mark.timeout(20)
+
+SECRET = b"a secret of mode 600\n"
+#: Steps of the checkpoints that are there, and of the next.
+SAVED, NEXT = (0, 30, 42), 50
+
+
+#: What a run goes on with.
+CONFIG = from_dict({
+    "run": {"epochs": 1},
+    "data": {"source": "synthetic", "shape": [3], "classes": 2},
+    "model": {"layer": [{"type": "dense", "units": 2}]},
+    "algorithm": {"name": "downpour"},
+})  # fmt: skip
+
+
+def save_small(checkpoints, step):
+    save(checkpoints, Layout([("0-dense/weight", (3, 2))]), servers=1, position=POSITION._replace(step=step))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """Directory with a run, and with something outside of it that is none of its business."""
+    directory = tmp_path_factory.mktemp("template")
+    run, outside = directory / "runs" / "run", directory / "outside"
+    for step in SAVED:
+        save_small(run / "checkpoints", step)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (run / name).write_text('{"time": 1.0}\n')
+    (run / "summary.json").write_text("{}\n")
+    (run / ".lock").write_text("process 1 on host\n")
+    (outside / "kept" / "deeper").mkdir(parents=True)
+    (outside / "secret").write_bytes(SECRET)
+    (outside / "kept" / "deeper" / "file").write_text("kept")
+    save_small(outside / "saved", 7)
+    return directory
+
+
+@pytest.fixture
+def place(template, tmp_path, monkeypatch):
+    """A copy of the template, on a disk that needs no time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def tree(path):
+    """Return all that is in and below a path, without following links."""
+    if path.is_symlink():
+        return os.readlink(path)
+    if path.is_dir():
+        return {each.name: tree(each) for each in path.iterdir()}
+    return path.read_bytes() if path.is_file() else path.lstat().st_mode
+
+
+def go_on(run):
+    """Write, rename and remove all that a run does that goes on, and export; return what stays beside checkpoints."""
+    config = replace(CONFIG, run=replace(CONFIG.run, dir=str(run.parent), name=run.name))
+    checkpoints = run / "checkpoints"
+    Lock(run).close()
+    strangers = sweep(checkpoints)
+    found = newest_good(run)[0]
+    recorder = Recorder(config, resume=True)
+    try:
+        recorder.metric({"time": 2.0})
+        recorder.event("checkpoint", 0, "coordinator")
+        record_event(run, "dropped", 1, "server 0")
+        save_small(checkpoints, NEXT)
+        prune(checkpoints, keep=1, newest=NEXT)
+        write_best(run, Best(NEXT, "test_loss", 0.5, 1.0))
+        recorder.summary({"samples": 1})
+        first_failure(run, 0)
+    finally:
+        recorder.close()
+    exported = run / "model.npz"
+    check_new(exported, force=True)
+    tensor_files.save(exported, "npz", read(Checkpoint(checkpoints / str(NEXT))).tensors, {})
+    assert found.name == "42"
+    return strangers
+
+
+#: Names that a run writes or has written, in its directory, with what it takes for temporary ones.
+WRITTEN = (
+    *(".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "best.json", ".failed", "model.npz"),
+    *(".config.toml", ".summary.json", ".best.json", "model.npz.partial", ".model.npz.partial"),
+    *("checkpoints/.50", "checkpoints/50", f"checkpoints/.{NEXT}.replaced"),
+)
+
+
+def link(to):
+    def lay(path, outside):
+        path.symlink_to(outside / to)
+
+    return lay
+
+
+def hard_link(path, outside):
+    path.hardlink_to(outside / "secret")
+
+
+def pipe(path, outside):
+    os.mkfifo(path)
+
+
+def directory(path, outside):
+    shutil.copytree(outside / "kept", path)
+
+
+#: What lies at such a name.
+LAID = {
+    "a link to a file": link("secret"),
+    "a link to nothing": link("absent"),
+    "a link to a directory": link("kept"),
+    "a link to a checkpoint": link("saved/7"),
+    "another name of a file": hard_link,
+    "a pipe": pipe,
+    "a directory": directory,
+}
+
+
+def cleared(path):
+    if path.is_file():
+        path.unlink()
+    return path
+
+
+@pytest.mark.parametrize("laid", LAID)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_stays_in_the_directory(place, name, laid):
+    run, outside = place / "runs" / "run", place / "outside"
+    LAID[laid](cleared(run / name), outside)
+    before, own = tree(outside), tree(run / name)
+    try:
+        go_on(run)
+    except MpidlError as error:
+        assert len(str(error).splitlines()) == 1
+        assert (run / name).name in str(error)
+    assert tree(outside) == before
+    if laid == "a directory" and name != "checkpoints/.50":  # which `save` uses, and `mpidl` doesn't
+        assert tree(run / name) == own
+    for path in run.rglob("*"):
+        if laid != "another name of a file" and path.is_file() and not path.is_symlink():
+            assert SECRET not in path.read_bytes()
+
+
+def foreign(path, outside):
+    path.mkdir()
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+def foreign_by_our_names(path, outside):
+    path.mkdir()
+    for name in ("index.h5", "shard-0.h5"):
+        (path / name).write_text("my own notes\n" * 100)
+
+
+def ours_and_another(path, outside):
+    shutil.copytree(outside / "saved" / "7", path)
+    (path / "notes.txt").write_text("this is the good one")
+
+
+def ours_and_a_link(path, outside):
+    shutil.copytree(outside / "saved" / "7", path)
+    (path / "shard-9.h5").symlink_to(outside / "secret")
+
+
+#: What isn't a checkpoint, or not only one.
+FOREIGN = {
+    "foreign files": foreign,
+    "foreign files by our names": foreign_by_our_names,
+    "a checkpoint and another file": ours_and_another,
+    "a checkpoint with a link": ours_and_a_link,
+    "a link to foreign files": link("kept"),
+    "a link to a checkpoint": link("saved/7"),
+    "a file": lambda path, outside: path.write_text("mine"),
+}
+#: Names that were removed, whatever they had.
+REMOVED = (".git", ".3", ".3-0123456789abcdef", ".30.replaced", ".30.removed", "2023", "7")
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["own directory", "linked directory"])
+@pytest.mark.parametrize("laid", FOREIGN)
+@pytest.mark.parametrize("name", REMOVED)
+def test_only_checkpoints_are_removed(place, name, laid, linked):
+    run, outside = place / "runs" / "run", place / "outside"
+    checkpoints = run / "checkpoints"
+    if linked:
+        checkpoints.rename(place / "scratch")
+        checkpoints.symlink_to(place / "scratch")
+    FOREIGN[laid](checkpoints / name, outside)
+    before, own = tree(outside), tree(checkpoints / name)
+    assert go_on(run) == [name]
+    assert tree(outside) == before
+    assert tree(checkpoints / name) == own
+    assert {"0", "50", name} == set(os.listdir(checkpoints))
