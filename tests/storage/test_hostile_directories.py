@@ -1,22 +1,20 @@
 """Directories of runs that others have prepared: nothing outside them is written, read or deleted, and nothing hangs."""
 
 import os
-import re
 import shutil
 from dataclasses import replace
 
 import pytest
 from saved import POSITION, save
 
-from mpidl.cli import main
 from mpidl.config import from_dict
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError
 from mpidl.parameters import Layout
 from mpidl.paths import check_new
 from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.storage import tensor_files
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, write_best
+from mpidl.storage.checkpoints import newest_good, prune, read, sweep, write_best
 from mpidl.storage.lock import Lock
 from mpidl.storage.position import Best
 

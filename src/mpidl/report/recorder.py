@@ -23,7 +23,7 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import appending, regular, write_whole
+from mpidl.paths import appending, existing, write_whole
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
 from mpidl.version import VERSION
@@ -144,19 +144,20 @@ class Recorder:
 
 
 def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
-    """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written."""
+    """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written or is gone."""
     line = encode(_event(kind, rank, role, details)) + b"\n"
-    with suppress(OSError), FileIO(directory / "events.jsonl", "a", opener=regular) as file:
+    with suppress(OSError), FileIO(directory / "events.jsonl", "a", opener=existing) as file:
         file.write(line)
 
 
 def first_failure(directory: Path, rank: int) -> bool:
     """Return whether this rank is the first of a run to call this.
 
-    Return True if the file can't be written: then one rank after another is the first, so that the job's end comes
-    before their lines.
+    Return True if they can't leave a file there, or the run's files are gone: then one rank after another is the first,
+    so that the job's end comes before their lines.
     """
     try:
+        (directory / "events.jsonl").lstat()
         (directory / FAILED).touch(exist_ok=False)
     except FileExistsError:
         return False

@@ -78,6 +78,8 @@ def _make(directory: Path) -> None:
     except FileExistsError:
         if not stat.S_ISDIR(directory.lstat().st_mode):
             raise
+    except FileNotFoundError as error:
+        raise cannot_write(directory.parent, error) from error
 
 
 def _place(file: h5py.File, name: str, array: np.ndarray) -> tuple[int, np.ndarray] | None:
