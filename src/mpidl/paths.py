@@ -125,11 +125,6 @@ def read_text(path: Path, of_run: bool = False) -> bytes:
     return content
 
 
-def existing(path: str, flags: int) -> int:
-    """Open a regular file that must exist, as `regular` does."""
-    return regular(path, flags & ~os.O_CREAT)
-
-
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a new, empty file beside a file, and give it that name at the end; on an error, remove it.
