@@ -73,9 +73,9 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
         capacity = capacity_of(placed, len(world.roles.servers), figures)
         routes = intermediaries.routes(world.roles, capacity)
         world.agree(lambda: check_window_space(world.comm, routes, config.topology.transport))
-        reporter, *place = world.agree(lambda: open_run(world, placed, local.device))
-        ready = ReadyJob(placed, local, figures, *place)
-        world.directory = ready.directory
+        reporter, directory, token = world.agree(lambda: open_run(world, placed, local.device))
+        world.directory = directory
+        ready = ReadyJob(placed, local, figures, directory, token)
         summary = _train(world, ready, routes, staging, reporter)
         _share_trained(world, ready)
         _leave_replica(local, group)
