@@ -128,10 +128,12 @@ def test_what_a_job_left_that_was_killed_where_mpi_makes_or_removes_its_files_is
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(words, cwd=tmp_path, env=bare_environment | variables | {"TMPDIR": str(temporary)})
-    ranks = wait_for(lambda: len(found := processes_of_ranks(tmp_path).values()) == 2 and list(found))
-    wait_for(lambda: all(map(stands_still, ranks)))
-    kill({process.pid, *map(parent, ranks), *ranks})
-    process.wait()
+    try:
+        ranks = wait_for(lambda: len(found := processes_of_ranks(tmp_path).values()) == 2 and list(found))
+        wait_for(lambda: all(map(stands_still, ranks)))
+    finally:
+        kill({process.pid, *(each for rank in processes_of_ranks(tmp_path).values() for each in (parent(rank), rank))})
+        process.wait()
     assert left(temporary, ranks)
     leftovers.sweep()
     assert left(temporary, ranks) == []
