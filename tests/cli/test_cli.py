@@ -211,6 +211,20 @@ def test_a_name_like_an_option_reaches_the_ranks_as_a_name(monkeypatch, bare_env
     assert given == [["train", "./-j.toml"], ["run", "./-j.py", "--"], predict]
 
 
+def test_names_do_not_control_a_terminal(monkeypatch, capfd, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    directory = "a\x1b[31m\x9b31m\u202e\nmpidl: b"
+    train = ["train", str(DIGITS), f"--set=run.dir={json.dumps(directory)}", "--set=run.steps=1"]
+    shown = []
+    for words in (train, [*train, "--json"], ["evaluate", f"{directory}/digits", "--json"], ["evaluate", directory]):
+        main(words)
+        shown.append(capfd.readouterr())
+    for text in (text for each in shown for text in each):
+        assert all(line.isprintable() and not line.startswith("mpidl: b") for line in text.splitlines())
+    assert json.loads(shown[1].out)["run_dir"] == f"{directory}/digits-2"
+    assert r"a\x1b[31m\x9b31m\u202e\nmpidl: b/digits: " in shown[0].err
+
+
 class Lost(io.StringIO):
     """A stdout whose disk is full, or whose reader has gone."""
 

@@ -1,5 +1,8 @@
 """A Python script as a job: ``mpidl run``."""
 
+import subprocess
+import sys
+
 import pytest
 
 from mpidl.cli.arguments import parse
@@ -109,6 +112,16 @@ def test_other_commands_name_the_one_for_scripts(mpidl_here, tmp_path, words, li
     ended = mpidl_here(*words.split())
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert ended.stderr.startswith(f"mpidl: {line}")
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 1), ("raise SystemExit(75)", 75)])
+def test_output_of_a_script_that_is_lost_is_reported(bare_environment, tmp_path, end, code):
+    (tmp_path / "x.py").write_text(f"print('result')\n{end}\n")
+    words = ["sh", "-c", 'exec "$@" > /dev/full', "sh", sys.executable, "-P", "-m", "mpidl", "run", "x.py"]
+    environment = bare_environment | {"PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    line = "mpidl: stdout: No space left on device, the output is lost\n"
+    assert (ended.returncode, ended.stderr) == (code, line)
 
 
 def test_a_script_that_is_stopped_continues_its_runs(mpidl, script, tmp_path):

@@ -1,10 +1,13 @@
 """Lines that nobody reads, that find no space, or that would control a terminal."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import mpidl
 from mpidl.launch.output import deliver, interject, say
 
 UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2); "
@@ -24,6 +27,15 @@ def test_a_line_that_nobody_reads_is_no_error(bare_environment, line, code):
     )
     assert ended.returncode == code
     assert ended.stdout == ("" if code else "done\n")
+
+
+def test_one_file_writes_what_the_package_prints():
+    """It escapes what would control a terminal, and knows what to do where nothing can be written."""
+    package = Path(mpidl.__file__).parent
+    prints = re.compile(r"\bprint\(|traceback\.print_|sys\.std(out|err)\.write|os\.write\((2|STDERR)")
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if prints.search(path.read_text())}
+    # A child's answers to its parent, and errors in scripts, which are printable: they can't import this file.
+    assert found == {"launch/output.py", "doctor/cuda.py", "errors.py"}
 
 
 SAY = "from mpidl.launch.output import deliver, interject, say; say('first'); interject('second'); "

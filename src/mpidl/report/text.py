@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from mpidl.errors import escaped
 from mpidl.launch import environment, script
 from mpidl.launch.output import say
 from mpidl.paths import argument, shell_word
@@ -67,7 +68,7 @@ def summary(summary: Mapping[str, Any]) -> str:
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
         f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
-        f"{summary['run_dir']}: {_length(summary)} done",
+        f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
     if summary.get("interrupted"):
         text[-1] += f"; continue with `mpidl train --resume {as_word(summary['run_dir'])}`"
@@ -101,23 +102,25 @@ def evaluation(result: Mapping[str, Any]) -> str:
 
 def exported(result: Mapping[str, Any]) -> str:
     """Return a description of an exported model as text."""
-    return f"{result['file']}: {result['tensors']} tensors, {quantity(result['bytes'], 'B')}\n{_origin(result)}"
+    return (
+        f"{escaped(result['file'])}: {result['tensors']} tensors, {quantity(result['bytes'], 'B')}\n{_origin(result)}"
+    )
 
 
 def predicted(result: Mapping[str, Any]) -> str:
     """Return a description of a file of outputs as text."""
     shape = ", ".join(map(str, (result["samples"], *result["shape"])))
-    return f"{result['file']}: outputs ({shape})\n{_origin(result)}"
+    return f"{escaped(result['file'])}: outputs ({shape})\n{_origin(result)}"
 
 
 def _origin(result: Mapping[str, Any]) -> str:
-    return f"{result['run_dir']}, step {result['step']}"
+    return f"{escaped(result['run_dir'])}, step {result['step']}"
 
 
 def packed(result: Mapping[str, Any]) -> str:
     """Return a description of a packed file as text."""
     text = "{file}: {train_samples} images to train with, {test_samples} to test with, {classes} classes"
-    return text.format(**result)
+    return text.format(**{**result, "file": escaped(result["file"])})
 
 
 def _quality(result: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:
@@ -134,7 +137,7 @@ def _figures(result: Mapping[str, Any], names: Sequence[str]) -> str:
     called = {f"{split}_accuracy": f"{split} {result.get('accuracy_name', 'accuracy')}" for split in SPLITS}
     known = [name for name in names if result.get(name) is not None]
     texts = {name: f"{result[name]:.4f}" if name.endswith("_accuracy") else loss(result[name]) for name in known}
-    return ", ".join(f"{called.get(name, name.replace('_', ' '))} {text}" for name, text in texts.items())
+    return ", ".join(f"{called.get(name, escaped(name.replace('_', ' ')))} {text}" for name, text in texts.items())
 
 
 def _objective(summary: Mapping[str, Any]) -> list[str]:
