@@ -131,7 +131,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
     Nobody can have laid a link at its name. A link at the file's own name is replaced, not followed.
     """
-    partial = file.with_name(f".mpidl-{secrets.token_hex(8)}.partial")
+    partial = file.with_name(f"{file.name[:40]}-{secrets.token_hex(8)}.partial")
     try:
         with open(partial, "xb", opener=regular):
             pass

@@ -287,6 +287,16 @@ def test_a_script_is_written_beside_the_runs_and_submitted(submitted, tmp_path):
     assert submitted("--scheduler=flux", scheduler="flux")[1] == "took batch runs/digits.flux (runs/digits.flux)\n"
 
 
+def test_a_script_is_written_over_no_other_file(submitted, tmp_path):
+    secret, script = tmp_path / "secret", tmp_path / "runs" / "digits.sbatch"
+    secret.write_text("secret")
+    script.parent.mkdir()
+    script.symlink_to(secret)
+    assert submitted("--scheduler=slurm")[0] == 0
+    assert secret.read_text() == "secret"
+    assert "#SBATCH --ntasks-per-node=2" in script.read_text()
+
+
 @pytest.fixture
 def runs(tmp_path):
     """The directories of a run from a configuration and of one that a script has trained elsewhere."""

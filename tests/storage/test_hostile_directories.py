@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import tomli_w
 from saved import POSITION, save
 
+from mpidl.cli import main
 from mpidl.config import from_dict
 from mpidl.errors import MpidlError
 from mpidl.parameters import Layout
@@ -15,7 +17,7 @@ from mpidl.paths import check_new
 from mpidl.report.recorder import Recorder, first_failure, record_event
 from mpidl.storage import tensor_files
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import newest_good, prune, read, sweep, write_best
+from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, write_best
 from mpidl.storage.lock import Lock
 from mpidl.storage.position import Best
 
@@ -27,12 +29,12 @@ SAVED, NEXT = (0, 30, 42), 50
 
 
 #: What a run goes on with.
-CONFIG = from_dict({
-    "run": {"epochs": 1},
-    "data": {"source": "synthetic", "shape": [3], "classes": 2},
+JOB = {
+    "data": {"source": "synthetic", "shape": [3], "classes": 2, "samples": 256},
     "model": {"layer": [{"type": "dense", "units": 2}]},
     "algorithm": {"name": "downpour"},
-})  # fmt: skip
+}
+CONFIG = from_dict(JOB | {"run": {"epochs": 1}})
 
 
 def save_small(checkpoints, step):
@@ -224,3 +226,52 @@ def test_only_checkpoints_are_removed(place, name, laid, linked):
     assert tree(outside) == before
     assert tree(checkpoints / name) == own
     assert {"0", "50", name} == set(os.listdir(checkpoints))
+
+
+@pytest.mark.parametrize(
+    "to", ["runs/other", "runs/other/checkpoints", "absent", "outside/secret", "runs/run/checkpoints"]
+)
+def test_a_link_to_checkpoints_leads_to_a_directory_of_this_run_alone(place, to):
+    run, other = place / "runs" / "run", place / "runs" / "other"
+    shutil.copytree(run, other)
+    (other / "config.toml").write_text("[run]\n")
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").symlink_to(place / to)
+    before = tree(other), tree(place / "outside")
+    with pytest.raises(MpidlError, match=r"^[^\n]*runs/run/checkpoints[^\n]*$"):
+        go_on(run)
+    assert (tree(other), tree(place / "outside")) == before
+    assert not (place / "absent").exists()
+
+
+@pytest.mark.parametrize("name", ["runs", "runs/run", "runs/run/checkpoints"])
+def test_links_of_its_owner_are_followed(place, name):
+    elsewhere = place / "scratch" / "of" / "mine"
+    elsewhere.parent.mkdir(parents=True)
+    (place / name).rename(elsewhere)
+    (place / name).symlink_to(elsewhere)
+    assert go_on(place / "runs" / "run") == []
+    assert (place / name).is_symlink()
+    assert steps(place / "runs" / "run" / "checkpoints") == [0, NEXT]
+    assert str(NEXT) in {each.name for each in elsewhere.rglob("*")}
+
+
+def test_a_run_that_others_prepared_goes_on_and_is_exported(place, capfd):
+    """As people do it: what others have laid where a run writes is left alone, and doesn't hold it up."""
+    config, runs, outside = place / "job.toml", place / "runs", place / "outside"
+    config.write_text(tomli_w.dumps(JOB | {"run": {"name": "trained", "dir": str(runs), "steps": 4}}))
+    assert main(["train", str(config)]) == 0
+    run = runs / "trained"
+    for name in (".summary.json", ".config.toml", "model.npz.partial", "checkpoints/.1", "checkpoints/.2"):
+        (run / name).symlink_to(outside / "kept" if "checkpoints" in name else outside / "secret")
+    foreign(run / "checkpoints" / ".git", outside)
+    foreign(run / "checkpoints" / "2023", outside)
+    shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / ".3")
+    before = tree(outside)
+    capfd.readouterr()
+    assert main(["train", "--resume", str(run), "--set", "run.steps=8"]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "stay as they are" in line]
+    assert line.endswith("/checkpoints: no checkpoints of mpidl, which stay as they are: .1, .2, .git, 2023")
+    assert main(["export", str(run), "--to", "npz"]) == 0
+    assert tree(outside) == before
+    assert set(os.listdir(run / "checkpoints")) == {".1", ".2", ".git", "2023", "0", "4", "8"}

@@ -105,17 +105,23 @@ def sweep(checkpoints: Path) -> list[str]:
     """Remove the incomplete checkpoints of a run that died; give a complete one its name, unless that is taken.
 
     A run that resumes calls this before it looks for its newest checkpoint. Return the names of what isn't this
-    package's, which stays. Raise MpidlError if a file can't be read, and UsageError if the directory is a link into
-    another run, whose checkpoints aren't to be removed.
+    package's, which stays. Raise MpidlError if a file can't be read, and UsageError if the directory is a link to
+    nothing, or into another run, whose checkpoints aren't to be removed.
     """
-    place = Path(os.path.realpath(checkpoints))
-    for other in (place, place.parent) if checkpoints.is_symlink() else ():
-        if (other / "config.toml").exists():
-            raise UsageError(f"{checkpoints}: a link into the run {other}, expected a directory for this run alone")
+    if checkpoints.is_symlink():
+        _check_link(checkpoints, Path(os.path.realpath(checkpoints)))
     with readable(checkpoints), contextlib.suppress(FileNotFoundError):
         entries = sorted(checkpoints.iterdir(), key=lambda entry: (entry.suffix, entry.name))
         return [entry.name for entry in entries if not (_is_named(entry) or _is_swept(entry))]
     return []
+
+
+def _check_link(checkpoints: Path, place: Path) -> None:
+    if not place.is_dir():
+        raise UsageError(f"{checkpoints}: a link to {place}, where is no directory")
+    for other in (place, place.parent):
+        if (other / "config.toml").exists():
+            raise UsageError(f"{checkpoints}: a link into the run {other}, expected a directory for this run alone")
 
 
 def _is_named(entry: Path) -> bool:
