@@ -89,7 +89,7 @@ def _encode_int8(values: Any, residual: Any, bits: Any, scales: Any, scale_bits:
         stop = start + BLOCK
         block, left, left_bits, sent = values[start:stop], residual[start:stop], bits[start:stop], integers[start:stop]
         for i in range(block.size):
-            left[i] = block[i] if left[i] == 0 else block[i] + left[i]
+            left[i] += block[i]
         # Magnitudes are ordered like their bits, and vector instructions find the largest integer.
         largest = word(0)
         for i in range(left_bits.size):
