@@ -1,6 +1,7 @@
 """Each record of a run has the learning rates at that time, and the norm of a recent gradient."""
 
 import json
+import time
 
 import h5py
 import numpy as np
@@ -37,7 +38,7 @@ def train(path, algorithm, rate=STEPS, **sections):
         ({"name": "hogwild"}, (0.25, 0.125), (None, None)),
         ({"name": "sync"}, (0.25, 0.125), (None, None)),
         ({"name": "easgd", "rate": 0.5}, (None, None), (0.5, 0.25)),
-        ({"name": "diloco", "rate": 0.5}, (None, 0.75), (0.5, 0.25)),  # the outer rate stays, and comes last
+        ({"name": "diloco", "rate": 0.5}, (0.75, 0.75), (0.5, 0.25)),  # the outer rate stays
     ],
 )
 def test_rates_follow_their_schedule(tmp_path, algorithm, server, worker):
@@ -65,6 +66,29 @@ def test_the_norm_is_that_of_the_gradient(tmp_path, least_squares):
     for number, groups in enumerate(([], [{"match": "*", "rate": 2.0}])):
         mpidl.train(Constant(), data, rule=mpidl.Sgd(0.5), groups=groups, batch=8, epochs=1, dir=tmp_path / str(number))
         assert records(tmp_path / str(number))[-1]["gradient_norm"] == 5.0
+
+
+def test_the_norm_at_an_evaluation_is_of_a_late_gradient(tmp_path, least_squares):
+    """Of a model whose gradient has the norm 1 in the first step, 2 in the second, and so on."""
+    _, split = least_squares()
+    steps = -(-split.samples // 8)
+
+    class Growing:
+        def __init__(self):
+            self.parameters, self.gradients = np.zeros(4), 0
+
+        def loss_and_gradient(self, batch):
+            self.gradients += 1
+            time.sleep(0.002)
+            return 1.0, np.array([0.0, 0, 0, self.gradients])
+
+        def evaluate(self, batch):
+            return float(len(batch.targets)), 0
+
+    data = Dataset("test", (1,), None, split, split)
+    mpidl.train(Growing(), data, rule=mpidl.Sgd(0.5), batch=8, epochs=3, dir=tmp_path)
+    found = {record["epoch"]: record["gradient_norm"] for record in records(tmp_path) if record["test_loss"]}
+    assert found == pytest.approx({epoch: epoch * steps for epoch in (1, 2, 3)}, rel=0.2)
 
 
 def test_statistics_and_frozen_parameters_do_not_count(tmp_path):

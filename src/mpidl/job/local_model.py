@@ -126,8 +126,8 @@ def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     part = local.slice
     # A coordinator knows the norm of the whole gradient.
     trained = [] if isinstance(placed.job.algorithm, Coordinated) else own_trained(placed, part)
-    norm = GradientNorm(trained, placed.job.config.run.report)
     return ReplicaState(
         placed.rate_at, own_statistics(placed, part), own_segments(placed, part),
-        partial(kept_by_replica, local.host, placed.job.dataset.kept), own_fragments(placed, part), norm,
+        partial(kept_by_replica, local.host, placed.job.dataset.kept), own_fragments(placed, part),
+        GradientNorm(trained),
     )  # fmt: skip

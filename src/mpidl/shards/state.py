@@ -173,8 +173,8 @@ class ShardState:
 
     @property
     def last_rate(self) -> float:
-        """The rule's rate for the last push; 0 before the first, and without a rule."""
-        return 0.0 if self.rule is None or self.batch < 0 else self.rate
+        """The rule's rate for the last push, or for the first before that; 0 without a rule."""
+        return 0.0 if self.rule is None else self.rate
 
     @property
     def rate_factor(self) -> float:
