@@ -9,7 +9,6 @@ from typing import Any
 
 from mpidl.parameters.ranges import Range
 
-
 #: Shortest time between two measurements, relative to that of the quickest one.
 SPACING = 100
 
