@@ -14,7 +14,9 @@ import mpidl
 from mpidl.config import SECTIONS as SECTION_CLASSES
 from mpidl.config import from_dict, load, toml
 from mpidl.nn import Group
+from mpidl.parameters import Range
 from mpidl.runs.keywords import KEYWORDS
+from mpidl.storage.checkpoint import Checkpoint
 
 LAYERS = [{"type": "dense", "units": 10}]
 SECTIONS = {
@@ -204,6 +206,31 @@ def test_a_finished_run_that_is_resumed_gives_the_model_its_parameters(tmp_path,
     model, _ = least_squares()
     mpidl.train(model, **options, resume=True)
     assert np.array_equal(model.parameters, trained.parameters)
+
+
+def test_a_network_continues_from_the_values_that_it_has(tmp_path):
+    """Those that it was trained to, was loaded with, or was given; a new one begins with those of its seed."""
+
+    whole = Range(0, 650)
+
+    def train(network, begins, name):
+        mpidl.train(network, mpidl.Digits(), rule=mpidl.Sgd(0.1), steps=2, dir=tmp_path, name=name)
+        assert np.array_equal(Checkpoint(tmp_path / name / "checkpoints" / "0").read("parameters", whole), begins)
+        assert not np.array_equal(network.parameters, begins)
+        return network.parameters.copy()
+
+    def make():
+        return mpidl.Network([mpidl.Dense(10)], (8, 8))
+
+    network, drawn = make(), make().initial(whole)
+    once = train(network, drawn, "once")
+    train(network, once, "twice")
+    mpidl.train(data=mpidl.Digits(), config={"model": {"layer": LAYERS}}, steps=1, dir=tmp_path, name="layers")
+    loaded = mpidl.load(tmp_path / "layers")
+    train(loaded, loaded.parameters.copy(), "loaded")
+    network.parameters = np.ones_like(drawn)
+    train(network, np.ones_like(drawn), "given")
+    train(make(), drawn, "new")
 
 
 def test_a_model_is_tested_in_its_own_way(tmp_path, least_squares):

@@ -31,13 +31,14 @@ NETWORKS = [
 def test_any_part_in_any_layout_has_the_bits_of_the_whole(network, dtype, seed, block, data):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(initialisers, "BLOCK", block)
-        model = Network(*network, dtype=dtype, seed=seed)
+        drawn, model = (Network(*network, dtype=dtype, seed=seed) for _ in range(2))
         layout = data.draw(cut_layouts(model.layout.shapes))
         whole = in_layout(model.layout.views(model.parameters), layout)
         for part in shards(layout.size, data.draw(st.integers(1, 7))):
-            found = model.initial(part, layout)
-            assert found.dtype == dtype
-            assert found.tobytes() == whole[slice(*part)].tobytes()
+            for each in (drawn, model):
+                found = each.initial(part, layout)
+                assert found.dtype == dtype
+                assert found.tobytes() == whole[slice(*part)].tobytes()
 
 
 class Own(CompleteModel):

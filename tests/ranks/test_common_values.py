@@ -56,6 +56,24 @@ def test_all_ranks_take_the_values_of_the_first(comm, shared_path, capfd, monkey
         assert saved.buffers() == {"block/seen": 0}
 
 
+@pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.algorithms.Averaging(), mpidl.Sandblaster()])
+def test_a_network_continues_from_the_values_of_the_first_rank(comm, shared_path, capfd, algorithm):
+    if comm.size == 2 and algorithm.name != "averaging":
+        pytest.skip("2 ranks have no worker beside a server")
+    network, whole = mpidl.Network([mpidl.Dense(3)], (2,)), Range(0, 9)
+    for name, changed in (("first", False), ("second", False), ("third", True)):
+        if changed and comm.rank == 0:
+            network.parameters += 1
+        before = comm.bcast(network.initial(whole))
+        options = {"name": name, "steps": 3, "deterministic": algorithm.name != "sandblaster"}
+        train(network, shared_path, algorithm=algorithm, **options)
+        checkpoint = Checkpoint(shared_path / name / "checkpoints" / "0")
+        np.testing.assert_array_equal(checkpoint.read("parameters", whole), before)
+        assert len(set(comm.allgather(network.parameters.tobytes()))) == 1
+        found = "".join(comm.allgather(capfd.readouterr().err))
+        assert ("initial parameters differ" in found) == (changed and comm.size > 1)
+
+
 @pytest.mark.parametrize("algorithm", [mpidl.Downpour(n_push=2), mpidl.algorithms.Averaging(tau=3, rate=0.01)])
 def test_a_resumed_run_goes_on_with_every_replicas_buffers(comm, shared_path, algorithm):
     if comm.size == 2 and algorithm.name == "downpour":

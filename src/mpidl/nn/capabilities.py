@@ -22,6 +22,16 @@ class Movable(Protocol):
 
 
 @runtime_checkable
+class Seeded(Protocol):
+    """A model that draws its initial values from a seed."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its values are to be drawn, the same on all ranks, because none are allocated yet."""
+        ...
+
+
+@runtime_checkable
 class Staged(Protocol):
     """A model that can be cut into stages, one for each rank of a replica.
 

@@ -200,6 +200,11 @@ class Tensors:
         self._parameter_views: dict[str, dict[str, Any]] = {name: {} for name in graph.names}
 
     @property
+    def allocated(self) -> bool:
+        """Whether the parameters have been."""
+        return self._parameters is not None
+
+    @property
     def parameters(self) -> Any:
         """The flat vector (layout.size,), or another one that has replaced it, of which the layers have views."""
         if self._parameters is None:

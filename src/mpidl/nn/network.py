@@ -137,12 +137,19 @@ class Network(CompleteModel):
         """Return the bytes of outputs, their gradients and the layers' buffers for a batch; allocate nothing."""
         return self._passes.nbytes(samples)
 
-    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        """Return the initial values of a range of the flat vector (whole.size,), in host memory.
+    @property
+    def drawn(self) -> bool:
+        return not self._tensors.allocated
 
-        They depend on the seed and on a tensor's position in the network, not on range and layout. Only the blocks
-        (`mpidl.nn.initialisers.draw`) of the range are drawn. ValueError if it isn't within the flat vector.
+    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
+        """Return the initial values of a range of the flat vector (whole.size,), in host memory: the present ones.
+
+        Before any are allocated, they depend on the seed and on a tensor's position in the network, not on range and
+        layout. Only the blocks (`mpidl.nn.initialisers.draw`) of the range are drawn. ValueError if it isn't within the
+        flat vector.
         """
+        if not self.drawn:
+            return np.array(super().initial(whole, layout))
         return self._tensors.initial(Range(*whole), self.layout if layout is None else layout)
 
     def takes_as_is(self, index: int) -> bool:

@@ -9,7 +9,7 @@ import xxhash
 from mpi4py import MPI
 
 from mpidl.launch.output import say
-from mpidl.nn.capabilities import Stateful, state_of
+from mpidl.nn.capabilities import Seeded, Stateful, state_of
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Layout, Range, moves
 
@@ -20,11 +20,11 @@ PIECE = 1 << 30
 def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
     """Give the model of every rank the parameters, constants and buffers of the first rank's; collective.
 
-    The package's own networks are seeded, and begin with the same values; nothing is computed for them. What is the
-    same on all ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
+    Nothing is computed for networks without values yet, which draw the same ones on all ranks. What is the same on all
+    ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
     and dtypes.
     """
-    if not model.own:
+    if comm.allreduce(isinstance(model, Seeded) and model.drawn, op=MPI.LAND):
         return
     differs = []
     parameters = model.parameters

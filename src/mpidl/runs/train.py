@@ -54,7 +54,7 @@ def train(
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
 
     Every rank runs the same script and calls this function with the same arguments; each rank's role is decided
-    here. Afterwards the model holds the trained parameters on every rank.
+    here. It begins with the values that the model has; afterwards the model holds the trained parameters on every rank.
 
     Parameters
     ----------
