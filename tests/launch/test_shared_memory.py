@@ -51,6 +51,7 @@ def test_libraries_make_their_files_there_unless_the_user_says_where(memory, mon
     for name in shared_memory.PLACES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("I_MPI_SHM_FILE_PREFIX_4K", f"{memory}/mpidl.0.1.2.3.inherited")
     monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", "/scratch")
     shared_memory.claim()
     found = {name: os.environ.get(name) for name in shared_memory.PLACES}
@@ -82,16 +83,15 @@ def test_it_goes_after_mpi_has_been_finalised(memory):
 
 def test_without_shared_memory_it_is_in_the_temporary_directory(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_memory, "SHARED_MEMORY", tmp_path / "missing")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(os, "environ", {"TMPDIR": str(tmp_path)})
     shared_memory.own_directory.cache_clear()
     leftovers.sweep()
     leftovers.note()
     shared_memory.claim()
     assert shared_memory.own_directory().parent == tmp_path
-    assert os.environ == {}
+    assert os.environ == {"TMPDIR": str(tmp_path)}
     shared_memory.own_directory.cache_clear()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    os.environ["TMPDIR"] = str(tmp_path / "missing")
     with pytest.raises(MpidlError, match=f"no directory can be made in .* or {tmp_path / 'missing'}: make room there"):
         shared_memory.own_directory()
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -18,7 +17,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, leftovers, marks
 from mpidl.launch.command import command
 from mpidl.launch.output import interject
-from mpidl.launch.shared_memory import check_free
+from mpidl.launch.shared_memory import check_free, new_directory
 from mpidl.launch.signals import STOPPED, STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
 from mpidl.launch.stdout import Copied
@@ -140,7 +139,7 @@ def _own_temporary(place: str) -> str:
     Open MPI's mpirun takes a name that others can guess, and uses a directory that it finds there.
     """
     try:
-        own = tempfile.mkdtemp(prefix="mpidl.", dir=place)
+        own = str(new_directory(place, "mpidl."))
     except OSError as error:
         raise MpidlError(
             f"mpirun: no directory can be made in {place}: {error.strerror}; set TMPDIR to another"

@@ -8,12 +8,10 @@ of its process, by which `mpidl.launch.leftovers` finds those of killed jobs.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import math
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from mpidl.errors import MpidlError
@@ -55,10 +53,12 @@ def of_windows() -> Path:
 
 def claim() -> None:
     """Let MPI, which has not begun, make its files in this process's own directory, unless the user chose another."""
-    directory = own_directory()
-    for variable in PLACES if directory.parent == SHARED_MEMORY else ():
-        if variable != "UCX_POSIX_DIR" or "UCX_TLS" not in os.environ:  # UCX would warn without this transport.
-            os.environ.setdefault(variable, str(directory))
+    directory = str(own_directory())
+    for variable in PLACES:
+        # What this process inherits is a directory of its launcher, which other nodes don't have.
+        free = os.environ.get(variable, directory).startswith(f"{SHARED_MEMORY}/mpidl.")
+        if free and (variable != "UCX_POSIX_DIR" or "UCX_TLS" not in os.environ):  # UCX would warn that it's of no use.
+            os.environ[variable] = directory
 
 
 @functools.cache
@@ -67,12 +67,20 @@ def own_directory() -> Path:
 
     It is removed when this process exits, if it is empty. Raise MpidlError if none can be made.
     """
-    for place in (SHARED_MEMORY, tempfile.gettempdir()):
+    temporary = os.environ.get("TMPDIR", "/tmp")
+    for place in (SHARED_MEMORY, temporary):
         with contextlib.suppress(OSError):
-            directory = tempfile.mkdtemp(prefix=f"{prefix()}{os.getpid()}.{start(os.getpid())}.", dir=place)
-            remove_at_exit(Path(directory))
-            return Path(directory)
-    raise MpidlError(f"no directory can be made in {SHARED_MEMORY} or {tempfile.gettempdir()}: make room there")
+            directory = new_directory(place, f"{prefix()}{os.getpid()}.{start(os.getpid())}.")
+            remove_at_exit(directory)
+            return directory
+    raise MpidlError(f"no directory can be made in {SHARED_MEMORY} or {temporary}: make room there")
+
+
+def new_directory(place: str | Path, beginning: str) -> Path:
+    """Make a directory whose name can't be guessed but for its beginning, and that only this user can enter."""
+    directory = Path(place, f"{beginning}{os.urandom(8).hex()}")
+    directory.mkdir(0o700)
+    return directory
 
 
 def remove_at_exit(path: Path) -> None:
@@ -81,6 +89,8 @@ def remove_at_exit(path: Path) -> None:
     Handlers of `atexit` run before MPI is finalised, when a process that is killed still leaves files. Processes that
     are forked from this one remove nothing.
     """
+    import ctypes
+
     library = ctypes.CDLL(None)
     library.strdup.restype = ctypes.c_void_p
     text = ctypes.c_void_p(library.strdup(os.fsencode(path)))  # It outlives the interpreter.
