@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import time
 
 import h5py
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import saved
 
+from irregular_files import IRREGULAR
 from mpidl.cli import main
 from mpidl.errors import MpidlError, outcome
 from mpidl.parameters import Range
@@ -166,7 +166,9 @@ ATTRIBUTES = [
     *(("index.h5", "shards", value) for value in (10**9, -1, 0, 1e300, np.nan, "many", [3, 3], None)),
     *(("index.h5", "version", value) for value in ("9" * 5000, None)),
     *(("index.h5", "step", value) for value in ("many", [1, 2], 43, None)),
-    *(("index.h5", "samples", value) for value in ("many", np.inf)),
+    *(("index.h5", "samples", value) for value in ("many", np.inf, -1)),
+    *(("index.h5", name, value) for name in ("epoch", "seconds") for value in (np.nan, -1e300)),
+    ("index.h5", "next_portion", -5),
     *(("index.h5", "unfinished", value) for value in (3, [["a", "b"]], np.zeros((3, 3)))),
     *(("index.h5", "config", value) for value in (f"a = {NESTED}", ".".join("a" * 60_000) + " = 1", "run = 3", "[", 3)),
     *(("index.h5", "config", value) for value in (f"[run]\nname = '{'a' * 2**21}'", None)),
@@ -276,35 +278,12 @@ def test_names_of_files_elsewhere(hostile, places, name):
     assert isinstance(hostile(change), MpidlError)
 
 
-def pipe(path, outside):
-    os.mkfifo(path)
-
-
-def link(path, outside):
-    path.symlink_to(outside / "42" / path.name)
-
-
-def endless(path, outside):
-    path.symlink_to("/dev/zero")
-
-
-def listening(path, outside):
-    with socket.socket(socket.AF_UNIX) as made:
-        descriptor = os.open(path.parent, os.O_PATH)
-        made.bind(f"/proc/self/fd/{descriptor}/{path.name}")
-        os.close(descriptor)
-
-
-def directory(path, outside):
-    path.mkdir()
-
-
 @pytest.mark.parametrize("name", ["index.h5", "shard-1.h5", saved.OTHER])
-@pytest.mark.parametrize("make", [pipe, link, endless, listening, directory])
+@pytest.mark.parametrize("make", IRREGULAR)
 def test_what_is_no_regular_file(hostile, places, name, make):
     def change(checkpoint):
         (checkpoint / name).unlink()
-        make(checkpoint / name, places[1])
+        make(checkpoint / name, places[1] / "42")
 
     assert isinstance(hostile(change), MpidlError)
 

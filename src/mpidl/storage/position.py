@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,6 +124,9 @@ class Position(NamedTuple):
         def decoded(name: str, kind: Any) -> Any:
             return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
 
+        for name in ("step", "samples", "epoch", "next_portion", "seconds"):
+            if not 0 <= float(attributes.get(name, 0)) < inf:
+                raise ValueError(f"{name} is {attributes[name]}, expected a number of at least 0")
         pairs = list[tuple[int, int]]
         return cls(
             int(attributes["step"]),
