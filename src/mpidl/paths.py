@@ -181,7 +181,7 @@ def appending(file: Path) -> FileIO:
         lines.seek(start)
         end = lines.read(LONGEST).rfind(b"\n") + 1
         if start and not end:
-            raise OSError(errno.EFBIG, f"{file.name} has no line in its last {LONGEST >> 20} MiB", str(file))
+            raise OSError(errno.EFBIG, f"no line in its last {LONGEST >> 20} MiB", str(file))
         if os.fstat(lines.fileno()).st_nlink > 1:
             lines.seek(0)
             with replacing(file) as partial, open(partial, "wb", opener=regular) as copy:

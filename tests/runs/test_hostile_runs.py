@@ -12,7 +12,7 @@ import pytest
 from irregular_files import IRREGULAR
 from mpidl.cli import main
 from mpidl.errors import UsageError
-from mpidl.report.recorder import LONGEST
+from mpidl.paths import LONGEST
 from mpidl.storage.tensor_files import open_file
 from watched import Watched
 
@@ -141,7 +141,7 @@ def test_lines_without_end(received):
     with (run / "metrics.jsonl").open("wb") as file:
         file.truncate(1 << 40)
     code, (line,) = carry_out("train", "--resume", "run", "--set", "run.epochs=2")
-    assert (code, line) == (2, "mpidl: run.dir: can't write in run: metrics.jsonl has no line in its last 1 MiB")
+    assert (code, line) == (2, "mpidl: run.dir: can't write in run: metrics.jsonl: no line in its last 1 MiB")
 
 
 def test_an_incomplete_line_is_removed_from_a_long_file(received):

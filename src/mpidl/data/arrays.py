@@ -139,6 +139,8 @@ def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     beginning = BytesIO(stream.read(HEADER_BYTES))
     first = np.lib.format.read_magic(beginning) == (1, 0)
     shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(beginning)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"an array of shape {shape}")
     return shape, dtype
 
 
