@@ -134,6 +134,17 @@ def test_losses_of_ones_own_may_ignore_ids():
         assert (found.correct, found.counted) == (1, 2)
 
 
+@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_training_loss_is_of_the_same_kind_as_that_of_evaluations(tmp_path, name, micro_batches):
+    data = Indexed(given := list(zip(*segmented(), strict=True)), given)
+    summary = mpidl.train(
+        segmenting(), data, loss=LEFT_OUT[name], rule=mpidl.Sgd(1e-30), batch=5, epochs=1, dir=tmp_path, device="cpu",
+        micro_batches=micro_batches,
+    )  # fmt: skip
+    assert summary["train_loss"] == pytest.approx(summary["test_loss"], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("loss", "last"),
     [

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from mpidl.data.batch import Batch
 from mpidl.data.kept import KeptState
 from mpidl.nn.model import CompleteModel, Model
 
@@ -68,6 +69,22 @@ class Stateful(Protocol):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what `state` has returned, as arrays."""
         ...
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """A model whose loss isn't always the mean over a batch's samples."""
+
+    def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
+        """Return `loss_sums` of the batch of the last gradient, as in evaluations."""
+        ...
+
+
+def loss_sums(model: Any, loss: float, batch: Batch) -> tuple[float, float]:
+    """Return the sum of the losses of a batch, and what their mean is over, given the loss of its gradient."""
+    if isinstance(model, Summing):
+        return model.loss_sums(float(loss), batch)
+    return float(loss) * batch.total, batch.total
 
 
 def kept_by_replica(model: CompleteModel, data: KeptState | None = None) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -96,16 +97,27 @@ def weight(loss: Loss, targets: Any, samples: float) -> float:
     known = own in CLASSES or getattr(type(own), "forward", None) in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
     if not known or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return samples
-    counted = targets[targets != _argument(loss, "ignore_index")]
-    of_classes = _argument(loss, "weight")
+    ignored, of_classes = _argument(loss, "ignore_index"), _argument(loss, "weight")
+    if of_classes is None and targets.device.type == "cpu":
+        ids = targets.numpy()
+        return float(ids.size if ignored < 0 <= ids.min(initial=0) else np.count_nonzero(ids != ignored))
+    counted = targets[targets != ignored]
     return float(len(counted) if of_classes is None else of_classes[counted].sum())
 
 
-def evaluation(loss: Loss, value: float, outputs: Any, targets: Any, total: float, own: float | None) -> Evaluation:
-    """Return the evaluation of a batch with this value of the loss, of weight `total`, perhaps its `own`."""
+def sums(loss: Loss, value: float, targets: Any, total: float, own: float | None) -> tuple[float, float]:
+    """Return the sum of the losses of a batch, and what their mean is over, given the loss of the batch.
+
+    The batch has the weight `total`, perhaps its `own`.
+    """
     divisor = total if own is not None else weight(loss, targets, total)
     # The mean over no targets is NaN, and counts nothing.
-    summed = value if is_sum(loss) else value * divisor if divisor else 0.0
+    return (value if is_sum(loss) else value * divisor if divisor else 0.0), divisor
+
+
+def evaluation(loss: Loss, value: float, outputs: Any, targets: Any, total: float, own: float | None) -> Evaluation:
+    """Return the evaluation of a batch with this value of the loss; see `sums`."""
+    summed, divisor = sums(loss, value, targets, total, own)
     right, counted = _correct(scoring(loss), outputs, targets, own)
     return Evaluation(summed, right, outputs, divisor, counted)
 

@@ -201,10 +201,12 @@ class TorchModel(CompleteModel):
         """
         self._begin()
         with model_errors(self._name):
-            loss = self._gradients.compute(
-                batch, self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
-            )
+            self._targets = self._tensors.of(batch.targets, "targets")
+            loss = self._gradients.compute(batch, self._tensors.of(batch.inputs, "inputs"), self._targets)
         return loss, self._vector.gradient
+
+    def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
+        return losses.sums(self.loss, loss, self._targets, batch.total, batch.own_weight)
 
     def report_final(self, take: GradientObserver | None) -> None:
         """Report parameter by parameter, for undivided batches on the CPU."""

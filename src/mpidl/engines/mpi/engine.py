@@ -19,6 +19,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.nn.capabilities import loss_sums
 from mpidl.nn.model import Model
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
@@ -177,8 +178,9 @@ class MpiEngine:
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
         figures["batches"] += 1
-        figures["loss"] += float(loss) * batch.total
-        figures["weight"] += batch.total
+        summed, weight = loss_sums(self.model, loss, batch)
+        figures["loss"] += summed
+        figures["weight"] += weight
         figures["bytes_moved"] = self.handler.lead.bytes_moved
         self.state.norm.look(gradient)
         figures["gradient_square"] = self.state.norm.square

@@ -29,6 +29,7 @@ from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.engines.virtual.without_servers import ByReduction, InMemory
+from mpidl.nn.capabilities import loss_sums
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 from mpidl.shards.state import PARAMETERS
@@ -286,8 +287,9 @@ class VirtualEngine:
         weight = replica.state.weight = batch.total
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
-        cluster.totals.loss += float(loss) * weight
-        cluster.totals.weight += weight
+        summed, counted = loss_sums(self._model, loss, batch)
+        cluster.totals.loss += summed
+        cluster.totals.weight += counted
         replica.loss += float(loss) * weight
         replica.weight += weight
         return gradient
