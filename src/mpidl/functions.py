@@ -9,10 +9,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 from mpidl.extras import FRAMEWORKS, missing
+
+#: The value of a key that may name a function, ``"module:function"``: code that runs.
+FunctionName = Annotated[str, Meta(extra={"runs code": True})]
 
 
 def check_name(key: str, name: str) -> None:

@@ -1,5 +1,6 @@
 """The command line: help, what a command prints, and its exit code."""
 
+import ast
 import errno
 import io
 import json
@@ -8,12 +9,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from PIL import Image
 
+from mpidl.algorithms import ALGORITHMS
 from mpidl.cli import main
+from mpidl.config import SECTIONS
+from mpidl.data import SOURCES
 from mpidl.errors import MpidlError
+from mpidl.nn import LAYERS
+from mpidl.rules import RULES
 
 JOBS = Path(__file__).parents[2] / "jobs"
 DIGITS = JOBS / "digits.toml"
@@ -38,10 +45,34 @@ def test_help(mpidl, arguments):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_help_and_readme_say_that_a_factory_is_code(mpidl):
-    readme = (JOBS.parent / "README.rst").read_text()
-    for text in (mpidl("train", "--help").stdout, readme):
-        assert re.search(r"model\.factory\b.* is code that runs", " ".join(text.replace("`", "").split()))
+def is_function(annotation):
+    """Return whether a key's values may name functions."""
+    own = any((getattr(each, "extra", None) or {}).get("runs code") for each in getattr(annotation, "__metadata__", ()))
+    return own or any(map(is_function, get_args(annotation)))
+
+
+def test_help_and_readme_name_the_keys_whose_values_are_code(capsys):
+    sections = [*SECTIONS.items(), *(("data", cls) for cls in SOURCES.values())]
+    sections += [("algorithm", cls) for cls in ALGORITHMS.values()] + [("server", cls) for cls in RULES.values()]
+    sections += [("model.layer", cls) for cls in LAYERS.values()]
+    annotations = [(name, get_type_hints(cls, include_extras=True)) for name, cls in sections]
+    code = {f"{name}.{key}" for name, keys in annotations for key, each in keys.items() if is_function(each)}
+    # Whatever finds a function by its name has the key of that name.
+    trees = [ast.parse(path.read_text()) for path in (JOBS.parent / "src").rglob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [
+        ast.unparse(node.args[0]) for node in calls if getattr(node.func, "id", "") in ("call", "find") and node.args
+    ]
+    assert {match[1] for key in found if (match := re.match(r"f?'([a-z]+\.[a-z]+)", key))} == code
+    texts = [(JOBS.parent / "README.rst").read_text()]
+    for command in ("train", "evaluate", "predict", "simulate", "plan"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        texts.append(capsys.readouterr().out)
+    for text in texts:
+        words = " ".join(text.replace("`", "").replace('"', "").split())
+        (named,) = re.findall(r"What ([^:]*) name, module:function, is code that runs", words)
+        assert set(re.findall(r"[a-z]+\.[a-z]+", named)) == code
 
 
 def test_help_loads_nothing_heavy(bare_environment):

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 #: The most numbers of nodes that a range such as ``1-8`` stands for.
 LONGEST = 1000
 
+#: What commands that build the model of a configuration say of it.
+TRUST = (
+    "What data.factory, model.factory, model.loss, rate.schedule and run.metrics name, module:function, is code that "
+    "runs: take configurations and runs only from people whom you trust."
+)
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
@@ -68,10 +74,7 @@ def _add_train(parsers: Parsers) -> None:
     train = parsers.add_parser(
         "train",
         help="train a model",
-        description=(
-            "Train a model. Without -n and mpirun: in one process, no MPI needed. "
-            "A configuration's model.factory is code that runs: take configurations only from people whom you trust."
-        ),
+        description=f"Train a model. Without -n and mpirun: in one process, no MPI needed. {TRUST}",
     )
     train.add_argument(
         "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
@@ -93,7 +96,7 @@ def _add_run_script(parsers: Parsers) -> None:
         usage="mpidl run [-n RANKS] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]",
         description=(
             "Run a Python script that calls mpidl.train, on the ranks of an MPI job. Without -n and mpirun: in one "
-            "process. ARGUMENTS are the script's."
+            "process. ARGUMENTS are the script's. The script that a run names is code that runs, too."
         ),
     )
     run.add_argument("script", metavar="SCRIPT", nargs="?", type=user_path, help="a Python script, such as train.py")
@@ -108,7 +111,7 @@ def _add_run_script(parsers: Parsers) -> None:
 
 def _add_evaluate(parsers: Parsers) -> None:
     evaluate = parsers.add_parser(
-        "evaluate", help="test a trained model", description="Test the model of a run's last checkpoint."
+        "evaluate", help="test a trained model", description=f"Test the model of a run's last checkpoint. {TRUST}"
     )
     _add_run(evaluate)
     _add_json(evaluate, "the result")
@@ -119,7 +122,7 @@ def _add_export(parsers: Parsers) -> None:
     export = parsers.add_parser(
         "export",
         help="write a trained model to a file",
-        description="Write the trained model of a run to a file, from its last checkpoint alone.",
+        description="Write the trained model of a run to a file, from its last checkpoint alone; no code of it runs.",
     )
     _add_run(export)
     export.add_argument("--to", metavar="FORMAT", required=True, help="safetensors, npz, torch (a state_dict) or onnx")
@@ -136,7 +139,7 @@ def _add_predict(parsers: Parsers) -> None:
     predict = parsers.add_parser(
         "predict",
         help="write a trained model's outputs",
-        description="Write a trained model's outputs for the samples of a file, or of the run's own data.",
+        description=f"Write a trained model's outputs for the samples of a file, or of the run's own data. {TRUST}",
     )
     _add_run(predict)
     predict.add_argument("data", metavar="DATA", help="a file .npy, .npz or .h5, or train, validation or test")
@@ -163,7 +166,7 @@ def _add_simulate(parsers: Parsers) -> None:
     simulate = parsers.add_parser(
         "simulate",
         help="predict a run on a virtual cluster",
-        description="Train on a virtual cluster, in this process: the arithmetic is real, only time is not.",
+        description=f"Train on a virtual cluster, in this process: the arithmetic is real, only time is not. {TRUST}",
     )
     simulate.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file with a section [virtual]")
     simulate.add_argument("--replicas", metavar="N", type=int, required=True, help="number of replicas")
@@ -206,7 +209,7 @@ def _add_plan(parsers: Parsers) -> None:
         help="show the size of a job",
         description=(
             "Describe a job without training: its layers, their sizes, and the memory of each rank; and propose a "
-            "number of servers."
+            f"number of servers. {TRUST}"
         ),
     )
     plan.add_argument(

@@ -13,7 +13,7 @@ from mpidl import schema
 from mpidl.data import Augmentation, Dataset, Normalisation, Source, Split
 from mpidl.data.dataset import PYTHON
 from mpidl.errors import UsageError, quoted
-from mpidl.functions import check_name
+from mpidl.functions import FunctionName, check_name
 from mpidl.metrics import METRICS, Metric
 from mpidl.metrics.figures import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
@@ -65,7 +65,7 @@ class RunSection(Checked):
     steps: Count | None = None
     seed: Natural = 0
     deterministic: bool = False
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[FunctionName, ...] = ()
     target: str | None = None
     patience: Count | None = None
     report: Positive = 10.0
@@ -217,8 +217,8 @@ class ModelSection(Checked):
     """
 
     layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
-    factory: str | None = None
-    loss: str | None = None
+    factory: FunctionName | None = None
+    loss: FunctionName | None = None
     label_smoothing: Fraction = 0.0
     l2: NonNegative = 0.0
     clip: Positive | None = None

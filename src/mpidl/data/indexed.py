@@ -17,7 +17,7 @@ from mpidl.data.nested import Digest
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
-from mpidl.functions import call, check_name, same_random_numbers
+from mpidl.functions import FunctionName, call, check_name, same_random_numbers
 from mpidl.schema import Checked, Count, Natural, convert
 
 SAMPLES_PER_CHECKSUM = 16
@@ -196,7 +196,7 @@ class Factory(Checked):
     """
 
     name: ClassVar[str] = "factory"
-    factory: str
+    factory: FunctionName
     workers: Natural | None = None
 
     def __post_init__(self) -> None:

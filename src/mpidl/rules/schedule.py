@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from mpidl.errors import UsageError, quoted
-from mpidl.functions import check_name
+from mpidl.functions import FunctionName, check_name
 from mpidl.schema import Checked, Natural, NonNegative, Positive
 
 NAMES = ("constant", "steps", "linear", "cosine", "one_cycle", "plateau")
@@ -41,7 +41,7 @@ class RateSchedule(Checked):
         Number of epochs in which rates rise linearly from 0 to full size (Goyal et al. 2017, section 2.2).
     """
 
-    schedule: str = "constant"
+    schedule: FunctionName = "constant"
     epochs: list[Positive] | None = None
     factor: Annotated[float, Meta(gt=0, le=1)] = 0.1
     patience: Natural | None = None
