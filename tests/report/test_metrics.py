@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -147,6 +148,11 @@ def test_a_run_that_does_not_begin_leaves_nothing_that_it_made(tmp_path):
     recorder = Recorder(configuration(tmp_path / "a" / "runs"))
     recorder.discard()
     assert list(tmp_path.iterdir()) == []
+    recorder = Recorder(configuration(tmp_path / "a" / "runs"))
+    (recorder.directory / "notes.txt").write_text("mine")
+    recorder.discard()
+    assert [path.name for path in (tmp_path / "a" / "runs" / "name").iterdir()] == ["notes.txt"]
+    shutil.rmtree(tmp_path / "a")
     other = Recorder(configuration(tmp_path / "a" / "runs"))
     Recorder(configuration(tmp_path / "a" / "runs")).discard()
     assert [path.name for path in (tmp_path / "a" / "runs").iterdir()] == ["name"]

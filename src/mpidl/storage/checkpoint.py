@@ -1,9 +1,9 @@
 """Checkpoints: one HDF5 file for each shard, and an index that shows them as one model.
 
-A checkpoint is written in ``checkpoints/.STEP`` and renamed to ``checkpoints/STEP`` when every file is on disk: it
-appears whole or not at all. ``index.h5`` is written last. Its virtual datasets have each tensor in its own shape, for
-any number of shards; its dataset ``layout`` has the order of the tensors in the shards; its group ``files``
-has the checksums of the other files. They are checked by `mpidl.storage.checkpoints.newest_good`, not here.
+A checkpoint is written in ``checkpoints/.ORDER-TOKEN`` and renamed to ``checkpoints/STEP`` when every file is on disk:
+it appears whole or not at all. ``index.h5`` is written last. Its virtual datasets have each tensor in its own shape,
+for any number of shards; its dataset ``layout`` has the order of the tensors in the shards; its group ``files`` has the
+checksums of the other files. They are checked by `mpidl.storage.checkpoints.newest_good`, not here.
 """
 
 from __future__ import annotations
