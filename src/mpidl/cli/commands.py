@@ -55,11 +55,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     code = STOPPED if summary.get("interrupted") else 0
     if started.rank == 0:
         marks.tell_done(code, started.size)
-        try:
-            _show(summary, arguments.json, text.summary)
-        except MpidlError as error:
-            say(f"{error}; {summary['run_dir']}/summary.json has the summary")
-            return code or 1
+        code = _show_summary(summary, arguments.json, code)
     return code
 
 
@@ -224,8 +220,7 @@ def run_simulate(arguments: argparse.Namespace) -> int:
 
     _check_number("--replicas", arguments.replicas)
     summary = simulate(_config(arguments), arguments.replicas)
-    _show(summary, arguments.json, text.summary)
-    return STOPPED if summary.get("interrupted") else 0
+    return _show_summary(summary, arguments.json, STOPPED if summary.get("interrupted") else 0)
 
 
 def run_pack(arguments: argparse.Namespace) -> int:
@@ -342,6 +337,16 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     code, started = doctor.main(arguments.save), environment.world()
     if started.rank == 0:
         marks.tell_done(code, started.size)
+    return code
+
+
+def _show_summary(summary: Mapping[str, Any], as_json: bool, code: int) -> int:
+    """Print a run's summary, and return the exit code: `code`, but not 0 if the summary can't be written."""
+    try:
+        _show(summary, as_json, text.summary)
+    except MpidlError as error:
+        say(f"{error}; {summary['run_dir']}/summary.json has the summary")
+        return code or 1
     return code
 
 
