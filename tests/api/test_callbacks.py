@@ -10,6 +10,9 @@ import mpidl
 from mpidl.errors import MpidlError, UsageError
 
 
+TRAINING = mpidl.Indexed([(np.eye(8, dtype=np.float32) * number, number % 10) for number in range(40)])
+
+
 def train(path, *callbacks, **keywords):
     network = mpidl.Network([mpidl.Dense(10)], (8, 8))
     given = {"epochs": 2, "batch": 64, "dir": path, "device": "cpu", "report": 1e-3} | keywords
@@ -32,6 +35,19 @@ def test_each_record_and_the_present_values(tmp_path):
     for name, tensor in network.layout.views(network.parameters).items():
         assert np.array_equal(last[name], tensor)
     assert not np.array_equal(values[0][1]["0-dense/bias"], last["0-dense/bias"])
+
+
+@pytest.mark.parametrize("data", [mpidl.Digits(), TRAINING])
+def test_an_iteration_is_one_record_whether_it_is_evaluated_or_not(tmp_path, data):
+    records = []
+    given = {"algorithm": mpidl.Sandblaster(), "epochs": 6, "device": "cpu", "dir": tmp_path}
+    mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), data, callbacks=[records.append], **given)
+    numbers = [record["iteration"]["number"] for record in records]
+    assert len(numbers) >= 3
+    assert numbers == sorted(set(numbers))
+    if data is not TRAINING:
+        losses = [record["test_loss"] for record in records]
+        assert len(set(losses)) == len(losses)
 
 
 def test_what_a_callback_raises_ends_the_run(tmp_path):

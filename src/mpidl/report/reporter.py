@@ -184,11 +184,14 @@ class Reporter:
         if monotonic.now() - self._shown_at >= SHORTEST_SPAN:
             self._show(report, evaluated=True)
 
-    def iterated(self, totals: Totals, iteration: Iteration) -> None:
-        """Record an iteration of a coordinator, unless iterations are too frequent."""
+    def iterated(self, iteration: Iteration) -> None:
+        """Take note of an iteration of a coordinator, for the records to come."""
         self._accrued = iteration.samples
         last = {name: getattr(iteration, name) for name in ITERATION}
         self._iteration = {"gradient_norm": iteration.gradient_norm, "iteration": last}
+
+    def report_iteration(self, totals: Totals) -> None:
+        """Record the last iteration, unless iterations are too frequent."""
         self._measure(totals)
         self._record_spaced(self._report(totals), totals)
 

@@ -58,6 +58,7 @@ class RunControl:
     ) -> None:
         self._reporter, self._executor, self._checkpoints, self._rank = reporter, executor, checkpoints, rank
         job = placed.job
+        self._evaluates = bool(job.evaluated)
         self._supervisor = Supervisor(
             placed.schedule,
             placed.position,
@@ -95,9 +96,15 @@ class RunControl:
         return kinds
 
     def iterated(self, totals: Totals, iteration: Iteration) -> set[type[Instruction]]:
-        """Report an iteration of the algorithm's coordinator; return the kinds of instructions carried out."""
-        self._reporter.iterated(totals, iteration)
-        return self.tell(Iterated(totals, iteration))
+        """Report an iteration of the algorithm's coordinator; return the kinds of instructions carried out.
+
+        Where an evaluation follows, or the end of the run, the record of that is also the iteration's.
+        """
+        self._reporter.iterated(iteration)
+        kinds = self.tell(Iterated(totals, iteration))
+        if Stop not in kinds and not (Test in kinds and self._evaluates):
+            self._reporter.report_iteration(totals)
+        return kinds
 
     def evaluated(
         self, totals: Totals, values: Mapping[str, float], epoch: float | None = None, final: bool = False
