@@ -9,7 +9,6 @@ import pytest
 import mpidl
 from mpidl.errors import MpidlError, UsageError
 
-
 TRAINING = mpidl.Indexed([(np.eye(8, dtype=np.float32) * number, number % 10) for number in range(40)])
 
 

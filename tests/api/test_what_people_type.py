@@ -106,6 +106,40 @@ def test_arguments_of_a_script(arguments, right, tmp_path):
     assert line(lambda: mpidl.train(**given)).startswith(right)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"rule": "adam", "lr": 0.003}, mpidl.Adam(0.003)),
+        ({"rule": "sgd", "learning_rate": np.float32(0.5)}, mpidl.Sgd(0.5)),
+        ({"rule": {"rule": "momentum", "momentum": 0.5}, "lr": 0.1}, mpidl.Momentum(0.1, 0.5)),
+        ({"rule": "default", "lr": 0.1}, mpidl.Adagrad(0.1)),
+    ],
+)
+def test_lr_is_the_rate_of_a_rule_beside_it(tmp_path, arguments, rule):
+    network = mpidl.Network([mpidl.Dense(10)], (8, 8))
+    mpidl.train(network, mpidl.Digits(), steps=1, dir=tmp_path, **arguments)
+    assert mpidl.config.load(tmp_path / "run" / "config.toml").rule == rule
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({"rule": mpidl.Adam(0.1), "lr": 0.1}, "mpidl.train: unknown keyword 'lr', expected that of a rule, such as "),
+        ({"rule": {"rule": "sgd", "rate": 0.1}, "lr": 0.2}, "mpidl.train: unknown keyword 'lr', expected that of a "),
+        ({"rule": "sgd", "lr": 0.2, "learning_rate": 0.2}, "mpidl.train: unknown keyword 'lr', expected that of a "),
+        ({"rule": "adam", "lr": -1}, "server.rate: expected float > 0, found -1"),
+        ({"rule": "adam", "lr": "fast"}, "server.rate: expected float"),
+        (
+            {"algorithm": "diloco", "rule": "nesterov", "lr": 0.1},
+            "lr: diloco has a rate, and its outer",
+        ),
+    ],
+)
+def test_an_lr_that_is_unclear_is_one_line(tmp_path, arguments, right):
+    network = mpidl.Network([mpidl.Dense(10)], (8, 8))
+    assert line(lambda: mpidl.train(network, mpidl.Digits(), dir=tmp_path, **arguments)).startswith(right)
+
+
 def test_optimisers_of_pytorch(tmp_path):
     torch = pytest.importorskip("torch")
     module, optim = torch.nn.Linear(64, 10), torch.optim

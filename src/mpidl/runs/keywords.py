@@ -77,9 +77,11 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
     return written.replace(parameters=[*own, *ours])
 
 
+#: What other packages call the rate of a rule.
+RATE = ("lr", "learning_rate")
 #: What to give in place of arguments that other packages take.
 INSTEAD = {
-    **dict.fromkeys(("lr", "learning_rate"), "that of a rule, such as rule=mpidl.Adagrad(0.01)"),
+    **dict.fromkeys(RATE, "that of a rule, such as rule=mpidl.Adagrad(0.01), or rule='adagrad' beside it"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
     "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",
@@ -87,9 +89,12 @@ INSTEAD = {
 }
 
 
-def check(keywords: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise UsageError for a keyword that is not in `KEYWORDS`; the error names what to give instead."""
-    for keyword in keywords:
+def check(keywords: Mapping[str, Any], known: Iterable[str], rule: Rule | str | Section | None) -> None:
+    """Raise UsageError for a keyword that is not in `KEYWORDS`; the error names what to give instead.
+
+    A rate may be given beside a `rule` without one.
+    """
+    for keyword in _with_rate(rule, keywords)[1]:
         if keyword not in KEYWORDS:
             instead = f", expected {INSTEAD[keyword]}" if keyword in INSTEAD else nearest(keyword, list(known))
             raise UsageError(f"mpidl.train: unknown keyword {quoted(keyword)}{instead}")
@@ -104,6 +109,18 @@ def check(keywords: Mapping[str, Any], known: Iterable[str]) -> None:
             f"rate: found {found}, expected a mapping, such as {{'schedule': 'cosine'}} or "
             "{'schedule': 'module:function'}"
         )
+
+
+def _with_rate(rule: Rule | str | Section | None, keywords: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return a rule that is given by its name, or as a mapping without a rate, with that of ``lr``; and other keywords.
+
+    Any other rule, and the keywords beside it, are returned as they are.
+    """
+    rates = [value for keyword in RATE if (value := keywords.get(keyword)) is not None]
+    table = {"rule": rule} if isinstance(rule, str) else rule
+    if len(rates) != 1 or not isinstance(table, Mapping) or "rate" in table:
+        return rule, keywords
+    return {**table, "rate": rates[0]}, {key: value for key, value in keywords.items() if key not in RATE}
 
 
 def check_parts(data: Any, algorithm: Any, rule: Any) -> None:
@@ -159,6 +176,7 @@ def resolve(
     Raise what `from_dict` raises.
     """
     objects: dict[str, Any] = {"data_source": source}
+    by_name, (rule, keywords) = rule, _with_rate(rule, keywords)
     if isinstance(config, Config):
         values: dict[str, Any] = {**config.to_dict(), "data": vars(config.data)}
         objects = {"data_source": source or config.data_source, "algorithm": config.algorithm, "rule": config.rule}
@@ -177,7 +195,13 @@ def resolve(
     if model:
         values["model"] = _model(values.get("model", {}), model)
     values = _with_keywords(values, keywords)
-    return marked(from_dict(values, **objects), before, values)
+    found = from_dict(values, **objects)
+    if rule is not by_name and found.algorithm.outer:
+        name = found.algorithm.name
+        raise UsageError(
+            f"lr: {name} has a rate, and its outer rule another; expected rule={quoted(rule)} for the latter"
+        )
+    return marked(found, before, values)
 
 
 def _with_keywords(values: Mapping[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:

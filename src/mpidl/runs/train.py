@@ -73,7 +73,7 @@ def train(
         Replaces the section ``[algorithm]``; ``Downpour()`` by default. A string is the algorithm's name.
     rule : Rule, str or mapping, optional
         Replaces the section ``[server]``. A string is the rule's name, or "default": the algorithm's own, which is
-        ``Adagrad(0.01)`` for most.
+        ``Adagrad(0.01)`` for most. ``lr`` beside a name, or a mapping without a rate, is the rule's rate.
     resume : bool
         Continue from the newest checkpoint in the run's directory.
     callbacks : sequence of callable
@@ -116,7 +116,7 @@ def train(
     end_job_together()
 
     def resolved_here() -> Config:
-        check(keywords, inspect.signature(train).parameters)
+        check(keywords, inspect.signature(train).parameters, rule)
         if on_interrupt not in ("exit", "return"):
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
         check_parts(data, algorithm, rule)
