@@ -121,7 +121,8 @@ def _check_link(checkpoints: Path, place: Path) -> None:
         raise UsageError(f"{checkpoints}: a link to {place}, where is no directory")
     for other in (place, place.parent):
         if (other / "config.toml").exists():
-            raise UsageError(f"{checkpoints}: a link into the run {other}, expected a directory for this run alone")
+            expected = f"expected a directory for this run alone, or --resume {other}"
+            raise UsageError(f"{checkpoints}: a link into another run, {expected}")
 
 
 def _is_named(entry: Path) -> bool:

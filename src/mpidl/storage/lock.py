@@ -40,7 +40,6 @@ class Lock:
         self._run, self._place = run, run.absolute()
         path = run / ".lock"
         try:
-            self._found = _identity(run)
             self._file = FileIO(path, "a+", opener=partial(regular, mode=0o622))
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,6 +53,7 @@ class Lock:
             _restrict(self._file.fileno())
             self._file.truncate(0)
             self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            self._found = _identity(run)
         except OSError as error:
             raise cannot_write(path, error) from error
 
