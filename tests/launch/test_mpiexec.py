@@ -303,11 +303,14 @@ UNREAD = "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)"
         ("sys.stdout = None", ["--json"], 0, "closed"),
     ],
 )
-def test_what_a_job_prints_and_nobody_gets_is_reported(started, place, arguments, code, why):
+@pytest.mark.parametrize(
+    ("command", "hint"), [("train", "; a run's directory has its summary in summary.json"), ("predict", "")]
+)
+def test_what_a_job_prints_and_nobody_gets_is_reported(started, place, arguments, code, why, command, hint):
     script = f"echo first; {READY}; {SAVED.replace('75', str(code))}; echo summary; exit {code}"
-    process = started(script, "train", *arguments, prelude=place)
+    process = started(script, command, *arguments, prelude=place)
     _, err = process.communicate(timeout=10)
-    expected = f"mpidl: stdout: {why}, output of the job is lost; a run's directory has its summary in summary.json\n"
+    expected = f"mpidl: stdout: {why}, output of the job is lost{hint}\n"
     assert (process.returncode, err) == (code if why is None else code or 1, "" if why is None else expected)
 
 

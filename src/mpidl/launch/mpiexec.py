@@ -119,7 +119,8 @@ def launch(
             copied.end(lambda: forwarding.forced)
         code = forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
         if (why := copied.lost(needed="--json" in arguments)) is not None:
-            interject(f"stdout: {why}, output of the job is lost; a run's directory has its summary in summary.json")
+            hint = "; a run's directory has its summary in summary.json" if arguments[0] in ("train", "run") else ""
+            interject(f"stdout: {why}, output of the job is lost{hint}")
         return code if why is None else code or 1
 
 
