@@ -96,7 +96,7 @@ def assert_one_line(process, tmp_path, text):
 )  # fmt: skip
 def test_on_ranks(job, start, tmp_path, end, text):
     settings = ("--set", "run.report=0.1", "--set", "checkpoint.every=0.5", "--set", "run.epochs=100000")
-    process = start("train", job, "-n", 4, *settings, "--set", "topology.servers=2", TALLY_SECONDS="0.002")
+    process = start("train", job, "-n", 3, *settings, TALLY_SECONDS="0.002")
     wait_for(lambda: trains(tmp_path))
     end(tmp_path / "runs" / "tally")
     assert_one_line(process, tmp_path, text)
