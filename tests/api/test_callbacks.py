@@ -8,6 +8,7 @@ import pytest
 
 import mpidl
 from mpidl.errors import MpidlError, UsageError
+from mpidl.job.callbacks import Callbacks
 
 TRAINING = mpidl.Indexed([(np.eye(8, dtype=np.float32) * number, number % 10) for number in range(40)])
 
@@ -84,5 +85,23 @@ def test_functions_of_any_kind(tmp_path):
             self.steps += 1
 
     board = Board()
-    train(tmp_path, print, board, [].append)
+    train(tmp_path, print, board, [].append, max)  # no signature is known of the last
     assert board.steps >= 2
+
+
+def test_callbacks_share_the_values_and_nothing_else(tmp_path):
+    found = []
+
+    def take(record, tensors):
+        found.append((record.pop("test_loss"), tensors["0-dense/weight"]))
+
+    train(tmp_path, take, take, lambda record: found.append(record["test_loss"]))
+    first, second, third = found[-3:]
+    assert first[0] == second[0] == third > 0
+    assert first[1] is second[1]
+
+
+def test_only_callbacks_of_two_arguments_take_values():
+    assert [Callbacks(functions).take_values for functions in ([], [print], [print, lambda record, tensors: None])] == [
+        False, False, True,
+    ]  # fmt: skip

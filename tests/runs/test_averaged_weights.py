@@ -81,6 +81,13 @@ def test_a_resumed_run_continues_it(tmp_path, algorithm):
     assert not np.array_equal(whole.parameters, present(tmp_path / "whole"))
 
 
+def test_another_algorithm_continues_it(tmp_path):
+    first, _ = train(tmp_path, epochs=1)
+    model, _ = train(tmp_path, epochs=2, resume=True, algorithm=mpidl.Sync())
+    expected = average([*first.seen[1:], *model.seen[1:], present(tmp_path / "run")])
+    np.testing.assert_allclose(model.parameters, expected, rtol=1e-12)
+
+
 def test_it_may_begin_and_end_with_any_checkpoint(tmp_path):
     train(tmp_path, epochs=1, ema=None)
     model, _ = train(tmp_path, epochs=2, resume=True)
