@@ -61,3 +61,19 @@ def test_a_slow_replica_makes_fewer_steps_but_at_least_one(algorithm, speed, ste
         answer = speed if isinstance(request, Speed) else GRADIENT
         made += isinstance(request, Gradient)
     assert (made, request.weight) == (steps, steps)
+
+
+@pytest.mark.parametrize("algorithm", [Adag, Agn])
+@pytest.mark.parametrize(
+    ("window", "replicas", "expected"),
+    [
+        (None, 1, (0.5, 2)),
+        (None, 4, (0.3, 3)),
+        (None, 16, (0.2, 12)),
+        (None, 64, (0.1, 48)),
+        (8, 4, (0.4, 8)),
+        (1, 4, (0.1, 1)),
+    ],
+)
+def test_rates_and_windows_without_a_choice_follow_the_replicas(algorithm, window, replicas, expected):
+    assert algorithm(window=window).chosen(replicas) == pytest.approx(expected)
