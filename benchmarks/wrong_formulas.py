@@ -48,7 +48,7 @@ FORMULAS = (
     Wrong("algorithms/aeasgd.py", "parameters -= elastic", "parameters -= 2 * elastic"),
     Wrong("algorithms/windowed.py", "np.multiply(change, factor", "np.multiply(change, 1.0"),
     Wrong("algorithms/windowed.py", "0.4 * window / replicas)", "0.5)"),
-    Wrong("algorithms/windowed.py", "0.8 / sqrt(replicas)", "0.8"),
+    Wrong("algorithms/windowed.py", "0.8 / sqrt(replicas), 0.4", "0.8, 0.4"),
     Wrong("algorithms/windowed.py", "ceil(3 * replicas / 4)", "replicas // 2"),
     Wrong("algorithms/windowed.py", "int(steps * (yield Speed()))", "int(steps / (yield Speed()))"),
     Wrong("algorithms/windowed.py", "float(done) if self.dynamic", "1.0 if self.dynamic"),
