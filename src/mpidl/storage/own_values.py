@@ -81,14 +81,11 @@ def _check(path: str, found: h5py.Dataset, sources: Sources) -> None:
 
 def nbytes(name: str, values: Any) -> int:
     """Return the size in bytes of a dataset or attribute; raise OSError if its shape and dtype don't tell it."""
-    if values.shape is None or (values.dtype.kind == "O" and (values.shape or not _is_text(values))):
-        raise OSError(f"{name} is of {values.dtype}, expected numbers or one text")
-    size: int = prod(values.shape) * values.dtype.itemsize
+    shape, dtype = values.shape, values.dtype  # h5py asks HDF5 each time
+    if shape is None or (dtype.kind == "O" and (shape or h5py.check_string_dtype(dtype) is None)):
+        raise OSError(f"{name} is of {dtype}, expected numbers or one text")
+    size: int = prod(shape) * dtype.itemsize
     return size
-
-
-def _is_text(values: Any) -> bool:
-    return h5py.check_string_dtype(values.dtype) is not None
 
 
 def attributes(item: Any) -> dict[str, Any]:
