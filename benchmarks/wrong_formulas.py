@@ -137,6 +137,7 @@ FORMULAS = (
     Wrong("rules/momentum.py", "return w - rate * (g + momentum * v)", "return w - rate * v"),
     Wrong("rules/adaptive.py", "return w - rate * g / (sqrt(s) + epsilon)", "return w - rate * g / sqrt(s + epsilon)"),
     Wrong("rules/schedule.py", "(1 + cos(", "(1 - cos("),
+    Wrong("rules/schedule.py", "(length - epoch) / (length - self.warm_up)", "(length - epoch) / length"),
     Wrong("rules/schedule.py", "min(1.0, max(0.0, left))", "min(1.0, left)"),
     Wrong("rules/schedule.py", "min(1.0, (epoch - peak) / (length - peak))", "(epoch - peak) / (length - peak)"),
     # Wire formats.

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
+from mpidl.nn.capabilities import loss_sums  # noqa: E402
 from mpidl.nn.model import Evaluation  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
 from mpidl.partition import threads  # noqa: E402
@@ -112,12 +113,16 @@ def test_parts_count_what_the_loss_counts(loss):
 
     def work(section):
         loss, gradient = section.loss_and_gradient(batch)
-        return loss, gradient.copy()
+        return loss, gradient.copy(), loss_sums(section, loss, batch)
 
     results = on_ranks(make, 2, work, micro_batches=3)
-    expected, gradient = make().loss_and_gradient(batch)
+    whole = make()
+    expected, gradient = whole.loss_and_gradient(batch)
     assert results[0][0] == pytest.approx(expected, rel=1e-12)
-    found = by_name(make, 2, [vector for _, vector in results])
+    evaluated = whole.evaluate(batch)
+    for sums in (results[0][2], results[1][2], loss_sums(whole, expected, batch)):
+        assert sums == pytest.approx((evaluated.loss, evaluated.weight), rel=1e-12)
+    found = by_name(make, 2, [vector for _, vector, _ in results])
     for name, each in make().layout.views(gradient).items():
         np.testing.assert_allclose(found[name], each, rtol=0, atol=1e-12, err_msg=name)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import Staged, Stateful, state_of
+from mpidl.nn.capabilities import Staged, Stateful, loss_sums, state_of
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -137,6 +137,7 @@ class Section(CompleteModel):
         self._stage: Stage = import_module(whole.by_stages).stage(whole, plan, rank, apart=schedule == "zero_bubble")
         self._group: Group | None = None
         self._ends: dict[str, Any] = {}
+        self._sums = 0.0, 0.0
 
     @property
     def parameters(self) -> Any:
@@ -207,7 +208,15 @@ class Section(CompleteModel):
                 loss += self._forward(batch, own)
             elif instruction.part is not None:
                 self._backward(own, instruction.part)
-        return group.total(loss), self._stage.end()
+        # The rank of the last stage has the loss.
+        sums = np.array([loss, *(loss_sums(self._stage, loss, batch) if self._last else (0.0, 0.0))])
+        group.sum(sums)
+        loss, *of_batch = sums.tolist()
+        self._sums = of_batch[0], of_batch[1]
+        return loss, self._stage.end()
+
+    def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
+        return self._sums
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
