@@ -11,7 +11,7 @@ import saved
 
 from irregular_files import IRREGULAR
 from mpidl.cli import main
-from mpidl.errors import MpidlError, outcome
+from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA
 from mpidl.storage.checkpoints import checkpoint_of, read
@@ -299,3 +299,19 @@ def test_a_checkpoint_that_is_a_link(hostile, places):
 def test_linked_checkpoints_are_read(places, tmp_path):
     (tmp_path / "checkpoints").symlink_to(places[0] / "checkpoints")
     everything(checkpoint_of(tmp_path))
+
+
+@pytest.mark.parametrize("step", [None, 42])
+def test_checkpoints_of_another_run_are_not_read(places, tmp_path, step):
+    other, run = tmp_path / "other", tmp_path / "run"
+    shutil.copytree(places[0], other)
+    (other / "config.toml").touch()
+    run.mkdir()
+    (run / "checkpoints").symlink_to(other / "checkpoints")
+    watched = Watched(other)
+    try:
+        with pytest.raises(UsageError, match="checkpoints: a link into another run, expected"):
+            checkpoint_of(run, step)
+        assert not watched.touched()
+    finally:
+        watched.close()

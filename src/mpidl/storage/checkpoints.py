@@ -57,12 +57,17 @@ def newest_good(
     Raises
     ------
     UsageError
-        There is none.
+        There is none, or their directory is a link into another run.
     MpidlError
         A file can't be read for a reason other than damage. Every rank raises the same error.
     """
     checkpoints = run / "checkpoints"
-    listings = gather(outcome(partial(steps, checkpoints)) if rank == 0 else None)
+
+    def look() -> list[int]:
+        _check_link(checkpoints)
+        return steps(checkpoints)
+
+    listings = gather(outcome(look) if rank == 0 else None)
     if isinstance(listings[0], MpidlError):
         raise listings[0]
     damaged: list[MpidlError] = []
@@ -108,20 +113,23 @@ def sweep(checkpoints: Path) -> list[str]:
     package's, which stays. Raise MpidlError if a file can't be read, and UsageError if the directory is a link to
     nothing, or into another run, whose checkpoints aren't to be removed.
     """
-    if checkpoints.is_symlink():
-        _check_link(checkpoints, Path(os.path.realpath(checkpoints)))
+    _check_link(checkpoints)
     with readable(checkpoints), contextlib.suppress(FileNotFoundError):
         entries = sorted(checkpoints.iterdir(), key=lambda entry: (entry.suffix, entry.name))
         return [entry.name for entry in entries if not (_is_named(entry) or _is_swept(entry))]
     return []
 
 
-def _check_link(checkpoints: Path, place: Path) -> None:
+def _check_link(checkpoints: Path) -> None:
+    """Check that a run's directory of checkpoints isn't another run's; it may be a link to another file system."""
+    if not checkpoints.is_symlink():
+        return
+    place = Path(os.path.realpath(checkpoints))
     if not place.is_dir():
         raise UsageError(f"{checkpoints}: a link to {place}, where is no directory")
     for other in (place, place.parent):
         if (other / "config.toml").exists():
-            expected = f"expected a directory for this run alone, or --resume {other}"
+            expected = f"expected a directory for this run alone, or the run {other}"
             raise UsageError(f"{checkpoints}: a link into another run, {expected}")
 
 
@@ -240,6 +248,7 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
     """Return the directory of a step's checkpoint, after this rank's part of the checks."""
     step = step_of(run, step)
     path = run / "checkpoints" / str(step)
+    _check_link(path.parent)
     if not (path / INDEX).exists():
         found = steps(run / "checkpoints")
         there = f"those of {', '.join(map(str, found))}" if found else "none"
