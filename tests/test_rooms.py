@@ -152,6 +152,18 @@ def test_only_rma_touches_windows(trees):
         }, name
 
 
+#: Ways of reading a file other than by `mpidl.paths`; and where a file of a run is read so after a check.
+READS = re.compile(r"h5py\.File\([^)]*?(?:, \"(\w+)\"|\))|\.read_bytes\(|\.read_text\(|json\.load\(|\.open\(\"r")
+CHECKED = {"mpidl.storage.own_values", "mpidl.storage.removal"}
+
+
+def test_files_of_runs_are_opened_in_one_place():
+    rooms = ("storage", "config", "job", "report", "roles", "relays", "runs")
+    texts = {name: path.read_text() for name, path in FILES.items() if room(name) in rooms}
+    found = {name for name, text in texts.items() if any(each[1] in (None, "r") for each in READS.finditer(text))}
+    assert found == CHECKED
+
+
 def keys_of_a_configuration():
     """Return the keys, each with the class that introduces it: what a class inherits is no key of its own."""
     named = [*ALGORITHMS.values(), *RULES.values(), *SOURCES.values(), *LAYERS.values()]

@@ -66,7 +66,7 @@ def change(path: Path, section: str, values: Mapping[str, Any]) -> None:
     import tomlkit
 
     read(path)
-    document = tomlkit.parse(path.read_bytes().decode())
+    document = tomlkit.parse(read_text(path).decode())
     if section not in document:
         document[section] = tomlkit.table()
     document[section].update(values)
