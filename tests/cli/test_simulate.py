@@ -123,6 +123,10 @@ def calibration(path):
             "virtual.compute: 'gamma:1', expected SECONDS, ",
         ),
         (
+            [DIGITS, "--replicas", "2", *options("algorithm.name=sandblaster", "algorithm.warm_start=2")],
+            "algorithm.warm_start: 2, expected 0: ",
+        ),
+        (
             [DIGITS, "--replicas", "2", "--set", "virtual.compute=1", "--set", "virtual.slow=[{replica = 2}]"],
             "virtual.slow: replica 2, there are 2 (0 to 1)",
         ),

@@ -40,6 +40,8 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     MpidlError
         The run failed; the message is one line.
     """
+    if (first := config.algorithm.warm_start_run()) is not None:
+        raise UsageError(f"algorithm.warm_start: {first.epochs}, expected 0: virtual clusters have no warm start")
     config = replace(config, run=replace(config.run, dir=str(Path(config.run.dir) / DIRECTORY)))
     job, durations = build(config), Durations.known(config.virtual)
     if not durations.gradient_given and durations.path is None:
