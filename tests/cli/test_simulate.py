@@ -123,7 +123,12 @@ def calibration(path):
             "virtual.compute: 'gamma:1', expected SECONDS, ",
         ),
         (
-            [DIGITS, "--replicas", "2", *options("algorithm.name=sandblaster", "algorithm.warm_start=2")],
+            [
+                DIGITS,
+                "--replicas",
+                "2",
+                *options("algorithm.name=sandblaster", "server.rule=default", "algorithm.warm_start=2"),
+            ],
             "algorithm.warm_start: 2, expected 0: ",
         ),
         (
