@@ -13,9 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import UsageError, quoted
+
+if TYPE_CHECKING:
+    import h5py
 
 #: Largest lengths in bytes of a file's name, and of a path.
 NAME_BYTES, PATH_BYTES = 255, 4000
@@ -156,6 +159,53 @@ def whole(file: Path) -> Iterator[Path]:
             yield partial
     except OSError as error:
         raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
+
+
+class _Unfailing(FileIO):
+    """A file that HDF5 writes, and the first `error` of a write, which HDF5 doesn't see.
+
+    HDF5 can't close a file after a write that has failed, such as on a full disk: the process dies of it at its end.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        with self._keeping_error():
+            while rest and self.error is None:
+                rest = rest[super().write(rest) :]
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        with self._keeping_error():
+            super().truncate(size)
+        return self.seek(0, os.SEEK_END)
+
+    @contextmanager
+    def _keeping_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = self.error or error
+
+
+@contextmanager
+def writing_hdf5(path: Path, mode: str = "w+", **options: Any) -> Iterator[h5py.File]:
+    """Yield an HDF5 file for writing, with options of `h5py.File`; mode ``"x+"`` expects that there is none.
+
+    Raise OSError if it can't be opened, or, when it is closed, if a part of it couldn't be written.
+    """
+    import h5py
+
+    with _Unfailing(path, mode, opener=regular) as written:
+        try:
+            with h5py.File(written, "w", **options) as file:
+                yield file
+        except (OSError, RuntimeError):  # it reads what isn't there
+            if written.error is None:
+                raise
+        if written.error is not None:
+            raise written.error
 
 
 def write_whole(file: Path, content: bytes) -> None:

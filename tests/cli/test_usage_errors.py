@@ -1,6 +1,7 @@
 """What a user did wrong: one line and exit code 2, quickly."""
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def test_only_the_first_rank_says_what_all_found(mpidl):
     ]
     assert [rank.stderr.count("\n") for rank in ranks] == [1, 0]
     assert [rank.returncode for rank in ranks] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "-n", "3"], ["submit", "--nodes", "2", "--ranks-per-node", "2", "--time", "1:00:00", "--print"]]
+)
+def test_a_pipe_that_only_one_rank_could_read(mpidl_here, tmp_path, words):
+    os.mkfifo(tmp_path / "pipe")
+    command, *others = words
+    ended = mpidl_here(command, tmp_path / "pipe", *others)
+    assert ended.stderr == f"mpidl: {tmp_path}/pipe: a pipe or a device, expected a file, which every rank can read\n"
+    assert ended.returncode == 2
 
 
 def test_junk_of_a_launcher_is_one_line(mpidl):

@@ -1,11 +1,13 @@
 """Configurations: defaults, what a file and a command line set, and the line that each mistake gets."""
 
+import os
 from pathlib import Path
 
 import pytest
 from refusals import line
 
 from mpidl.config import from_dict, load, toml
+from mpidl.config.configuration import Kept
 from mpidl.data import Augmentation, Digits
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model
@@ -204,6 +206,20 @@ def test_the_file_names_the_run(tmp_path):
     path.write_text(toml.dump(minimal()))
     assert load(path).run.name == "my job"
     assert load(path, ["run.name=other"]).run.name == "other"
+
+
+def test_a_pipe_is_read_once():
+    reading, writing = os.pipe()
+    text = """data.source = "digits"
+algorithm = {name = "easgd", rate = 0.5}
+model.layer = [{type = "dense", units = 2}]
+"""
+    os.write(writing, text.encode())
+    os.close(writing)
+    config = load(f"/dev/fd/{reading}", ["algorithm.name=aeasgd"])
+    os.close(reading)
+    assert (config.algorithm.name, config.algorithm.rate) == ("aeasgd", 0.5)
+    assert config.kept == Kept("easgd", ("rate",), False)
 
 
 def test_overrides(tmp_path):

@@ -1,9 +1,7 @@
 """The files of a run, and statistics of staleness."""
 
 import json
-import resource
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from full_disk import full_disk
 from mpidl.config import from_dict, load
 from mpidl.errors import MpidlError, UsageError
 from mpidl.report.recorder import Recorder
@@ -98,24 +97,27 @@ def test_a_run_that_was_stopped_before_it_had_a_directory_begins_in_it(tmp_path)
     assert (tmp_path / "name" / "config.toml").exists()
 
 
-def test_the_summary_of_a_run_that_goes_on_holds_no_longer(tmp_path):
+@pytest.mark.parametrize("content", ["{", "[" * 20_000, "[]", "notes"])
+def test_a_file_of_that_name_that_is_no_summary_stays(tmp_path, content):
+    first = Recorder(configuration(tmp_path))
+    first.close()
+    (first.directory / "summary.json").write_text(content)
+    with pytest.raises(UsageError, match=r"summary\.json: the file is not a run's, expected no such name"):
+        Recorder(configuration(tmp_path), resume=True)
+    assert (first.directory / "summary.json").read_text() == content
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 4096])
+def test_the_summary_of_a_run_that_goes_on_holds_no_longer(tmp_path, content):
     first = Recorder(configuration(tmp_path))
     first.summary({"samples": 1})
     first.close()
-    assert (first.directory / "summary.json").exists()
+    if content is None:
+        assert (first.directory / "summary.json").exists()
+    else:  # what a crash of the machine may leave
+        (first.directory / "summary.json").write_bytes(content)
     Recorder(configuration(tmp_path), resume=True).close()
     assert not (first.directory / "summary.json").exists()
-
-
-@contextmanager
-def full_disk():
-    """Let no file of this process grow beyond a kilobyte, for a moment: pytest itself may write to one."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_full_disk(tmp_path):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import mpidl
+from full_disk import full_disk
+from mpidl.errors import UsageError
 from mpidl.nn.model import BATCH
 from mpidl.runs.predict import predict
 
@@ -56,6 +58,16 @@ def test_a_file_of_bytes(run, tmp_path, samples):
     scaled = values.astype(np.float32) * np.float32(1 / 255)
     inputs = (scaled - np.float32(0.3)) * np.float32(1 / 0.7)
     np.testing.assert_array_equal(outputs(tmp_path / "out.h5"), expected(mpidl.load(run, 0), inputs))
+
+
+@pytest.mark.parametrize("size", [0, 1 << 10, 1 << 14, 1 << 17])
+def test_a_full_disk(run, tmp_path, size, capfd):
+    np.save(tmp_path / "data.npy", np.zeros((1 << 12, 8, 8), np.uint8))
+    with full_disk(size), pytest.raises(UsageError) as error:
+        predict(run, str(tmp_path / "data.npy"), tmp_path / "out.h5")
+    assert str(error.value) == f"{tmp_path / 'out.h5'}: can't be written (File too large)"
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npy"]
+    assert capfd.readouterr().err == ""
 
 
 def test_ids_stay_ids(tmp_path):

@@ -44,7 +44,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     from mpidl.runs.agreement import together
 
     def resolve() -> Config:
-        config = _config(arguments)
+        config = _config(arguments, started.size)
         environment.prepare_mpi(config.topology.transport, config.data.keep == "distributed")
         return config
 
@@ -79,7 +79,7 @@ def _launch(
 
 
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
-    config = _config(arguments)
+    config = _config(arguments, ranks)
     config.topology.check_ranks(ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
@@ -92,8 +92,8 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     return _launch(ranks, passed, lambda rank, nodes: config.topology.assign(nodes, config.servers).role(rank))
 
 
-def _config(arguments: argparse.Namespace) -> Config:
-    """Return the configuration of a command, by default that of the run to resume."""
+def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
+    """Return the configuration of a command for a number of ranks, by default that of the run to resume."""
     given: Path | None = arguments.config
     resume: Path | None = getattr(arguments, "resume", None)
     of_run = False
@@ -101,6 +101,8 @@ def _config(arguments: argparse.Namespace) -> Config:
         raise UsageError(f"{given}: a Python script, expected a configuration; `mpidl run {given}` runs a script")
     if given is not None and (given / "config.toml").exists():
         raise UsageError(f"{given}: the directory of a run, expected a configuration, or --resume {given}")
+    if given is not None and ranks > 1 and given.exists() and not (given.is_file() or given.is_dir()):
+        raise UsageError(f"{given}: a pipe or a device, expected a file, which every rank can read")
     if given is None:
         if resume is None:
             command = arguments.words[0]
@@ -324,8 +326,9 @@ def _work(arguments: argparse.Namespace) -> Work:
     if arguments.words_of_script:
         raise UsageError(f"{arguments.words_of_script[0]}: only a script takes arguments after --")
     arguments.config, arguments.resume = given, resume
-    config = _config(arguments)
-    config.topology.check_ranks(arguments.nodes * arguments.ranks_per_node, config.servers)
+    ranks = arguments.nodes * arguments.ranks_per_node
+    config = _config(arguments, ranks)
+    config.topology.check_ranks(ranks, config.servers)
     if resume is not None:
         return Work.resuming(resume, given, arguments.overrides)
     return Work.training(given, config.run.name, config.run.directory.parent, arguments.overrides)

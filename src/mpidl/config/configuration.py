@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -129,7 +130,8 @@ def load(path: str | Path, overrides: Sequence[str] = (), of_run: bool = False) 
     `of_run` says whether the file is that of a run (see `mpidl.paths.read_text`). Raise UsageError if it doesn't exist
     or is not TOML, or as `from_dict` does.
     """
-    values, given = read(path, of_run), read(path, of_run)
+    given = read(path, of_run)  # only once: it may be a pipe
+    values = deepcopy(given)
     # A rule comes before its keys: the algorithm's default replaces those of the file, not those given beside it.
     for override in sorted(overrides, key=lambda each: not each.strip().startswith("server.rule")):
         _override(values, override)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.errors import UsageError
-from mpidl.paths import check_new, whole
+from mpidl.paths import check_new, whole, writing_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -165,9 +165,7 @@ def _divided(images: list[_Image], fraction: float, random: np.random.Generator)
 
 
 def _write(file: Path, size: int, splits: dict[str, list[_Image]], classes: list[str]) -> None:
-    import h5py
-
-    with whole(file) as path, h5py.File(path, "w") as written:
+    with whole(file) as path, writing_hdf5(path) as written:
         written["classes"] = classes
         written.attrs["size"] = size
         first = splits["train"][0].path

@@ -37,8 +37,9 @@ FILES = (".lock", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl")
 
 
 def _is_record(content: bytes) -> bool:
-    with suppress(ValueError):
-        return isinstance(msgspec.json.decode(content), dict)
+    """Return whether a content is that of a record, or nothing that a crash has left of one."""
+    with suppress(ValueError, RecursionError):
+        return not content.strip(b"\0") or isinstance(msgspec.json.decode(content), dict)
     return False
 
 

@@ -19,7 +19,7 @@ from mpidl.job.build import build_model
 from mpidl.job.checkpoints import restore
 from mpidl.job.job import Job
 from mpidl.nn.model import BATCH, CompleteModel
-from mpidl.paths import check_new, user_path, whole
+from mpidl.paths import check_new, user_path, whole, writing_hdf5
 from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together
 from mpidl.runs.evaluate import config_of
 from mpidl.runs.load import network_of
@@ -154,12 +154,13 @@ class _OutputFile:
     def __init__(self, path: Path, samples: int) -> None:
         self._path, self._samples, self._written = path, samples, 0
         self._file: h5py.File | None = None
+        self._opened = ExitStack()
         self.shape: tuple[int, ...] = ()
 
     def append(self, block: np.ndarray) -> None:
         if self._file is None:
             self.shape = block.shape[1:]
-            self._file = h5py.File(self._path, "w")
+            self._file = self._opened.enter_context(writing_hdf5(self._path))
             self._file.create_dataset("outputs", (self._samples, *self.shape), block.dtype)
         if block.shape[1:] != self.shape:
             raise UsageError(
@@ -171,5 +172,4 @@ class _OutputFile:
         self._written = stop
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._opened.close()

@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 import xxhash
 
 from mpidl.errors import MpidlError, quoted
-from mpidl.paths import open_regular, regular
+from mpidl.paths import open_regular, regular, writing_hdf5
 from mpidl.storage.files import INDEX, cannot_read, describe, readable, shard_file
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 
@@ -58,9 +59,9 @@ _NAME = re.compile(r"[\w-]+\.h5")
 _TEXT = re.compile(rf"xxh3_128 of the (\d+) bytes from byte {BLOCK} on: (\w+)")
 
 
-def create(path: Path) -> h5py.File:
-    """Return a new HDF5 file with room for a seal; raise OSError if there is anything at its path, also a link."""
-    return h5py.File(path, "x", userblock_size=BLOCK)
+def create(path: Path) -> AbstractContextManager[h5py.File]:
+    """Return a new HDF5 file with room for a seal, a context; raise OSError if there is anything at its path."""
+    return writing_hdf5(path, "x+", userblock_size=BLOCK)
 
 
 def seal(path: Path) -> None:
