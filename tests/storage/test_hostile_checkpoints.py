@@ -166,9 +166,9 @@ ATTRIBUTES = [
     *(("index.h5", "shards", value) for value in (10**9, -1, 0, 1e300, np.nan, "many", [3, 3], None)),
     *(("index.h5", "version", value) for value in ("9" * 5000, None)),
     *(("index.h5", "step", value) for value in ("many", [1, 2], 43, None)),
-    *(("index.h5", "samples", value) for value in ("many", np.inf, -1)),
+    *(("index.h5", "samples", value) for value in ("many", np.inf, -1, 1e300)),
     *(("index.h5", name, value) for name in ("epoch", "seconds") for value in (np.nan, -1e300)),
-    ("index.h5", "next_portion", -5),
+    *(("index.h5", "next_portion", value) for value in (-5, 1e300, np.uint64(2**64 - 1))),
     *(("index.h5", "unfinished", value) for value in (3, [["a", "b"]], np.zeros((3, 3)))),
     *(("index.h5", "config", value) for value in (f"a = {NESTED}", ".".join("a" * 60_000) + " = 1", "run = 3", "[", 3)),
     *(("index.h5", "config", value) for value in (f"[run]\nname = '{'a' * 2**21}'", None)),
@@ -177,7 +177,7 @@ ATTRIBUTES = [
     *(("index.h5", name, NESTED) for name in ("replicas", "coordinator", "rates", "beginning")),
     *(("shard-1.h5", "start", value) for value in ("many", 10**15, 10**18, -5, None)),
     *(("shard-1.h5", "stop", value) for value in (10**15, 0, [1, 2])),
-    *(("shard-0.h5", "clock", value) for value in ("many", [1, 2], None)),
+    *(("shard-0.h5", "clock", value) for value in ("many", [1, 2], None, -1, 1e300, np.uint64(2**64 - 1))),
     *((saved.OTHER, "stop", value) for value in (10**15, -3, "many")),
 ]
 
@@ -250,6 +250,19 @@ def test_values_that_are_not_its_own(hostile, places, name, path, kind):
         reseal(checkpoint)
 
     assert isinstance(hostile(change), MpidlError) or kind in HARMLESS
+
+
+@pytest.mark.parametrize("path", ["parameters", "rule/sum"])
+@pytest.mark.parametrize("dtype", ["S3", "c16"])
+def test_vectors_of_no_real_numbers(hostile, path, dtype):
+    def change(checkpoint):
+        with h5py.File(checkpoint / "shard-1.h5", "r+") as file:
+            values = file[path][...].astype(dtype)
+            del file[path]
+            file[path] = values
+        reseal(checkpoint)
+
+    assert isinstance(hostile(change), MpidlError)
 
 
 @pytest.mark.parametrize(("name", "attribute", "value"), ATTRIBUTES)

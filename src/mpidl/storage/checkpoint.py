@@ -26,7 +26,7 @@ from mpidl.schema import parse_toml
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
-from mpidl.storage.position import Position
+from mpidl.storage.position import Position, check_number
 from mpidl.version import VERSION
 
 
@@ -249,7 +249,8 @@ class Checkpoint:
         clocks = []
         for number in self._vectors.holders(range, layout):
             with readable(path := self._files[number][0]), opened(path) as file:
-                clocks.append(int(attributes(file)["clock"]))
+                check_number("clock", clock := attributes(file)["clock"])
+                clocks.append(int(clock))
         return max(clocks)
 
 

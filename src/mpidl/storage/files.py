@@ -77,6 +77,8 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
         for name, vector in vectors.items():
             if vector.shape != (held.size,):
                 raise OSError(f"{name} has the shape {vector.shape}, expected ({held.size},)")
+            if vector.dtype.kind not in "fiu":
+                raise OSError(f"{name} is of {vector.dtype}, expected real numbers")
         return held, {name: vector.dtype for name, vector in vectors.items()}
 
 

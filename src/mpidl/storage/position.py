@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,8 +124,7 @@ class Position(NamedTuple):
             return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
 
         for name in ("step", "samples", "epoch", "next_portion", "seconds"):
-            if not 0 <= float(attributes.get(name, 0)) < inf:
-                raise ValueError(f"{name} is {attributes[name]}, expected a number of at least 0")
+            check_number(name, attributes.get(name, 0))
         pairs = list[tuple[int, int]]
         return cls(
             int(attributes["step"]),
@@ -213,3 +211,9 @@ class Best(msgspec.Struct, frozen=True):
     figure: str
     value: float
     epoch: float
+
+
+def check_number(name: str, found: Any) -> None:
+    """Raise TypeError or ValueError unless an attribute is a number from 0 on of 64 bits."""
+    if not 0 <= float(found) < 1 << 63:
+        raise ValueError(f"{name} is {found}, expected a number from 0 to 2**63 - 1")
