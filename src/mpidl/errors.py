@@ -75,6 +75,8 @@ def as_line(error: Exception) -> MpidlError:
     line: MpidlError
     if isinstance(error, MemoryError):
         line = UsageError(f"out of memory: {error or 'the configuration needs more than there is'}")
+    elif isinstance(error, PermissionError) and error.filename is not None:
+        line = UsageError(f"{error.filename}: {error.strerror}")
     else:
         line = MpidlError(f"{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
     line.__cause__ = error

@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 from mpidl.cli import main
+from other_user import TWO_USERS, as_another
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
@@ -79,6 +80,37 @@ def test_a_pipe_that_only_one_rank_could_read(mpidl_here, tmp_path, words):
     ended = mpidl_here(command, tmp_path / "pipe", *others)
     assert ended.stderr == f"mpidl: {tmp_path}/pipe: a pipe or a device, expected a file, which every rank can read\n"
     assert ended.returncode == 2
+
+
+@TWO_USERS
+def test_directories_that_only_others_can_enter(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    commands = [
+        ["train", "--resume", closed], ["train", closed], ["train", "--resume", closed / "run"],
+        ["train", closed / "job.toml"], ["train", closed / "job.toml", "-n", "3"], ["run", closed],
+        ["run", "--resume", closed], ["run", closed / "x.py"], ["evaluate", closed], ["export", closed, "--to", "npz"],
+        ["plan", closed / "job.toml", "--ranks", "4"], ["data", "pack", closed / "images", closed / "x.h5"],
+    ]  # fmt: skip
+    script = """
+import sys
+import mpidl.cli.commands, mpidl.config, mpidl.data.pack, mpidl.runs.agreement, mpidl.runs.evaluate
+import mpidl.runs.export, mpidl.runs.plan
+from mpidl.cli import main
+become()
+os.dup2(1, 2)
+for words in eval(sys.argv[1]):
+    print(main(words), flush=True)
+"""
+    lines = as_another(script, [[str(word) for word in words] for words in commands]).splitlines()
+    assert len(lines) == 2 * len(commands)
+    for line, code in zip(lines[::2], lines[1::2], strict=True):
+        assert line.startswith(f"mpidl: {closed}")
+        assert "ermission denied" in line
+        assert "MPIDL_DEBUG" not in line
+        assert code in ("1", "2")
 
 
 def test_junk_of_a_launcher_is_one_line(mpidl):
