@@ -219,7 +219,8 @@ def test_every_rank_raises_the_error_of_one(run):
 def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
     unfinished = scratch(tmp_path, 42)
     save_shard(unfinished, 0, Range(0, LAYOUT.size), {"parameters": np.zeros(LAYOUT.size), "clock": np.array(1)})
-    create(unfinished / OTHER).close()
+    with create(unfinished / OTHER):
+        pass
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
         save_index(unfinished, LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER])
 
