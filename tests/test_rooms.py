@@ -38,7 +38,7 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 51_500, 32_000, 378
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 50_650, 31_430, 376
 #: Keys of a configuration.
 KEYS = 172
 #: Public members of a class: methods, properties and annotated attributes.

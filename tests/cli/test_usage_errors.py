@@ -4,6 +4,7 @@ import gzip
 import os
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import h5py
 import numpy as np
@@ -82,12 +83,18 @@ def test_a_pipe_that_only_one_rank_could_read(mpidl_here, tmp_path, words):
     assert ended.returncode == 2
 
 
+@pytest.fixture
+def closed():
+    """A directory of this user's in one that others can enter; those of pytest aren't."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        found = Path(place, "closed")
+        found.mkdir(mode=0o700)
+        yield found
+
+
 @TWO_USERS
-def test_directories_that_only_others_can_enter(tmp_path):
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
+def test_directories_that_only_others_can_enter(closed):
     commands = [
         ["train", "--resume", closed], ["train", closed], ["train", "--resume", closed / "run"],
         ["train", closed / "job.toml"], ["train", closed / "job.toml", "-n", "3"], ["run", closed],

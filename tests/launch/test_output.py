@@ -76,7 +76,7 @@ def test_results_that_are_lost_are_an_error(bare_environment, redirection, neede
     words = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", call]
     ended = subprocess.run(words, env=bare_environment, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == (why is not None)
-    line = f"mpidl.errors.MpidlError: stdout: {why}, the output is lost"
+    line = f"mpidl: stdout: {why}, the output is lost"
     assert ended.stderr.splitlines()[-1:] == ([line] if why else [])
 
 
