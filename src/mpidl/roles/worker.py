@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 import numpy as np
 
@@ -240,11 +241,14 @@ class Worker(Role):
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
-            sums = self._link.peers.reduce(self._evaluate(self._split, part), self._ready.figures.merged)
+            sums = self._evaluate(self._split, part)
+            # Not mpi4py's reduce, which makes a communicator: other threads may be calling MPI.
+            of_all = np.empty((self._replicas if self._number == 0 else 0, len(sums)))
+            self._link.peers.Gather(sums, of_all)
             if own is not None:
                 model.parameters[:] = own
             if self._number == 0:
-                self._post_evaluation(epoch, at, sums)
+                self._post_evaluation(epoch, at, reduce(self._ready.figures.merged, of_all))
                 self._send_values(parameters)
 
     def _post_evaluation(self, epoch: int, at: float, sums: np.ndarray) -> None:
