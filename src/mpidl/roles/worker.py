@@ -242,7 +242,8 @@ class Worker(Role):
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
             sums = self._evaluate(self._split, part)
-            # Not mpi4py's reduce, which makes a communicator: other threads may be calling MPI.
+            # At its first reduction of objects, mpi4py would hold the GIL until all ranks reduce; some may wait for a
+            # thread of this one.
             of_all = np.empty((self._replicas if self._number == 0 else 0, len(sums)))
             self._link.peers.Gather(sums, of_all)
             if own is not None:
