@@ -108,7 +108,7 @@ def existing(path: Any, flags: int) -> int:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file of a run, which may come from somebody else, for reading; it must be a regular one, and no link.
+    """Open a file of a run, which may be untrusted, for reading; it must be a regular file and not a link.
 
     Every file of a run is opened here, or checked here before a library opens it. Raise OSError if there is no such
     file, or it can't be read.
@@ -132,7 +132,8 @@ def read_text(path: Path, of_run: bool = False) -> bytes:
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a new, empty file beside a file, and give it that name at the end; on an error, remove it.
 
-    Nobody can have laid a link at its name. A link at the file's own name is replaced, not followed.
+    Its name is random, and it is created exclusively, so that no other user can place a link there. A link at the final
+    name is replaced, not followed.
     """
     partial = file.with_name(f"{file.name[:40]}-{secrets.token_hex(8)}.partial")
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from other_user import BECOME, TWO_USERS
 
-#: Goes on with its arguments where shared memory is the test's own: what is laid there must not harm other jobs.
+#: Goes on with its arguments where shared memory is the test's own: files placed there must not affect other jobs.
 APART = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"', "sh"]
 
 #: Lays traps under the names that can be guessed of what the next processes make, then tries until stdin is closed

@@ -42,6 +42,14 @@ print("done")
 """
 
 
+def words_of(library):
+    """Return the command that starts the script on three ranks of another MPI library; skip if that isn't installed."""
+    programs = Path(__file__).parents[2] / f".venv-{library}" / "bin"
+    if not programs.exists():
+        pytest.skip(f"no {programs}")
+    return [programs / "mpiexec", "-n", "3", programs / "python", "script.py"]
+
+
 @pytest.fixture
 def run(bare_environment, tmp_path):
     """Run the script on three ranks; one raises `what` at a moment."""
@@ -86,11 +94,7 @@ def test_the_traceback_is_the_users_own_and_whole(run, tmp_path, moment, rank):
 @pytest.mark.long
 @pytest.mark.parametrize("library", ["mpich", "impi"])
 def test_other_ranks_do_not_wait_in_the_start_of_other_libraries(run, tmp_path, library):
-    programs = Path(__file__).parents[2] / f".venv-{library}" / "bin"
-    if not programs.exists():
-        pytest.skip(f"no {programs}")
-    words = [programs / "mpiexec", "-n", "3", programs / "python", "script.py"]
-    assert_whole(run("before", 1, "own", words=words), tmp_path, 1)
+    assert_whole(run("before", 1, "own", words=words_of(library)), tmp_path, 1)
 
 
 def test_an_error_of_one_rank_is_one_line(run):
@@ -182,10 +186,6 @@ def test_ranks_that_all_exit_end_by_themselves(exits, ranks, call, code):
 @pytest.mark.parametrize("library", ["mpich", "impi"])
 @pytest.mark.parametrize("moment", ["train", "early"])
 def test_ranks_of_other_libraries_exit(exits, library, moment):
-    programs = Path(__file__).parents[2] / f".venv-{library}" / "bin"
-    if not programs.exists():
-        pytest.skip(f"no {programs}")
-    words = [programs / "mpiexec", "-n", "3", programs / "python", "script.py"]
-    ended = exits("0", "sys.exit(3)", moment, words=words)
+    ended = exits("0", "sys.exit(3)", moment, words=words_of(library))
     assert ended.returncode == 3
     assert "mpidl: rank 0 exited with status 3, which ends the job\n" in ended.stderr

@@ -86,7 +86,7 @@ def test_a_thread_that_has_begun_in_between_lets_no_signal_through(number):
     assert (done.returncode, done.stdout) == (3, "[]\n")
 
 
-#: A process that saves, ends and, if it is told so, goes on; it gets a signal while the interpreter exits.
+#: A process that saves and exits, or catches the exit and continues; it receives a signal at interpreter exit.
 ENDING = """
 import atexit, os, signal, sys
 from mpidl.launch import signals

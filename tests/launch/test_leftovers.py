@@ -1,4 +1,4 @@
-"""What a dead job has left is swept; what belongs to the living, to others or to nobody known is not."""
+"""The sweep removes files of dead jobs; those of running jobs, of other users and of unknown owners stay."""
 
 import json
 import os
@@ -154,7 +154,7 @@ def test_a_file_made_anew_under_a_noted_name_stays(rank, memory):
     assert names(memory) == ["kept", "open_mpi.0000"]
 
 
-def test_what_nobody_noted_stays(rank, memory, tmp_path):
+def test_files_without_a_note_stay(rank, memory, tmp_path):
     for name in ("sm_segment.host.0.cccc0001.0", "mine.h5", "mpich_shm_2"):
         (memory / name).touch()
     (tmp_path / "data").mkdir()

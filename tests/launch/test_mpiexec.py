@@ -306,7 +306,7 @@ UNREAD = "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)"
 @pytest.mark.parametrize(
     ("command", "hint"), [("train", "; a run's directory has its summary in summary.json"), ("predict", "")]
 )
-def test_what_a_job_prints_and_nobody_gets_is_reported(started, place, arguments, code, why, command, hint):
+def test_lost_output_of_a_job_is_reported(started, place, arguments, code, why, command, hint):
     script = f"echo first; {READY}; {SAVED.replace('75', str(code))}; echo summary; exit {code}"
     process = started(script, command, *arguments, prelude=place)
     _, err = process.communicate(timeout=10)

@@ -1,4 +1,4 @@
-"""Lines that nobody reads, that find no space, or that would control a terminal."""
+"""Output to closed pipes and full disks, and control characters in it."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(write
         ("from mpidl.report.text import warn_unchanged; warn_unchanged({'pushes': 3})", 0),
     ],
 )
-def test_a_line_that_nobody_reads_is_no_error(bare_environment, line, code):
+def test_a_line_without_a_reader_is_no_error(bare_environment, line, code):
     ended = subprocess.run(
         [sys.executable, "-c", f"{UNREAD}{line}; print('done')"], env=bare_environment, capture_output=True, text=True
     )

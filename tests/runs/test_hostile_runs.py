@@ -1,4 +1,4 @@
-"""Directories of runs that somebody else has made: nothing outside is read, and every command ends with a line."""
+"""Untrusted run directories: nothing outside is read, and every command ends with one line."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def test_files_that_are_not_as_they_should_be(received, name, command, content):
     code, (line,) = carry_out(*command)
     assert code in (1, 2)
     assert line.startswith("mpidl: ")
-    assert "MPIDL_DEBUG" not in line  # what nobody has thought of
+    assert "MPIDL_DEBUG" not in line  # no internal error
 
 
 @pytest.mark.parametrize("content", [*IRREGULAR[:3], "{", f'{{"a": {NESTED}}}'])

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody has made to reach outside the run, or to be without end: nothing outside is touched."""
+"""Checkpoints made to reach outside the run, or of unbounded size: nothing outside is touched."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ SECRET = np.arange(4.0) + 1234
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Return the directory of a good run, and one outside it with what nobody may read."""
+    """Return the directory of a valid run, and one outside it whose files must not be read."""
     run, outside = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("outside")
     unfinished = scratch(run / "checkpoints", 42)
     saved.save_files(unfinished)
@@ -205,7 +205,7 @@ def hostile(places, tmp_path, capsys, monkeypatch):
         assert (len(lines), lines[:1]) == ((1, [f"mpidl: {lines[0]}"[7:]]) if code else (0, []))
         if code == 0:
             assert not any(np.isin(values, SECRET).any() for values in np.load(run / "model.npz").values())
-        assert "MPIDL_DEBUG" not in f"{refused} {unchecked} {lines}"  # what nobody has thought of
+        assert "MPIDL_DEBUG" not in f"{refused} {unchecked} {lines}"  # no internal error
         return refused
 
     return refusal

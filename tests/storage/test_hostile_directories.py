@@ -258,7 +258,7 @@ def test_links_of_its_owner_are_followed(place, name):
 
 
 def test_a_run_that_others_prepared_goes_on_and_is_exported(place, capfd):
-    """As people do it: what others have laid where a run writes is left alone, and doesn't hold it up."""
+    """By the commands: foreign files where a run writes stay, and don't stop the run."""
     config, runs, outside = place / "job.toml", place / "runs", place / "outside"
     config.write_text(tomli_w.dumps(JOB | {"run": {"name": "trained", "dir": str(runs), "steps": 4}}))
     assert main(["train", str(config)]) == 0

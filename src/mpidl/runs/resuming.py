@@ -23,7 +23,7 @@ from mpidl.storage.checkpoints import newest_good, steps, sweep
 def choose(run: Path) -> Checkpoint | None:
     """Return the newest checkpoint of a run that is as it was saved, the same one on every rank; None if there is none.
 
-    A line on stderr names each newer one that is passed over, and one what is there beside checkpoints. Raise
+    Lines on stderr name each newer one that is skipped, and entries of the directory that aren't checkpoints. Raise
     MpidlError if there are only damaged ones, or a file can't be read.
     """
     rank, gather = ranks()

@@ -1,7 +1,7 @@
-"""Reading HDF5 files of a run, which may come from somebody else.
+"""Reading HDF5 files of a run, which may be untrusted.
 
-Their groups and datasets must be their own: no links, and no values in other files but a checkpoint's shards, which its
-index shows. What a file says of its sizes is checked before anything of that size is allocated.
+Groups and datasets must not be links, and their values must lie in the same file or, for an index, in the checkpoint's
+shards. Declared sizes are checked before memory is allocated.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
 
 
 def _make(directory: Path) -> None:
-    """Make the directory of an unfinished checkpoint, which another rank may have made, but nobody as a link."""
+    """Make the directory of an unfinished checkpoint unless another rank has; raise FileExistsError for a link."""
     try:
         directory.mkdir()
     except FileExistsError:
