@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpidl.launch.points import point
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.verbs import RemoteMemory
@@ -84,8 +85,10 @@ class Outboxes:
         """Show the servers their new messages, once these have arrived."""
         for outbox in written:
             self._window.fence(outbox.server)
+        point("data-written")
         for outbox in written:
             outbox.ring.publish()
+            point("counter-written")
         for outbox in written:
             self._window.fence(outbox.server)
             self._doorbells.ring(outbox.server)

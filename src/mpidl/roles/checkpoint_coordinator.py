@@ -7,6 +7,7 @@ from typing import Any
 
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
+from mpidl.launch.points import point
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
@@ -88,6 +89,7 @@ class CheckpointCoordinator:
         self._last = self._order if last else 0
         self._checkpoint = _Checkpoint(taken, seconds, position, rates)
         self._show()
+        point("checkpoint-ordered")
 
     def _show(self) -> None:
         self._link.orders.save(self._order, self._last)

@@ -20,6 +20,7 @@ from mpidl.errors import RankError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
+from mpidl.launch.points import point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
 from mpidl.report.reporter import Reporter
@@ -90,6 +91,7 @@ class Coordinator(Role):
         while (summary := self._control.summary) is None:
             self._complete_checkpoint()
             self._backoff.pause()
+        point("summary-written")
         self._set_phase(Phase.EXIT)
         return summary
 
@@ -117,6 +119,7 @@ class Coordinator(Role):
     def _look(self) -> Totals:
         """Report the totals, and the evaluations since the last look."""
         self._link.posted.look()
+        point("looked")
         if not self._checkpoints.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.tickets.show_taken(self._tickets_taken())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from mpidl.launch.points import point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
@@ -112,9 +113,11 @@ class ServedShard:
         elif self._accrue is not None:
             self._accrue(self.number, message)
         else:
+            point("chunk-begun")
             received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
             self.shard.receive_chunk(*received)
             self._snapshot.receive_chunk(*received)
+            point("chunk-applied")
         self._show_clock(before)
 
     def look(self, now: float) -> bool:
@@ -151,6 +154,7 @@ class ServedShard:
         """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
         if order > self.order:
             self._begin_snapshot(order)
+            point("mark-taken")
         if order == self.order:
             self._snapshot.mark(worker)
 

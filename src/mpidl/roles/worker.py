@@ -29,6 +29,7 @@ from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
+from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
 from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Held, Range, split
@@ -153,6 +154,7 @@ class Worker(Role):
         self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
         self._report_interruption()
         self._engine.announce_end()
+        point("trained")
         self._follow_orders()
         self._model.copy_to_host()
 
@@ -223,6 +225,7 @@ class Worker(Role):
         # The others compute, but get no outputs.
         own = figures if self._lead.leads else Figures()
         sums = evaluate_split(self._model, split, part.start, part.stop, own)
+        point("evaluated")
         return sums if self._lead.leads else np.zeros(figures.size)
 
     @contextmanager

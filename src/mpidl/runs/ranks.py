@@ -23,6 +23,7 @@ from mpidl.job.planning import cut
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.launch.output import say
+from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
@@ -168,6 +169,7 @@ def _train(
 ) -> dict[str, Any]:
     """Play the ranks' roles to the end of the run, and return its summary."""
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
+    point("job-built")
     with world.failing_together():
         transport = Transport(comm, roles, routes.capacity, staging=staging, way=topology.transport, routes=routes)
     try:
@@ -182,7 +184,9 @@ def _train(
         raise
     with world.failing_together(), transport:
         with undisturbed(), stopping(role.interrupt):
+            point("training-begins")
             own = role.run()
+            point("exit-ordered")
         transport.quiesce()
         summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
         role.unbind()

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from mpidl.errors import NOT_FINITE, MpidlError
+from mpidl.launch.points import point
 from mpidl.parameters import Box, Layout, Range, Slice
 from mpidl.paths import regular
 from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, places, shard_file, sync
@@ -66,6 +67,7 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
         with open(path, "r+b", buffering=0, opener=regular) as raw:
             for offset, array in filter(None, large):
                 _write(raw.fileno(), offset, array)
+        point("file-written")
         seal(path)
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
@@ -174,8 +176,10 @@ def save_index(
             file[LAYOUT] = encoded_layout(layout)
             _map(file, layout, sources)
         seal(path)
+        point("index-written")
         sync(directory)
         _rename(directory, directory.parent / str(position.step))
+        point("checkpoint-named")
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
 

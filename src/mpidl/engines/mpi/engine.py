@@ -19,6 +19,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.launch.points import point
 from mpidl.nn.capabilities import loss_sums
 from mpidl.nn.model import Model
 from mpidl.rma.worker import WorkerLink
@@ -151,6 +152,7 @@ class MpiEngine:
 
     def _take_ticket(self) -> int:
         (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))
+        point("ticket-taken")
         self.participant.took(ticket)
         return ticket
 
@@ -189,6 +191,7 @@ class MpiEngine:
         self.participant.unused = 0
         self.state.weight = batch.total
         self.handler.computed(float(loss) * batch.total, batch.total)
+        point("gradient-computed")
         return gradient
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
