@@ -11,6 +11,8 @@ import contextlib
 import secrets
 import select
 import socket
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -31,14 +33,21 @@ class Doorbells(Owner):
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._path = own_directory() / secrets.token_hex(8)
-        self._socket: Any = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(str(self._path))
-        remove_at_exit(self._path)
+        self._socket: Any = _bound(self._path)
         node = neighbours(comm)
         self._addresses = dict(node.allgather((comm.rank, str(self._path))))
         node.Free()
         self.alone = len(self._addresses) == comm.size
         comm.Barrier()
+
+    def as_rank(self, rank: int) -> Doorbells:
+        """Return the doorbells of another rank of this node, whose process has ended; its ringers find the new one."""
+        twin, taken = copy(self), own_directory() / secrets.token_hex(8)
+        twin._socket, twin._path = _bound(taken), Path(self._addresses[rank])
+        twin._path.unlink(missing_ok=True)
+        twin._path.parent.mkdir(mode=0o700, exist_ok=True)
+        twin._path.symlink_to(taken)
+        return twin
 
     def near(self, rank: int) -> bool:
         """Return whether `rank` is on this node."""
@@ -70,3 +79,11 @@ class Doorbells(Owner):
         self._socket.close()
         self._path.unlink(missing_ok=True)
         self._socket = Freed("the doorbell")
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket with a name, which is removed when this process exits."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    bound.bind(str(path))
+    remove_at_exit(path)
+    return bound

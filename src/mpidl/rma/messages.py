@@ -95,6 +95,9 @@ class MessageWindow(Owner, RemoteMemory):
         memory: np.ndarray = self._near.local(name)
         return memory
 
+    def as_rank(self, rank: int) -> MessageWindow:
+        raise ValueError(f"rank {rank} is reached by messages, which its process answers")
+
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         if rank in self._near_ranks:
             self._near.put(values, self._near_ranks[rank], name, offset)

@@ -23,6 +23,7 @@ class Reports:
     ) -> None:
         self._window, self._doorbells, self._comm = shared.window, shared.doorbells, shared.comm
         self._coordinator, self._region, self._row = shared.roles.coordinator, region, row
+        self._processes = shared.processes
         self._rank = self._coordinator if rank is None else rank
         self._reporting = shared.routes.reporting if reporting is None else reporting
         self._posted: dict[tuple[str, int], np.ndarray] = {}
@@ -33,8 +34,13 @@ class Reports:
 
     def saved(self, saved: Saved) -> None:
         """Tell the coordinator that a part of a checkpoint is on disk."""
-        self._comm.send(saved, self._coordinator, Tag.SAVED)
+        self._comm.send(saved, self._process, Tag.SAVED)
         self._doorbells.ring(self._coordinator)
+
+    @property
+    def _process(self) -> int:
+        """The process that plays the coordinator."""
+        return int(self._processes[self._coordinator])
 
     def interval(self, shortest: float) -> float:
         """Return the seconds between two posts, or two looks at orders: `shortest`, or more with many workers.
@@ -134,9 +140,9 @@ class WorkerReports(Reports):
 
     def values(self, values: np.ndarray) -> None:
         """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""
-        self._comm.Send(np.ascontiguousarray(values), self._coordinator, Tag.VALUES)
+        self._comm.Send(np.ascontiguousarray(values), self._process, Tag.VALUES)
 
     def evaluated(self, evaluated: Evaluated) -> None:
         """Send an evaluation after an epoch to the coordinator; a status posted afterwards counts it."""
-        self._comm.send(evaluated, self._coordinator, Tag.EVALUATED)
+        self._comm.send(evaluated, self._process, Tag.EVALUATED)
         self._doorbells.ring(self._coordinator)

@@ -6,7 +6,8 @@ They are owned here, so that they can be freed and made anew, for other ranks or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -38,6 +39,9 @@ class SharedState(Owner):
     default. `way` is the access to other ranks' memory; see `mpidl.config.topology.TopologySection`. `routes` are by
     default those to the servers and the coordinator.
 
+    `processes`, int64 (ranks,), has the process that plays each rank, as its number in `comm`: its own, unless another
+    has taken it over. It is looked up for every message.
+
     `peers` is, on a worker of a job without servers, the workers with the same partition of their replicas, else None.
     `geometries` has the mailboxes of each shard, at its server. `workers` has the rank of each: those of the first
     replica in the order of its partitions, then those of the next, ... `crowded` says whether the ranks of this node
@@ -47,12 +51,14 @@ class SharedState(Owner):
     def __init__(
         self, comm: MPI.Intracomm, roles: Roles, capacity: Capacity, allocation: str | None = None,
         staging: Staging | None = None, way: str = "windows", routes: Routes | None = None,
+        processes: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         allocation = allocation_chosen() if allocation is None else allocation
         self.comm: Any = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
         self.routes = Routes(roles, capacity) if routes is None else routes
+        self.processes = np.arange(comm.size) if processes is None else processes
         self.workers, self.geometries = self.routes.workers, self.routes.geometries
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
         self.doorbells = Doorbells(self.comm)
@@ -84,6 +90,16 @@ class SharedState(Owner):
         group = self.comm.Get_group().Incl([replica[partition] for replica in self.roles.replicas])
         peers: MPI.Intracomm = self.comm.Create_group(group)
         return peers
+
+    def as_rank(self, rank: int) -> Self:
+        """Return these objects as another rank of this node has them, whose process has ended.
+
+        Raise ValueError if its memory isn't shared.
+        """
+        twin = copy(self)
+        twin.rank, twin.window = rank, self.window.as_rank(rank)
+        twin.doorbells = self.doorbells.as_rank(rank)
+        return twin
 
     @property
     def shards(self) -> Sequence[Range]:

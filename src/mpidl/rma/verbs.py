@@ -22,6 +22,13 @@ class RemoteMemory(Protocol):
         """Return this rank's region as a 1-D array on the memory itself."""
         ...
 
+    def as_rank(self, rank: int) -> RemoteMemory:
+        """Return this memory as another rank of this node sees it, whose process has ended: its regions are local.
+
+        Raise ValueError if its memory isn't shared.
+        """
+        ...
+
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         """Start writing contiguous `values`, in host or device memory, into a region of `rank`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.errors import MpidlError
+from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.sends import LONGEST_MESSAGE, pieces
 from mpidl.rma.staging import Staging
@@ -20,8 +22,8 @@ from mpidl.rma.verbs import RemoteMemory
 CACHE_LINE = 64
 PAGE = 4096
 
-#: The ways of allocating window memory. MPI_Win_allocate lets MPI choose shared memory and is the fastest;
-#: MPI_Alloc_mem + MPI_Win_create avoids faults of some MPI releases in the former.
+#: The ways of allocating window memory. "allocate" stands for MPI_Win_allocate_shared on one node, and for
+#: MPI_Win_allocate on several; MPI_Alloc_mem + MPI_Win_create avoids faults of some MPI releases in these.
 ALLOCATIONS = ("allocate", "create")
 
 
@@ -55,13 +57,24 @@ def place(shapes: Mapping[str, tuple[Any, int]]) -> tuple[dict[str, Region], int
     return regions, -(-end // PAGE) * PAGE
 
 
+def _on_one_node(comm: MPI.Intracomm) -> bool:
+    """Return whether all ranks are on this rank's node; collective."""
+    node = neighbours(comm)
+    alone = node.size == comm.size
+    node.Free()
+    return bool(comm.allreduce(alone, op=MPI.LAND))
+
+
 class Window(Owner, RemoteMemory):
     """A window over all ranks of a communicator, open for passive-target access from creation to `free`.
 
     `shapes` has the dtype and the count of each region that this rank offers; other ranks may offer others. `memory` is
-    all of them, as uint8. The `allocation` "create" stands for MPI_Alloc_mem and MPI_Win_create. `staging` transfers
-    vectors on a device, on a rank that has them. MpidlError is raised if the MPI library offers no unified memory
-    model: a local store would not become visible to remote reads.
+    all of them, as uint8. The `allocation` is one of `ALLOCATIONS`. `staging` transfers vectors on a device, on a rank
+    that has them. MpidlError is raised if the MPI library offers no unified memory model: a local store would not
+    become visible to remote reads.
+
+    `shared` says whether all ranks are on one node and map each other's memory, which then outlives the process that
+    made it.
     """
 
     def __init__(
@@ -77,8 +90,13 @@ class Window(Owner, RemoteMemory):
         self._comm: Any = comm
         self._rank, self._staging = comm.rank, staging
         self._allocated: MPI.buffer | None = None
-        if allocation == "allocate":
-            self._window: Any = MPI.Win.Allocate(size, 1, comm=comm)
+        self.shared = allocation == "allocate" and _on_one_node(comm)
+        if self.shared:
+            info = MPI.Info.Create({"alloc_shared_noncontig": "true"})
+            self._window: Any = MPI.Win.Allocate_shared(size, 1, info, comm)
+            info.Free()
+        elif allocation == "allocate":
+            self._window = MPI.Win.Allocate(size, 1, comm=comm)
         else:
             self._allocated = MPI.Alloc_mem(max(size, 1))
             self._window = MPI.Win.Create(self._allocated if size else None, 1, comm=comm)
@@ -101,6 +119,14 @@ class Window(Owner, RemoteMemory):
     def local(self, name: str) -> np.ndarray:
         region = self._regions[self._rank][name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
+
+    def as_rank(self, rank: int) -> Window:
+        if not self.shared:
+            raise ValueError(f"the memory of rank {rank} is not shared")
+        twin = copy(self)
+        memory: Any = self._window.Shared_query(rank)[0]
+        twin._rank, twin.memory = rank, np.frombuffer(memory, np.uint8)
+        return twin
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
         region = self._regions[rank][name]

@@ -43,6 +43,10 @@ class Role:
     def bind(self, transport: Transport) -> None:
         """Work with the ranks of a transport from now on."""
 
+    def adopt(self, transport: Transport) -> None:
+        """Continue as a rank whose process has ended, from what that rank's memory says, in the place of `bind`."""
+        self.bind(transport)
+
     def unbind(self) -> None:
         """Let go of the transport's memory, which is about to be freed."""
 
