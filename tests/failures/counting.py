@@ -20,12 +20,16 @@ import numpy as np
 
 from mpidl.config import toml
 from mpidl.data.schedule import Portions
+from mpidl.launch.environment import world
 from mpidl.parameters import Range
 from mpidl.relays.residuals import saved_residuals
 from mpidl.storage.checkpoint import Checkpoint
 
 BATCH, PORTION = 4, 12
 NAME = "counting"
+#: The file with the gradients that ranks have begun, and one of them.
+GRADIENTS = "gradients"
+BEGUN = np.dtype([("rank", np.int64), ("time", np.float64)])
 
 
 class Counting:
@@ -39,17 +43,19 @@ class Counting:
         Whether the padding counts all samples; it stays 0 if not.
     seconds : float
         What a gradient takes, on average.
-    started : Path
-        Made at the first gradient.
+    gradients : Path
+        A file to which each rank appends itself and the time, in seconds since the epoch, when it begins a gradient.
     """
 
-    def __init__(self, samples: int, padding: int, moves: bool, seconds: float, started: Path) -> None:
+    def __init__(self, samples: int, padding: int, moves: bool, seconds: float, gradients: Path) -> None:
         self.parameters = np.zeros(samples + padding)
         self._gradient = np.zeros_like(self.parameters)
-        self._samples, self._moves, self._seconds, self._started = samples, moves, seconds, started
+        self._samples, self._moves, self._seconds, self._gradients = samples, moves, seconds, gradients
+        self._rank = world().rank
 
     def loss_and_gradient(self, batch):
-        self._started.touch()
+        with self._gradients.open("ab", buffering=0) as file:
+            file.write(np.array((self._rank, time.time()), BEGUN).tobytes())
         time.sleep(random.uniform(0, 2 * self._seconds))
         numbers = batch.inputs[:, 0].astype(int)
         self._gradient[: self._samples] = -np.bincount(numbers, minlength=self._samples)
@@ -68,7 +74,7 @@ def make(dataset, seed):
         int(os.environ["COUNTING_PADDING"]),
         bool(int(os.environ["COUNTING_MOVES"])),
         float(os.environ["COUNTING_SECONDS"]),
-        Path(os.environ["COUNTING_STARTED"]),
+        Path(os.environ["COUNTING_GRADIENTS"]),
     )
 
 
@@ -145,7 +151,7 @@ class Case:
             "COUNTING_PADDING": str(self.padding),
             "COUNTING_MOVES": str(int(self.moves)),
             "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
-            "COUNTING_STARTED": str(directory / "started"),
+            "COUNTING_GRADIENTS": str(directory / GRADIENTS),
             **({"MPIDL_RANKS_PER_NODE": "4" if self.relays else "1"} if self.relays or encoded else {}),
         }
 
@@ -238,7 +244,7 @@ def examine(path: Path, case: Case, whole: bool = False) -> Found:
     """
     found = Found(int(path.name))
     try:
-        values = _read_verified(path)
+        values = read_verified(path)
         with h5py.File(path / "index.h5") as index:
             expected = np.full(case.samples, case.epochs) if whole else used(index, case.samples)
             said = int(index.attrs["samples"])
@@ -258,7 +264,7 @@ def examine(path: Path, case: Case, whole: bool = False) -> Found:
     return found
 
 
-def _read_verified(path: Path) -> np.ndarray:
+def read_verified(path: Path) -> np.ndarray:
     """Return all parameters of a checkpoint, after its checksums have been checked."""
     checkpoint = Checkpoint(path)
     everything = Range(0, checkpoint.size)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from counting import NAME, Case, Found, examine
+from counting import GRADIENTS, NAME, Case, Found, examine
 from running_job import RunningJob
 
 #: Starts of a case that may go wrong before no more are made.
@@ -115,7 +115,7 @@ class Run:
         servers, replicas = chance.choice(case.servers), chance.choice(case.replicas)
         ranks = 1 + servers + replicas + case.relays
         self._said = f"{ranks} ranks, {servers} servers"
-        (self.directory / "started").unlink(missing_ok=True)
+        (self.directory / GRADIENTS).unlink(missing_ok=True)
         words = ["train", self._config, "-n", ranks, f"--set=checkpoint.every={chance.uniform(0.2, 0.5):.3f}"]
         if servers:
             words.append(f"--set=topology.servers={servers}")
@@ -165,10 +165,10 @@ class Run:
         if phase == "start":
             pause = self.chance.uniform(0, 2.0)
         elif phase == "training":
-            job.wait_for((self.directory / "started").exists)
+            job.wait_for((self.directory / GRADIENTS).exists)
             pause = self.chance.uniform(0, 2.0)
         elif phase == "writing":
-            job.wait_for((self.directory / "started").exists)
+            job.wait_for((self.directory / GRADIENTS).exists)
             time.sleep(self.chance.uniform(0, 0.5))
             job.wait_for(lambda: any(checkpoints.glob(".*")))
             pause = self.chance.uniform(0, 0.02 + 1e-8 * self.case.padding)

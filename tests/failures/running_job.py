@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: Seconds after which a job that doesn't go on is said to hang.
 LIMIT = 60.0
+#: Variables with a rank: Open MPI's, and that of MPICH and Intel MPI.
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 #: Seconds that processes may outlive the launcher.
 OUTLIVING = 10.0
 
@@ -29,15 +31,26 @@ class RunningJob:
     directory : Path
         Where it runs; its output goes into ``output`` there.
     environment : dict
+    python : str
+        That of the environment with the MPI library.
+    host : callable
+        Takes the words of a command, and returns those that run it on the launcher's host.
     """
 
-    def __init__(self, arguments: list, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: list,
+        directory: Path,
+        environment: dict[str, str],
+        python: str = sys.executable,
+        host: Callable[[list[str]], list[str]] = list,
+    ) -> None:
         self._mark = f"MARK_OF_A_JOB={uuid.uuid4().hex}"
         name, _, value = self._mark.partition("=")
         self.output = directory / "output"
         with self.output.open("wb") as output:
             self.launcher = subprocess.Popen(
-                [sys.executable, "-P", "-m", "mpidl", *map(str, arguments)],
+                host([python, "-P", "-m", "mpidl", *map(str, arguments)]),
                 cwd=directory, env=environment | {name: value}, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
@@ -49,11 +62,12 @@ class RunningJob:
 
     def processes(self, rank: int | None = None) -> list[int]:
         """Return the numbers of the job's processes, or of one rank's."""
-        wanted = {self._mark.encode()} | ({f"OMPI_COMM_WORLD_RANK={rank}".encode()} if rank is not None else set())
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                variables = set((entry / "environ").read_bytes().split(b"\0"))
+                own = rank is None or not variables.isdisjoint(f"{each}={rank}".encode() for each in RANKS)
+                if own and self._mark.encode() in variables:
                     found.append(int(entry.name))
         return found
 
@@ -77,10 +91,10 @@ class RunningJob:
             time.sleep(0.003)
         return False
 
-    def wait(self) -> int | None:
+    def wait(self, seconds: float = LIMIT) -> int | None:
         """Return the exit code, or None for a job that hangs or leaves processes behind, which are killed."""
         try:
-            code = self.launcher.wait(LIMIT)
+            code = self.launcher.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
         until = time.monotonic() + (0 if code is None else OUTLIVING)
