@@ -77,6 +77,23 @@ def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(repo
     assert records(reporter)[-1]["train_loss"] == pytest.approx(185, abs=2)  # over the last 10 s
 
 
+def test_deaths_and_recoveries_are_counted_and_shown(reporter, capsys):
+    death = {"host": "node7", "pid": 1234, "noticed": 1e9}
+    reporter.log("failure", 1, "server 0", **death, signal="SIGKILL")
+    reporter.log("recovery", 1, "server 0", by=3, seconds=0.25, lost={"pushes": 2})
+    reporter.log("failure", 2, "worker 0", **death, signal=None)
+    first, second, third = capsys.readouterr().err.splitlines()[-3:]
+    assert first == "mpidl: rank 1 (server 0) has died: process 1234 on node7, SIGKILL"
+    assert second == "mpidl: rank 1 (server 0) goes on, taken over by the process of rank 3 in 250 ms; lost: 2 pushes"
+    assert third == "mpidl: rank 2 (worker 0) has died: process 1234 on node7"
+    summary = reporter.close(totals(1.0, 1, 1.0), SIZES, interrupted=False, **END)
+    assert (summary["failures"], summary["recoveries"]) == (2, 1)
+    events = [json.loads(line) for line in (reporter.recorder.directory / "events.jsonl").read_text().splitlines()]
+    assert [(each["event"], each["rank"], each["role"]) for each in events] == [
+        ("failure", 1, "server 0"), ("recovery", 1, "server 0"), ("failure", 2, "worker 0"),
+    ]  # fmt: skip
+
+
 def test_metrics_grow_by_what_is_reported_and_not_by_epochs(reporter):
     """An hour of epochs of 10 ms."""
     for epoch in range(1, 360_001, 10):

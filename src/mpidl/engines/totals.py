@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mpidl.shards.staleness import Histogram
@@ -173,6 +175,21 @@ class Totals:
             "service": sum(spent.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
             "bandwidth": (self.bytes_pushed + self.bytes_fetched - spent.bytes_behind) / moving if moving else None,
         }
+
+
+def to_state(totals: Totals) -> dict[str, Any]:
+    """Return totals as numbers, lists and mappings, of which `from_state` makes them again."""
+
+    def builtin(value: Any) -> Any:
+        return value.state() if isinstance(value, Histogram) else value.tolist()
+
+    found: dict[str, Any] = msgspec.to_builtins(totals, enc_hook=builtin)
+    return found
+
+
+def from_state(state: Mapping[str, Any]) -> Totals:
+    """Return the totals of which `to_state` has made this."""
+    return msgspec.convert(state, Totals, dec_hook=lambda kind, found: Histogram.of(found))
 
 
 #: Sums over the workers, and sums over the first ranks of the replicas.

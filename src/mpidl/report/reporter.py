@@ -25,7 +25,7 @@ from mpidl.report.progress import COLUMNS, choose
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder, encode
 from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import as_word, resumption, size
+from mpidl.report.text import as_word, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -35,6 +35,9 @@ REDRAW_EVERY = 0.5
 #: Interval of recorded evaluations and iterations as a fraction of the time so far; at most that of reports. Tiny ones,
 #: a hundred a second, would fill a disk.
 SPACING = 1e-3
+
+#: The line about an event, for those that the summary counts.
+INCIDENTS = {"failure": died, "recovery": replaced}
 
 #: Attributes of the last `Iteration` in a record.
 ITERATION = [each.name for each in fields(Iteration) if each.name not in ("samples", "state")]
@@ -86,6 +89,7 @@ class Reporter:
         # An evaluated epoch is over, even if some ranks have yet to post their work in it.
         self._reached = 0.0
         self._complete = self._interrupted = False
+        self._counts = dict.fromkeys(INCIDENTS, 0)
         self._saved = None if job.checkpoint is None else placed.position.step
         evaluated = {
             f"{split}_{name}": None for split in [*job.evaluated, "test"] for name in Figures(job.metrics).names
@@ -108,6 +112,9 @@ class Reporter:
         ``mpidl train -n``.
         """
         self.recorder.event(kind, rank, role, **details)
+        if kind in self._counts:
+            self._counts[kind] += 1
+            self._progress.write(f"mpidl: {INCIDENTS[kind](rank, role, details)}")
         if kind == "stopped":
             self._progress.write(f"mpidl: stopping: {details['why']}")
         if kind == "interrupted":
@@ -298,8 +305,8 @@ class Reporter:
             **self._losses,
             "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
-            "failures": 0,
-            "recoveries": 0,
+            "failures": self._counts["failure"],
+            "recoveries": self._counts["recovery"],
             "run_dir": str(self.recorder.directory),
             **self._origin,
         }

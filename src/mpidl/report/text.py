@@ -68,11 +68,18 @@ def summary(summary: Mapping[str, Any]) -> str:
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
         f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
+        *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
     if summary.get("interrupted"):
         text[-1] += f"; continue with `mpidl train --resume {as_word(summary['run_dir'])}`"
     return "\n".join(text)
+
+
+def _incidents(summary: Mapping[str, Any]) -> list[str]:
+    if not (failures := summary.get("failures", 0)):
+        return []
+    return [f"{failures} rank{'s' * (failures > 1)} died, {summary['recoveries']} taken over"]
 
 
 def resumption(run_dir: str, name: str) -> str:
@@ -82,6 +89,19 @@ def resumption(run_dir: str, name: str) -> str:
         return f"continue with `mpidl run --resume {as_word(run_dir)}{f' -n {size}' if size > 1 else ''}`"
     own = PurePath(run_dir).name
     return f"run the script with {'' if own == name else f'name={own!r}, '}resume=True to continue"
+
+
+def died(rank: int, role: str, details: Mapping[str, Any]) -> str:
+    """Return the line about the death of a rank's process, given the details of the event."""
+    cause = "" if details["signal"] is None else f", {details['signal']}"
+    return f"rank {rank} ({role}) has died: process {details['pid']} on {details['host']}{cause}"
+
+
+def replaced(rank: int, role: str, details: Mapping[str, Any]) -> str:
+    """Return the line about a rank that another process has taken over, given the details of the event."""
+    lost = ", ".join(f"{count} {name}" for name, count in details["lost"].items()) or "nothing"
+    taken = f"taken over by the process of rank {details['by']} in {duration(details['seconds'])}"
+    return f"rank {rank} ({role}) goes on, {taken}; lost: {lost}"
 
 
 def as_word(run_dir: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
@@ -72,4 +73,61 @@ class Signalled:
     """A signal asks the run to stop; may be told more than once."""
 
 
-Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The process that played a rank has died.
+
+    Attributes
+    ----------
+    rank : int
+    role : str
+        That of the rank, such as "server 0".
+    host : str
+    pid : int
+    signal : str or None
+        The signal that ended the process, such as "SIGKILL", if one did and is known.
+    noticed : float
+        When another process noticed it, in seconds since the epoch.
+    workers : int
+        Number of workers that still have a process of their own.
+    """
+
+    rank: int
+    role: str
+    host: str
+    pid: int
+    signal: str | None
+    noticed: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Another process has taken over a rank whose process had died, and continues.
+
+    Attributes
+    ----------
+    rank : int
+    role : str
+    by : int
+        The process that plays the rank now, by the rank that it began as.
+    seconds : float
+        Time from the notice of the death until the rank's work continued.
+    lost : mapping
+        What was lost, such as numbers of pushes and of samples, by name; empty if nothing was.
+    """
+
+    rank: int
+    role: str
+    by: int
+    seconds: float
+    lost: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The checkpoint that was ordered last will not be completed: a part of it was lost with a process."""
+
+
+Incident = Failed | Recovered
+Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | GivenUp

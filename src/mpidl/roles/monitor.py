@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from mpidl.job.goal import Goal
 from mpidl.storage.position import Best
@@ -36,6 +39,16 @@ class Monitor:
             self._top = _Found(value, epoch)
             if self._goal.keeps_best:
                 self._unsaved = self._top
+
+    def state(self) -> dict[str, Any]:
+        """Return what another monitor of the same goal goes on with."""
+        return {"top": self._top, "unsaved": self._unsaved, "ordered": self._ordered, "best": self.best}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another, which may have been encoded."""
+        self._top = msgspec.convert(state["top"], _Found)
+        self._unsaved, self._ordered = msgspec.convert((state["unsaved"], state["ordered"]), tuple[_Found | None, ...])
+        self.best = msgspec.convert(state["best"], Best | None)
 
     @property
     def waits(self) -> bool:

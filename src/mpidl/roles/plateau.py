@@ -20,11 +20,14 @@ class Plateau:
     """
 
     def __init__(self, goal: Goal, patience: int, epoch: float = 0.0, state: Mapping[str, Any] | None = None) -> None:
-        found = state or {}
         self._goal, self._patience = goal, patience
-        self.reductions: int = found.get("reductions", 0)
-        self._best: float | None = found.get("best")
-        self._since: float = found.get("since", epoch)
+        self.load({"reductions": 0, "best": None, "since": epoch} | dict(state or {}))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another."""
+        self.reductions: int = state["reductions"]
+        self._best: float | None = state["best"]
+        self._since: float = state["since"]
 
     def evaluated(self, value: float, epoch: float) -> bool:
         """Take the figure of an evaluation after `epoch` epochs, and return whether to reduce the rates once more."""

@@ -12,7 +12,7 @@ from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled, Trained
+from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
 from mpidl.roles.plateau import Plateau
 from mpidl.roles.supervision import Supervisor
@@ -43,8 +43,8 @@ class Executor(Protocol):
 class RunControl:
     """The control of one run.
 
-    `now` is in seconds of the run's clock, virtual if the events' times are; events name the rank `rank`. `trained` has
-    the totals at the end of the training. `summary` is None until the run has finished.
+    `now` is in seconds of the run's clock, virtual if the events' times are; events name the rank `rank`, unless they
+    are about another. `summary` is None until the run has finished.
     """
 
     def __init__(
@@ -71,8 +71,21 @@ class RunControl:
             terminate_on_nan=job.config.run.terminate_on_nan,
             plateau=self._plateau(placed),
         )
-        self.trained = Totals(0.0)
         self.summary: dict[str, Any] | None = None
+
+    @property
+    def trained(self) -> Totals:
+        """The totals at the end of the training."""
+        return self._supervisor.trained or Totals(0.0)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the control of the run in another process goes on with."""
+        return self._supervisor.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another, which may have been encoded."""
+        self._supervisor.load(state)
+        self._checkpoints.best = self._supervisor.best
 
     @staticmethod
     def _plateau(placed: PlacedJob) -> Plateau | None:
@@ -83,8 +96,6 @@ class RunControl:
 
     def tell(self, event: Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
-        if isinstance(event, Trained):
-            self.trained = event.totals
         events: list[Event] = [Signalled(), event] if self._executor.signalled() else [event]
         if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
             events.reverse()
@@ -116,8 +127,9 @@ class RunControl:
 
     def log(self, log: Log, role: str = "coordinator") -> None:
         """Record an event of the run."""
+        details: dict[str, Any] = {"rank": self._rank, "role": role} | log.details
         try:
-            self._reporter.log(log.kind, rank=self._rank, role=role, **log.details)
+            self._reporter.log(log.kind, **details)
         except MpidlError:
             # The signal may come from a launcher that ends the job because another rank has met a full disk.
             if log.kind != "interrupted":

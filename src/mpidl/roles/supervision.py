@@ -6,16 +6,31 @@ supervisor itself reads no clock and touches neither files nor MPI.
 
 from __future__ import annotations
 
-from math import isfinite, nan
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import inf, isfinite, nan
 from typing import Any
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Schedule
-from mpidl.engines.totals import Totals
+from mpidl.engines.totals import Totals, from_state, to_state
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import SPLITS
-from mpidl.roles.events import Diverged, Evaluated, Event, Iterated, Looked, Saved, Signalled, Started, Trained
+from mpidl.roles.events import (
+    Diverged,
+    Evaluated,
+    Event,
+    Failed,
+    GivenUp,
+    Iterated,
+    Looked,
+    Recovered,
+    Saved,
+    Signalled,
+    Started,
+    Trained,
+)
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
 from mpidl.roles.monitor import Monitor
 from mpidl.roles.plateau import Plateau
@@ -23,6 +38,11 @@ from mpidl.storage.position import Best, Position
 
 #: The goal of a run that only has to end.
 ANY = Goal()
+#: What `Supervisor.state` has as it is.
+STATE = (
+    "saved_at", "saved_batches", "epoch", "seconds_to_target", "why_stopped", "why_failed", "saved_step", "saving",
+    "last_ordered", "interrupted", "stopped", "testing", "finished",
+)  # fmt: skip
 
 
 def _failure(event: Event) -> Fail | None:
@@ -49,7 +69,10 @@ class Supervisor:
     `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
     run's clock, virtual if the events' times are; `every` is the seconds between checkpoints. `goal` says how
     evaluations end the run, and which checkpoint is its best, so far `best`. `plateau`, if any, reduces rates by
-    evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or infinite.
+    evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or infinite. If fewer than `min_workers` live
+    while it trains, it fails after a last checkpoint.
+
+    `trained` has the totals of `Trained`, None before it.
 
     If the algorithm is `coordinated`, checkpoints are saved between its coordinator's iterations, the model is tested
     after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
@@ -68,21 +91,46 @@ class Supervisor:
         best: Best | None = None,
         terminate_on_nan: bool = True,
         plateau: Plateau | None = None,
+        min_workers: int = 1,
     ) -> None:
         self._schedule, self._start, self._every = schedule, position, every
         self._coordinated, self._goal = coordinated, goal
         self._monitor, self._plateau = Monitor(goal, position.epoch, best), plateau
         self._saved_at, self._resumed, self._terminate_on_nan = now, resumed, terminate_on_nan
+        self._min_workers = min_workers
         # Batches that had been computed when the last checkpoint was ordered.
         self._saved_batches = 0
-        self._trained: Totals | None = None
+        self.trained: Totals | None = None
         self._iteration: Iteration | None = None
         self._epoch = position.epoch
         self._seconds_to_target: float | None = None
         self._why_stopped: str | None = None
+        self._why_failed: str | None = None
         self._saved_step = position.step
         self._saving = self._last_ordered = False
         self._interrupted = self._stopped = self._testing = self._finished = False
+
+    def state(self) -> dict[str, Any]:
+        """Return what another supervisor of the same run goes on with; without a coordinator's last iteration."""
+        return {name: getattr(self, f"_{name}") for name in STATE} | {
+            "trained": None if self.trained is None else to_state(self.trained),
+            "monitor": self._monitor.state(),
+            "plateau": self._rates(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another, which may have been encoded."""
+        for name in STATE:
+            setattr(self, f"_{name}", state[name])
+        self.trained = None if state["trained"] is None else from_state(state["trained"])
+        self._monitor.load(state["monitor"])
+        if self._plateau is not None:
+            self._plateau.load(state["plateau"])
+
+    @property
+    def best(self) -> Best | None:
+        """The best checkpoint that is on disk."""
+        return self._monitor.best
 
     def handle(self, event: Event) -> list[Instruction]:
         """Return what is to be done after an event, in order."""
@@ -97,7 +145,7 @@ class Supervisor:
             case Started():
                 return [] if self._resumed else self._save(Totals(self._saved_at))
             case Trained():
-                self._stopped, self._trained = True, event.totals
+                self._stopped, self.trained = True, event.totals
                 return self._end()
             case Looked():
                 return [] if self._coordinated else self._save_if_due(event.totals)
@@ -109,6 +157,12 @@ class Supervisor:
                 return self._saved(event)
             case Signalled():
                 return self._signalled()
+            case Failed():
+                return self._failed(event)
+            case Recovered():
+                return [Log("recovery", asdict(event)), *self._save_again()]
+            case GivenUp():
+                return self._save_again()
 
     def _iterated(self, totals: Totals, iteration: Iteration) -> list[Instruction]:
         self._iteration = iteration
@@ -118,7 +172,11 @@ class Supervisor:
             details = {"iteration": iteration.number, "backups": iteration.backups, "won": iteration.won}
             instructions.append(Log("backups", details))
         instructions += self._save_if_due(totals)
-        if self._interrupted or self._epoch >= self._schedule.steps / self._schedule.steps_per_epoch:
+        if (
+            self._interrupted
+            or self._why_failed
+            or self._epoch >= self._schedule.steps / self._schedule.steps_per_epoch
+        ):
             instructions += self._stop()
         elif int(self._epoch) > int(before):
             instructions.append(Test())
@@ -142,10 +200,22 @@ class Supervisor:
         if self._interrupted:
             return []
         self._interrupted = True
+        return [*self._save_and_stop(), Log("interrupted")]
+
+    def _failed(self, event: Failed) -> list[Instruction]:
+        found = asdict(event)
+        workers, log = found.pop("workers"), Log("failure", found)
+        if workers >= self._min_workers or self._why_failed is not None or self.trained is not None:
+            return [log]
+        live = "1 worker lives" if workers == 1 else f"{workers} workers live"
+        self._why_failed = f"{live}, topology.min_workers is {self._min_workers}"
+        return [log, *self._save_and_stop()]
+
+    def _save_and_stop(self) -> list[Instruction]:
         if self._coordinated or self._last_ordered:
-            return [Log("interrupted")]  # A coordinator's iteration is completed first.
+            return []  # A coordinator's iteration is completed first.
         self._saving = self._last_ordered = True
-        return [Save(last=True, rates=self._rates()), Log("interrupted")]
+        return [Save(last=True, rates=self._rates())]
 
     def _stop(self, why: str | None = None) -> list[Instruction]:
         """Return how to stop; `why` if an evaluation is the reason."""
@@ -167,6 +237,16 @@ class Supervisor:
         self._monitor.ordered()
         return [Save(position=self._position(totals) if self._coordinated else None, rates=self._rates())]
 
+    def _save_again(self) -> list[Instruction]:
+        """Return how to order the checkpoint anew that is being written."""
+        if not self._saving:
+            return []
+        if not self._coordinated:
+            return [Save(self._last_ordered and self.trained is None, rates=self._rates())]
+        # Between two iterations, or at the end.
+        self._saving, self._last_ordered, self._saved_at, self._saved_batches = False, False, -inf, -1
+        return [] if self.trained is None else self._end()
+
     def _rates(self) -> dict[str, Any] | None:
         return None if self._plateau is None else self._plateau.state()
 
@@ -174,7 +254,7 @@ class Supervisor:
         assert self._saving, "no checkpoint was ordered"
         self._saving, self._saved_at, self._saved_step = False, event.now, event.step
         instructions: list[Instruction] = [Log("checkpoint", {"step": event.step}), *self._keep()]
-        return instructions + (self._end() if self._trained is not None else [])
+        return instructions + (self._end() if self.trained is not None else [])
 
     def _keep(self) -> list[Instruction]:
         """Return what is to be done if the checkpoint saved last is the best."""
@@ -202,9 +282,12 @@ class Supervisor:
         if self._saving:
             return []
         if not self._last_ordered:
-            assert self._trained is not None, "the replicas have not ended"
+            assert self.trained is not None, "the replicas have not ended"
             self._last_ordered = True
-            return self._save(self._trained)
+            return self._save(self.trained)
+        if self._why_failed is not None:
+            self._finished = True
+            return [Fail(self._why_failed)]
         if self._interrupted:
             return self._finish()
         self._testing = True
@@ -214,4 +297,4 @@ class Supervisor:
         self._finished = True
         self._monitor.ordered()  # The last checkpoint is of what was evaluated at the end.
         kept = self._keep()
-        return [*kept, Finish(self._interrupted, self._seconds_to_target, self._why_stopped, self._monitor.best)]
+        return [*kept, Finish(self._interrupted, self._seconds_to_target, self._why_stopped, self.best)]

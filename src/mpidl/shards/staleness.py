@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +36,18 @@ class Histogram:
             found.max = max(found.max, each.max)
         return found
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Histogram:
+        """Return a histogram with this `state`."""
+        found = cls()
+        found.load(state)
+        return found
+
     def state(self) -> dict[str, np.ndarray]:
         """Return the counts, their sum and maximum, of int64, as a part of `ShardState.state`."""
         return {"counts": self.counts, "sum": np.array(self.sum), "max": np.array(self.max)}
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Copy the `state` of another histogram."""
         self.counts[...] = state["counts"]
         self.sum, self.max = int(state["sum"]), int(state["max"])

@@ -1,0 +1,149 @@
+"""What a supervisor makes of deaths of ranks, and a supervisor that goes on with the state of another."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from supervised import (
+    LAST_SAVE,
+    LAST_TEST,
+    SAVE,
+    START,
+    aiming_at,
+    evaluated,
+    looked,
+    saved,
+    script,
+    supervisor,
+    trained,
+)
+
+from mpidl.engines.totals import Spent, Totals, from_state, to_state
+from mpidl.job.goal import Goal
+from mpidl.roles.events import Diverged, Failed, GivenUp, Recovered, Saved, Signalled, Started, Trained
+from mpidl.roles.instructions import Fail, Finish, Log, Save
+from mpidl.roles.plateau import Plateau
+from mpidl.shards.staleness import Histogram
+
+GOAL = Goal("test_accuracy", lower=False, patience=3, keeps_best=True)
+DEATH = Failed(3, "worker 1", "node7", 1234, "SIGKILL", 1e9, workers=1)
+DEATH_LOG = Log(
+    "failure",
+    {"rank": 3, "role": "worker 1", "host": "node7", "pid": 1234, "signal": "SIGKILL", "noticed": 1e9},
+)
+TAKEN_OVER = Recovered(2, "server 1", by=0, seconds=0.25, lost={"pushes": 1})
+RECOVERY_LOG = Log("recovery", {"rank": 2, "role": "server 1", "by": 0, "seconds": 0.25, "lost": {"pushes": 1}})
+HAPPENINGS = st.sampled_from(["look", "evaluate", "signal", "saved", "saved", "fail", "recover", "given up"])
+
+
+def plateau():
+    return Plateau(GOAL, patience=1)
+
+
+def end(seconds, batches):
+    """Totals with all that a run has at its end."""
+    staleness = Histogram()
+    for each in (0, 0, 3, 5000):
+        staleness.add(each)
+    found = Totals(seconds, batches=batches, loss=float("nan"), staleness=staleness, spent=Spent(busy_seconds=[0.5]))
+    return Trained(found)
+
+
+@given(
+    st.lists(st.tuples(HAPPENINGS, st.integers(0, 8), st.floats(0, 20), st.floats(0, 1)), max_size=40),
+    st.booleans(),
+    st.integers(0, 60),
+    st.integers(1, 2),
+)
+def test_a_supervisor_is_replaced_at_any_event_by_one_with_its_state(happenings, resumed, when, min_workers):
+    """Its state, sent as bytes, is all that the next one needs to answer as it would have."""
+
+    def make():
+        return supervisor(resumed=resumed, goal=GOAL, plateau=plateau(), min_workers=min_workers)
+
+    now, batches, writing, count = 0.0, 0, False, 0
+    run, other = make(), None
+
+    def tell(event):
+        nonlocal other, writing, count
+        if count == when:
+            other = make()
+            other.load(msgspec.msgpack.decode(msgspec.msgpack.encode(run.state())))
+        count += 1
+        instructions = run.handle(event)
+        assert other is None or other.handle(event) == instructions
+        writing |= any(isinstance(each, Save) for each in instructions)
+        return instructions
+
+    tell(Started())
+    for kind, number, seconds, accuracy in happenings:
+        now += seconds
+        batches += number
+        if kind == "saved" and writing:
+            writing = False
+            tell(Saved(now, batches))
+        elif kind == "look":
+            tell(looked(now, batches))
+        elif kind == "evaluate":
+            tell(evaluated(now, accuracy, epoch=now / 10))
+        elif kind == "signal":
+            tell(Signalled())
+        elif kind == "fail":
+            tell(DEATH)
+        elif kind == "recover":
+            tell(TAKEN_OVER)
+        elif kind == "given up":
+            tell(GivenUp())
+    instructions = tell(end(now, batches))
+    while writing:
+        writing = False
+        instructions = tell(Saved(now, batches))
+    if LAST_TEST in instructions:
+        instructions = tell(evaluated(now, 1.0, epoch=99.0))
+    assert isinstance(instructions[-1], Finish | Fail)
+
+
+def test_totals_come_back_from_their_state():
+    totals = end(12.0, 7).totals
+    again = from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(to_state(totals))))
+    assert again.staleness.statistics() == totals.staleness.statistics()
+    assert repr(to_state(again)) == repr(to_state(totals))
+
+
+def test_deaths_and_recoveries_are_recorded_and_a_checkpoint_in_progress_is_ordered_anew():
+    script(
+        supervisor(),
+        (Started(), [SAVE]),
+        (DEATH, [DEATH_LOG]),
+        (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
+        (Saved(1.0, 0), [saved(0)]),
+        (TAKEN_OVER, [RECOVERY_LOG]),
+        (GivenUp(), []),
+        (looked(20.0, 5), [SAVE]),
+        (GivenUp(), [SAVE]),
+        (Signalled(), [LAST_SAVE, Log("interrupted")]),
+        (TAKEN_OVER, [RECOVERY_LOG, LAST_SAVE]),
+        (trained(21.0, 6), []),
+        (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
+        (Saved(22.0, 6), [saved(6), Finish(interrupted=True, seconds_to_target=None)]),
+    )
+
+
+def test_a_run_with_too_few_workers_saves_and_fails():
+    cause = Fail("1 worker lives, topology.min_workers is 2")
+    run = supervisor(min_workers=2, resumed=True)
+    script(run, (DEATH, [DEATH_LOG, LAST_SAVE]), (DEATH, [DEATH_LOG]), (Signalled(), [Log("interrupted")]))
+    script(run, (trained(5.0, 3), []), (Saved(6.0, 3), [saved(3), cause]), (DEATH, []), (Saved(7.0, 3), []))
+    # At the end, there is nothing left for them to do.
+    run = supervisor(min_workers=2, resumed=True)
+    script(run, (trained(5.0, 3), [SAVE]), (DEATH, [DEATH_LOG]), (Saved(6.0, 3), [saved(3), LAST_TEST]))
+
+
+def test_a_run_that_a_coordinator_drives_saves_again_after_its_next_iteration():
+    from supervised import iterated
+
+    run = supervisor(coordinated=True, resumed=True, every=10.0, goal=aiming_at(2.0))
+    assert [type(each) for each in run.handle(iterated(10.0, 1, 50))] == [Save]
+    assert run.handle(TAKEN_OVER) == [RECOVERY_LOG]
+    assert [type(each) for each in run.handle(iterated(10.1, 2, 50))] == [Save]
+    assert run.handle(Diverged(0, 1, 2.0))[0].cause.startswith("the loss is 2.0")
+    assert START.step == 0
