@@ -1,0 +1,115 @@
+"""The processes of a job on one node, and the ranks that each of them plays, in memory that outlives them all."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from mpidl.launch.shared_memory import own_directory
+
+
+class State(IntEnum):
+    """The state of a process."""
+
+    ALIVE = 0
+    LEFT = 1  # it ends, or has ended, because its work is done
+    DEAD = 2
+
+
+class Stage(IntEnum):
+    """How far a process has come."""
+
+    PREPARING = 0
+    TRAINING = 1
+    CLOSING = 2  # the run is over, and its summary written
+
+
+class Table:
+    """A table of as many processes as ranks; a process is numbered by the rank that it plays at first.
+
+    Of several processes that want to change it, the one in `locked` does; the system unlocks it if that one dies.
+
+    Parameters
+    ----------
+    path : Path
+        A file that `create` has made.
+    size : int
+
+    Attributes
+    ----------
+    pids, states, stages : array (size,) of int64
+        The identity, the `State` and the `Stage` of each process.
+    processes : array (size,) of int64
+        The process that plays each rank.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        memory = np.frombuffer(mmap.mmap(self._file, _nbytes(size)), np.int64)
+        self._failed, rows = memory[:1], memory[1:].reshape(4, size)
+        self.pids, self.states, self.stages, self.processes = rows
+        self._own = threading.Lock()
+
+    @staticmethod
+    def create(size: int) -> Path:
+        """Make the file of a table in which all processes are alive; it may be removed once all have opened it."""
+        path = own_directory() / secrets.token_hex(8)
+        content = np.zeros(1 + 4 * size, np.int64)
+        content[1 + 3 * size :] = np.arange(size)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content.tobytes())
+        return path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep all other processes, and threads of this one, out of such a context."""
+        with self._own:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    @property
+    def failed(self) -> bool:
+        """Whether all processes are to end, because the job can't go on."""
+        return bool(self._failed[0])
+
+    def fail(self) -> bool:
+        """Let the job end; return whether it hadn't failed before."""
+        before, self._failed[0] = self.failed, 1
+        return not before
+
+    @property
+    def alive(self) -> list[int]:
+        """The processes that are alive."""
+        processes: list[int] = np.flatnonzero(self.states == State.ALIVE).tolist()
+        return processes
+
+    @property
+    def deaths(self) -> int:
+        """The number of processes that have died."""
+        return int((self.states == State.DEAD).sum())
+
+    def played_by(self, process: int) -> list[int]:
+        """Return the ranks that a process plays."""
+        ranks: list[int] = np.flatnonzero(self.processes == process).tolist()
+        return ranks
+
+    def orphans(self) -> list[int]:
+        """Return the ranks whose processes are dead."""
+        ranks: list[int] = np.flatnonzero(self.states[self.processes] == State.DEAD).tolist()
+        return ranks
+
+
+def _nbytes(size: int) -> int:
+    return 8 * (1 + 4 * size)

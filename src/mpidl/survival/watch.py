@@ -1,0 +1,108 @@
+"""Notice of the end of other processes of a node, and an end to those that are stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+#: Seconds between two looks at a process that may be stopped, and the longest such time: then this one was stopped.
+LOOK_EVERY, LATE = 1.0, 2.0
+#: Seconds after which a process that a signal has stopped is killed, lest it wakes after others have replaced it.
+STOPPED_FOR = 3.0
+#: struct pidfd_info of Linux 6.15: its size, the place of the exit status in it, and the request for that.
+INFO, EXIT_STATUS, WANT_EXIT = 64, 60, 1 << 3
+PIDFD_GET_INFO = (3 << 30) | (INFO << 16) | (0xFF << 8) | 11
+
+
+class Watch:
+    """A thread that calls `ended(process, cause)` when another process of this node ends, with the signal or "".
+
+    `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
+    follows `own`, the process also looks from time to time whether a signal has stopped it.
+    """
+
+    def __init__(self, pids: Mapping[int, int], own: int, ended: Callable[[int, str], None]) -> None:
+        self._ended, self._own, self._pids = ended, own, dict(pids)
+        self._poll, self._processes = select.poll(), dict[int, int]()
+        self._wake, self._awake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(self._wake, select.POLLIN)
+        self._gone = []
+        for process, pid in pids.items():
+            try:
+                file = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._gone.append(process)
+                continue
+            self._processes[file] = process
+            self._poll.register(file, select.POLLIN)
+        self._stopped_since: float | None = None
+        self._looked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="mpidl watch", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, from another one."""
+        os.write(self._awake, b"!")
+        self._thread.join()
+        for file in (*self._processes, self._wake, self._awake):
+            os.close(file)
+
+    def _run(self) -> None:
+        for process in self._gone:
+            self._ended(process, "")
+        while True:
+            for file, _ in self._poll.poll(1e3 * LOOK_EVERY):
+                if file == self._wake:
+                    return
+                process = self._processes.pop(file)
+                self._poll.unregister(file)
+                cause = _signal_of(file)
+                os.close(file)
+                self._ended(process, cause)
+            self._look_at_next()
+
+    def _look_at_next(self) -> None:
+        """Kill the next process if a signal has stopped it for too long."""
+        now, before = time.monotonic(), self._looked
+        if now - before < LOOK_EVERY / 2 or not self._processes:
+            return
+        self._looked = now
+        following = sorted(self._processes.values(), key=lambda process: (process < self._own, process))
+        pid = self._pids[following[0]]
+        # A node whose jobs were all stopped goes on: this process was stopped, too.
+        if now - before > LATE or not is_stopped(pid):
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since > STOPPED_FOR:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process; not so if a debugger has."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:
+        return False
+
+
+def _signal_of(file: int) -> str:
+    """Return the name of the signal that has killed a process; "" if none has, or if the system can't tell."""
+    info = bytearray(struct.pack("Q", WANT_EXIT) + bytes(INFO - 8))
+    try:
+        fcntl.ioctl(file, PIDFD_GET_INFO, info)
+    except OSError:
+        return ""
+    (found,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, EXIT_STATUS)
+    if not found & WANT_EXIT or not os.WIFSIGNALED(status):
+        return ""
+    return signal.Signals(os.WTERMSIG(status)).name
