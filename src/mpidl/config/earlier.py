@@ -13,7 +13,6 @@ RENAMED = {"test": "debug"}
 
 #: Removed keys that had one valid value, and the reason in the error for any other.
 RETIRED = {
-    ("topology", "standby"): (0, "every rank has work"),
     ("algorithm", "warm_rate"): (0.01, "a warm start has a rate of 0.01"),
 }
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
+from msgspec import Meta
+
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import RunSection
@@ -25,6 +27,8 @@ class TopologyKeywords(TypedDict, total=False):
     topology_micro_batches: Annotated[int | None, "topology.micro_batches"]
     transport: Annotated[Literal["auto", "windows", "mixed", "messages"] | None, "topology.transport"]
     relay: Annotated[bool | None, "topology.relay"]
+    survive: Annotated[Literal["auto", "off"] | None, "topology.survive"]
+    standby: Annotated[int | None, "topology.standby"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class TopologySection(Checked):
     relay : bool
         Whether each node with at least two replicas, and without all servers, gets a relay: a rank that sends the sum
         of its workers' pushes to the servers, and fetches for all of them.
+    survive : {"auto", "off"}
+        Whether the run goes on where it can when a rank's process dies ("auto"): others of its node play its rank.
+    standby : int
+        Number of ranks that wait for work: a server's or the coordinator's, when its process dies.
     """
 
     servers: Count = 1
@@ -60,6 +68,8 @@ class TopologySection(Checked):
     micro_batches: Count | None = None
     transport: Literal["auto", "windows", "mixed", "messages"] = "auto"
     relay: bool = False
+    survive: Literal["auto", "off"] = "auto"
+    standby: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,13 +81,14 @@ class TopologySection(Checked):
 
     def assign(self, nodes: Sequence[int], servers: int, partitions: int | None = None) -> Roles:
         """Return the role of each rank, given its node and the number of servers; see `mpidl.topology.roles.assign`."""
-        return assign(nodes, servers, self.partitions if partitions is None else partitions, relay=self.relay)
+        partitions = self.partitions if partitions is None else partitions
+        return assign(nodes, servers, partitions, self.standby, self.relay)
 
     def check_ranks(self, ranks: int, servers: int) -> None:
         """Raise UsageError if there are too few ranks, or if some are sure to have no work wherever they are."""
-        assign([0] * ranks, servers, self.partitions)
+        assign([0] * ranks, servers, self.partitions, self.standby)
         if not self.relay:  # The number of relays depends on the nodes.
-            check_number(ranks, servers, self.partitions)
+            check_number(ranks - self.standby, servers, self.partitions)
 
     def check(self, algorithm: Algorithm, run: RunSection) -> None:
         """Raise UsageError if the topology is incompatible with the algorithm or the run."""

@@ -26,6 +26,7 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.role import Role
 from mpidl.roles.server import Server
+from mpidl.roles.standby import Standby
 from mpidl.roles.worker import Worker
 from mpidl.runs.features import intermediaries
 from mpidl.runs.world import World
@@ -76,29 +77,42 @@ def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Re
     return reporter, *outcome
 
 
-def make_role(
-    world: World, ready: ReadyJob, held: Sequence[Held], transport: Transport, reporter: Reporter | None
-) -> Role:
+def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Reporter | None) -> Role:
     """Return this rank's role, bound to a transport: all that may fail or takes long is done before the training."""
-    rank, roles, placed = world.rank, world.roles, ready.placed
-    role = Role()
-    if reporter is not None:
-        role = Coordinator(ready, reporter, rank, len(held), len(roles.intermediaries))
-    elif rank in roles.servers:
-        role = _make_server(world, ready, held, transport)
+    rank, roles, held = world.rank, world.roles, transport.capacity.held
+    role: Role = Standby()
+    if reporter is not None or rank in roles.servers:
+        role = _make_role(world, ready, transport, reporter)
     elif rank in roles.intermediaries:
         number, parts = roles.intermediaries.index(rank), [each.range for each in held]
         role = intermediaries.make(ready, number, parts, len(roles.intermediaries))
     elif world.trains:
-        rehearse_shard(placed)
         number = world.workers.index(rank)
-        role = Worker(ready, number // len(placed.slices), held, transport.routes.of(number).direct)
+        role = Worker(ready, number // len(ready.placed.slices), held, transport.routes.of(number).direct)
+    rehearse_shard(ready.placed)  # Each rank may have to play a server's.
     role.begin(transport)
     return role
 
 
+def play_taken_over(world: World, ready: ReadyJob, transport: Transport, rank: int) -> None:
+    """Play a rank whose process has ended to the end of the run."""
+    transport = transport.as_rank(rank)
+    role = _make_role(world, ready, transport, None)
+    role.adopt(transport)
+    role.run()
+
+
+def _make_role(world: World, ready: ReadyJob, transport: Transport, reporter: Reporter | None) -> Role:
+    """Return the role of the transport's rank, which doesn't train."""
+    rank, roles, held = transport.rank, world.roles, transport.capacity.held
+    if rank == roles.coordinator:
+        assert reporter is not None, "continued reporters"
+        return Coordinator(ready, reporter, rank, len(held), len(roles.intermediaries))
+    return _make_server(world, ready, held, transport)
+
+
 def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport: Transport) -> Server:
-    job, device, number = ready.job, ready.local.device, world.roles.servers.index(world.rank)
+    job, device, number = ready.job, ready.local.device, world.roles.servers.index(transport.rank)
     xp = np if device is None else device.xp
     shards = {
         place: fill(ready.placed, part, np.empty(part.size, job.dtype), transport.chunks[place], xp=xp)

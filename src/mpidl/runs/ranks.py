@@ -36,7 +36,8 @@ from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
 from mpidl.runs.features import intermediaries
-from mpidl.runs.rank_role import make_role, open_run, own_model, staging_of
+from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
+from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
 from mpidl.transport.routes import Routes
@@ -64,7 +65,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
     """
     world = World(comm, config)
     job = world.agree(build)
-    with _share_samples(world, job):
+    with contextlib.ExitStack() as shared:
+        shared.enter_context(_share_samples(world, job))
         job = _compare(world, job)
         placed = _place(world, job)
         group = _join_replica(world, placed)
@@ -78,8 +80,11 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
         world.directory = directory
         ready = ReadyJob(placed, local, figures, directory, token)
         summary = _train(world, ready, routes, staging, reporter)
-        _share_trained(world, ready)
-        _leave_replica(local, group)
+        if world.survival.died:
+            shared.pop_all()  # Nothing can be freed together.
+        else:
+            _share_trained(world, ready)
+            _leave_replica(local, group)
     return summary
 
 
@@ -171,10 +176,13 @@ def _train(
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
     point("job-built")
     with world.failing_together():
-        transport = Transport(comm, roles, routes.capacity, staging=staging, way=topology.transport, routes=routes)
+        transport = Transport(
+            comm, roles, routes.capacity, staging=staging, way=topology.transport, routes=routes,
+            processes=world.survival.processes,
+        )  # fmt: skip
     try:
         role = world.agree(
-            lambda: make_role(world, ready, routes.capacity.held, transport, reporter),
+            lambda: begun_role(world, ready, transport, reporter),
             in_groups=topology.partitions > 1,
             before=transport.quiesce,
         )
@@ -182,11 +190,20 @@ def _train(
         if reporter is not None:
             reporter.recorder.discard()
         raise
-    with world.failing_together(), transport:
-        with undisturbed(), stopping(role.interrupt):
+
+    def play(rank: int) -> None:
+        with world.failing_together():
+            play_taken_over(world, ready, transport, rank)
+
+    with world.failing_together(), contextlib.ExitStack() as owned:
+        owned.enter_context(transport)
+        with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play, ready.directory):
             point("training-begins")
             own = role.run()
             point("exit-ordered")
+        if world.survival.died:
+            owned.pop_all()
+            return _without_others(ready, transport)
         transport.quiesce()
         summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
         role.unbind()
@@ -194,6 +211,14 @@ def _train(
     if world.coordinates and not changed:
         warn_unchanged(summary)
     return summary
+
+
+def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
+    """Return the summary of a run whose processes can't all communicate; give the model the trained parameters."""
+    original = ready.job.original
+    if ready.job.script.shared and ready.placed.layout == original.layout:
+        transport.coordinator().read_present(original.parameters)
+    return summary_of(ready.directory)
 
 
 def _share_trained(world: World, ready: ReadyJob) -> None:

@@ -55,7 +55,7 @@ def begun(config: Config) -> Path | None:
 
     def look() -> Path | None:
         run = running.begin(config.run.directory)
-        if run is not None and not (_summary(run) or {}).get("interrupted", True):
+        if run is not None and not (summary_of(run) or {}).get("interrupted", True):
             _check_keys(config, run)
         return run
 
@@ -75,7 +75,7 @@ def _check_keys(config: Config, run: Path) -> None:
                 )
 
 
-def _summary(run: Path) -> dict[str, Any] | None:
+def summary_of(run: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has ended, finished or interrupted; None if there is none, or a damaged one."""
     try:
         return msgspec.json.decode(read_text(run / "summary.json", of_run=True), type=dict[str, Any])
@@ -90,7 +90,7 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """
 
     def look() -> dict[str, Any] | None:
-        summary = _summary(run)
+        summary = summary_of(run)
         if summary is None or not isinstance(summary.get("epochs"), int | float):
             return None
         try:

@@ -21,6 +21,7 @@ from mpidl.launch.output import say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.runs.agreement import together
+from mpidl.survival import feature as survival
 from mpidl.topology.roles import check_number
 
 T = TypeVar("T")
@@ -48,7 +49,9 @@ class World:
                 marks.tell(f"{marks.NODES} {text}")
         topology, hosts = config.topology, tuple(comm.allgather(MPI.Get_processor_name()))
         self.roles = replace(topology.assign(self.nodes, config.servers), hosts=hosts)
-        check_number(comm.size, config.servers, topology.partitions, len(self.roles.intermediaries))
+        ranks = comm.size - topology.standby
+        check_number(ranks, config.servers, topology.partitions, len(self.roles.intermediaries))
+        self.survival = survival.begin(comm, self.roles, config, set(self.nodes))
         self.workers = [rank for replica in self.roles.replicas for rank in replica]
 
     @property
@@ -109,6 +112,7 @@ class World:
             )
         if os.environ.get("MPIDL_DEBUG"):
             show_traceback(error)
+        survival.fail()
         # The line needs time to pass through the launcher before the launcher ends the job.
         time.sleep(0.2 if first else 1.0)
         self.comm.Abort(1)

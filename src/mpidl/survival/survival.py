@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch import output
@@ -25,7 +26,23 @@ from mpidl.topology.roles import Roles
 PASSING = 0.2
 
 
-class Survival:
+class Mortal:
+    """One process's part in a job that a death ends. `processes` is that of `mpidl.rma.shared_state.SharedState`."""
+
+    processes: np.ndarray | None = None
+    died = False
+
+    @contextmanager
+    def taking_over(self, play: Callable[[int], None], directory: Path) -> Iterator[None]:
+        """Survive deaths in this context, where that is possible.
+
+        `play` plays a rank that this process takes over, in a thread of its own; on leaving the context, the process
+        waits until all are played to their ends. The events of the run in `directory` get the deaths.
+        """
+        yield
+
+
+class Survival(Mortal):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where `obstacle` says why ranks can't be taken over, a death ends it at once with a
@@ -50,16 +67,12 @@ class Survival:
         _at_work(self)
 
     @property
-    def died(self) -> bool:
+    def died(self) -> bool:  # type: ignore[override]
         """Whether a process has died."""
         return self._table.deaths > 0
 
     @contextmanager
     def taking_over(self, play: Callable[[int], None], directory: Path) -> Iterator[None]:
-        """Survive deaths in this context; on leaving it, wait until the taken ranks have been played to their ends.
-
-        `play` plays a rank, in a thread of its own. The events of the run in `directory` get the deaths.
-        """
         self._play, self._directory = play, directory
         self._table.stages[self._own] = Stage.TRAINING
         yield
@@ -128,7 +141,12 @@ class Survival:
             return
         say(died)
         if self._directory is not None:
-            details = {"host": self._host(process), "pid": int(table.pids[process]), "signal": cause, "noticed": noticed}
+            details = {
+                "host": self._host(process),
+                "pid": int(table.pids[process]),
+                "signal": cause,
+                "noticed": noticed,
+            }
             record_event(self._directory, "failure", process, self._roles.role(process), **details)
 
     def _take_over(self, rank: int) -> None:

@@ -1,0 +1,35 @@
+"""Whether a job outlives its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from mpi4py import MPI
+
+from mpidl.algorithms import Exchange
+from mpidl.config import Config
+from mpidl.survival.survival import Mortal, Survival, fail
+from mpidl.topology.roles import Roles
+
+__all__ = ["begin", "fail", "obstacle"]
+
+
+def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[int]) -> Mortal:
+    """Return this process's part in what follows a death; collective."""
+    watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
+    return Survival(comm, roles, obstacle(config)) if watches else Mortal()
+
+
+def obstacle(config: Config) -> str | None:
+    """Return why no rank of a run can be taken over, as part of a line; None if some can."""
+    name, topology = config.algorithm.name, config.topology
+    if topology.relay:
+        return "workers push through relays"
+    if topology.partitions > 1:
+        return "replicas are cut"
+    if config.run.deterministic:
+        return "a deterministic run needs all of its workers"
+    if config.algorithm.exchange is not Exchange.SERVERS:
+        return f"{name} exchanges by {config.algorithm.exchange.value}"
+    return None
