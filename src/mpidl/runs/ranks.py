@@ -218,7 +218,9 @@ def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
     original = ready.job.original
     if ready.job.script.shared and ready.placed.layout == original.layout:
         transport.coordinator().read_present(original.parameters)
-    return summary_of(ready.directory)
+    summary = summary_of(ready.directory)
+    assert summary is not None, "the coordinator has written it"
+    return summary
 
 
 def _share_trained(world: World, ready: ReadyJob) -> None:

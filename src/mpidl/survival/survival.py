@@ -1,4 +1,4 @@
-"""What a process does when another one of its job dies: it takes over ranks of the dead one, or the job ends at once."""
+"""What a process does when another one of its job dies: it takes over ranks of that one, or the job ends at once."""
 
 from __future__ import annotations
 
@@ -127,27 +127,24 @@ class Survival(Mortal):
             if table.deaths > 1:
                 return  # Nothing is left to do but to leave.
             obstacle = "the run was over"
-        orphans = table.orphans()
+        orphans = [rank for rank in table.orphans() if rank not in self._roles.standby]
         if obstacle is None:
             for rank in orphans:
-                found = heir(rank, self._roles, self.processes.tolist(), table.alive)
+                found = heir(rank, self._roles, table.processes.tolist(), table.alive)
                 if found is None:
                     obstacle = f"no process is left that can be {self._roles.role(rank)}"
                     break
-                self.processes[rank] = found
+                table.processes[rank] = found
         if obstacle is not None:
             table.fail()
             say(f"{died}, which ends the job: {obstacle}")
             return
         say(died)
         if self._directory is not None:
-            details = {
-                "host": self._host(process),
-                "pid": int(table.pids[process]),
-                "signal": cause,
-                "noticed": noticed,
-            }
-            record_event(self._directory, "failure", process, self._roles.role(process), **details)
+            record_event(
+                self._directory, "failure", process, self._roles.role(process), host=self._host(process),
+                pid=int(table.pids[process]), signal=cause, noticed=noticed,
+            )  # fmt: skip
 
     def _take_over(self, rank: int) -> None:
         assert self._play is not None, "no rank is taken over before the training"

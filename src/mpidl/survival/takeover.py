@@ -10,9 +10,9 @@ from mpidl.topology.roles import Roles
 def heir(rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
     """Return the process that takes over a rank; None if there is none that can.
 
-    A server's or the coordinator's rank goes to a standby that has nothing to do yet, else to the server with the
-    fewest ranks, else to the coordinator, which computes nothing, and only then to a worker, where it competes with the
-    training. A worker's rank goes to the worker with the fewest ranks.
+    A server's or the coordinator's rank goes to a standby that has nothing to do yet, else to the server or standby with
+    the fewest ranks, else to the coordinator, which computes nothing, and only then to a worker, where it competes with
+    the training. A worker's rank goes to the worker with the fewest ranks. A standby's needs no process.
 
     Parameters
     ----------
@@ -34,4 +34,5 @@ def heir(rank: int, roles: Roles, processes: Sequence[int], alive: Collection[in
     if rank != roles.coordinator and rank not in roles.servers:
         return None
     idle = [each for each in fewest(roles.standby) if list(processes).count(each) == 1]
-    return next(iter([*idle, *fewest(roles.servers), *fewest([roles.coordinator]), *fewest(workers)]), None)
+    serving = fewest([*roles.servers, *roles.standby])
+    return next(iter([*idle, *serving, *fewest([roles.coordinator]), *fewest(workers)]), None)

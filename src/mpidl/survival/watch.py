@@ -63,7 +63,7 @@ class Watch:
                     return
                 process = self._processes.pop(file)
                 self._poll.unregister(file)
-                cause = _signal_of(file)
+                cause = _signal_of(file, self._pids[process])
                 os.close(file)
                 self._ended(process, cause)
             self._look_at_next()
@@ -88,21 +88,33 @@ class Watch:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped a process; not so if a debugger has."""
+    return _stat(pid)[:1] == [b"T"]
+
+
+def _signal_of(file: int, pid: int) -> str:
+    """Return the name of the signal that has killed a process; "" if none has, or if the system can't tell.
+
+    Until its parent has asked for it, the status is that of a zombie.
+    """
+    status = _status_of_zombie(pid)
+    if status is None:
+        info = bytearray(struct.pack("Q", WANT_EXIT) + bytes(INFO - 8))
+        with suppress(OSError):
+            fcntl.ioctl(file, PIDFD_GET_INFO, info)
+        (found,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, EXIT_STATUS)
+        status *= bool(found & WANT_EXIT)
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of a process's status from its state on; none if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] == b"T"
+            return file.read().rpartition(b") ")[2].split()
     except OSError:
-        return False
+        return []
 
 
-def _signal_of(file: int) -> str:
-    """Return the name of the signal that has killed a process; "" if none has, or if the system can't tell."""
-    info = bytearray(struct.pack("Q", WANT_EXIT) + bytes(INFO - 8))
-    try:
-        fcntl.ioctl(file, PIDFD_GET_INFO, info)
-    except OSError:
-        return ""
-    (found,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, EXIT_STATUS)
-    if not found & WANT_EXIT or not os.WIFSIGNALED(status):
-        return ""
-    return signal.Signals(os.WTERMSIG(status)).name
+def _status_of_zombie(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[-1]) if fields and fields[0] == b"Z" else None
