@@ -10,7 +10,7 @@ from mpidl.topology.roles import Roles
 def heir(rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
     """Return the process that takes over a rank; None if there is none that can.
 
-    A server's or the coordinator's rank goes to a standby that has nothing to do yet, else to the server or standby with
+    A server's or the coordinator's rank goes to a standby that has nothing to do, else to the server or standby with
     the fewest ranks, else to the coordinator, which computes nothing, and only then to a worker, where it competes with
     the training. A worker's rank goes to the worker with the fewest ranks. A standby's needs no process.
 
