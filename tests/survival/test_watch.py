@@ -38,7 +38,7 @@ def test_a_killed_process_is_reported_at_once_with_its_signal(sleepers, watched,
         sleepers[1].wait()
     assert watched.get(timeout=5)[0] == 1
     sleepers[2].terminate()
-    assert watched.get(timeout=5) == (2, "SIGTERM")
+    assert watched.get(timeout=5) == (2, signal.SIGTERM)
     assert watched.empty()
 
 
@@ -47,14 +47,14 @@ def test_processes_that_have_ended_before_are_reported(sleepers):
     sleepers[0].wait()
     ended = queue.Queue()
     found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each))
-    assert ended.get(timeout=5) == (4, "")
+    assert ended.get(timeout=5) == (4, 0)
     found.end()
 
 
 def test_a_process_that_is_stopped_for_long_is_killed_and_others_are_not(sleepers, watched, monkeypatch):
     monkeypatch.setattr(watch, "STOPPED_FOR", 0.5)
     sleepers[0].send_signal(signal.SIGSTOP)
-    assert watched.get(timeout=10) == (0, "SIGKILL")
+    assert watched.get(timeout=10) == (0, signal.SIGKILL)
     assert watched.empty()
 
 

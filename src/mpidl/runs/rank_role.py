@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,11 +94,14 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
     return role
 
 
-def play_taken_over(world: World, ready: ReadyJob, transport: Transport, rank: int) -> None:
-    """Play a rank whose process has ended to the end of the run."""
+def play_taken_over(
+    world: World, ready: ReadyJob, transport: Transport, rank: int, recovered: Callable[[int], None]
+) -> None:
+    """Play a rank whose process has ended to the end of the run; call `recovered` when its work goes on."""
     transport = transport.as_rank(rank)
     role = _make_role(world, ready, transport, None)
     role.adopt(transport)
+    recovered(0)
     role.run()
 
 

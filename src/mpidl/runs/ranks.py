@@ -191,13 +191,13 @@ def _train(
             reporter.recorder.discard()
         raise
 
-    def play(rank: int) -> None:
+    def play(rank: int, recovered: Callable[[int], None]) -> None:
         with world.failing_together():
-            play_taken_over(world, ready, transport, rank)
+            play_taken_over(world, ready, transport, rank, recovered)
 
     with world.failing_together(), contextlib.ExitStack() as owned:
         owned.enter_context(transport)
-        with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play, ready.directory):
+        with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play):
             point("training-begins")
             own = role.run()
             point("exit-ordered")

@@ -18,14 +18,14 @@ __all__ = ["begin", "fail", "obstacle"]
 def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[int]) -> Mortal:
     """Return this process's part in what follows a death; collective."""
     watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
-    return Survival(comm, roles, obstacle(config)) if watches else Mortal()
+    return Survival(comm, roles, obstacle(config, roles)) if watches else Mortal()
 
 
-def obstacle(config: Config) -> str | None:
+def obstacle(config: Config, roles: Roles) -> str | None:
     """Return why no rank of a run can be taken over, as part of a line; None if some can."""
     name, topology = config.algorithm.name, config.topology
-    if topology.relay:
-        return "workers push through relays"
+    if roles.intermediaries:
+        return "workers push through other ranks"
     if topology.partitions > 1:
         return "replicas are cut"
     if config.run.deterministic:

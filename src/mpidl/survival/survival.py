@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch import output
 from mpidl.launch.output import say
-from mpidl.report.recorder import record_event
+from mpidl.roles.events import Failed, Incident, Recovered
 from mpidl.survival.table import Stage, State, Table
 from mpidl.survival.takeover import heir
 from mpidl.survival.watch import Watch
 from mpidl.topology.roles import Roles
+
+#: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
+#: of the process that has died, with the number of chunks of pushes that are lost.
+Play: TypeAlias = "Callable[[int, Callable[[int], None]], None]"
 
 #: Seconds that a line needs to pass through the launcher.
 PASSING = 0.2
@@ -32,12 +38,15 @@ class Mortal:
     processes: np.ndarray | None = None
     died = False
 
+    def incidents(self, known: int) -> list[Incident]:
+        """Return what has happened to the job's processes, but for the first `known` incidents."""
+        return []
+
     @contextmanager
-    def taking_over(self, play: Callable[[int], None], directory: Path) -> Iterator[None]:
+    def taking_over(self, play: Play) -> Iterator[None]:
         """Survive deaths in this context, where that is possible.
 
-        `play` plays a rank that this process takes over, in a thread of its own; on leaving the context, the process
-        waits until all are played to their ends. The events of the run in `directory` get the deaths.
+        On leaving the context, the process waits until all ranks that it plays have been played to their ends.
         """
         yield
 
@@ -53,11 +62,10 @@ class Survival(Mortal):
         self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
-        self.processes = self._table.processes
+        self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
-        self._play: Callable[[int], None] | None = None
-        self._directory: Path | None = None
+        self._play: Play | None = None
         self._playing, self._threads = {self._own}, list[threading.Thread]()
         comm.Barrier()
         if comm.rank == 0:
@@ -72,8 +80,8 @@ class Survival(Mortal):
         return self._table.deaths > 0
 
     @contextmanager
-    def taking_over(self, play: Callable[[int], None], directory: Path) -> Iterator[None]:
-        self._play, self._directory = play, directory
+    def taking_over(self, play: Play) -> Iterator[None]:
+        self._play = play
         self._table.stages[self._own] = Stage.TRAINING
         yield
         self._table.stages[self._own] = Stage.CLOSING
@@ -98,28 +106,41 @@ class Survival(Mortal):
         """Watch the other processes no more."""
         self._watch.end()
 
-    def _ended(self, process: int, cause: str) -> None:
+    def incidents(self, known: int) -> list[Incident]:
+        return [self._incident(each) for each in self._table.incidents(known)]
+
+    def _incident(self, noted: np.void) -> Incident:
+        rank, by = int(noted["rank"]), int(noted["by"])
+        role = self._roles.role(rank)
+        if by >= 0:
+            lost = {"chunks": int(noted["chunks"])} if noted["chunks"] else {}
+            return Recovered(rank, role, by, float(noted["time"]), lost)
+        number, pid = int(noted["signal"]), int(self._table.pids[rank])
+        name = signal.Signals(number).name if number else None
+        return Failed(rank, role, self._host(rank), pid, name, float(noted["time"]), int(noted["workers"]))
+
+    def _ended(self, process: int, number: int) -> None:
         """Handle the end of another process; called by the watch's thread."""
         noticed = time.time()
         with self._table.locked():
             if self._table.states[process] == State.ALIVE and not self._table.failed:
                 self._table.states[process] = State.DEAD
-                self._decide(process, cause, noticed)
+                self._decide(process, number, noticed)
         if self._table.failed:
             time.sleep(PASSING)
             os._exit(1)
         for rank in self._table.played_by(self._own):
             if rank not in self._playing:
                 self._playing.add(rank)
-                thread = threading.Thread(target=self._take_over, args=(rank,), name=f"mpidl rank {rank}", daemon=True)
+                thread = threading.Thread(target=self._take_over, args=(rank, noticed), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _decide(self, process: int, cause: str, noticed: float) -> None:
+    def _decide(self, process: int, number: int, noticed: float) -> None:
         """Find a process for each rank of one that has died; if that isn't possible, let the job fail."""
         table = self._table
         stages = [Stage(table.stages[each]) for each in table.alive]
-        died = f"{self._named(process)} was killed by {cause}" if cause else f"{self._named(process)} has ended"
+        cause = f"was killed by {signal.Signals(number).name}" if number else "has ended"
         obstacle = self._obstacle
         if Stage.PREPARING in stages:
             obstacle = "the training had not begun"
@@ -137,18 +158,20 @@ class Survival(Mortal):
                 table.processes[rank] = found
         if obstacle is not None:
             table.fail()
-            say(f"{died}, which ends the job: {obstacle}")
+            say(f"{self._named(process)} {cause}, which ends the job: {obstacle}")
             return
-        say(died)
-        if self._directory is not None:
-            record_event(
-                self._directory, "failure", process, self._roles.role(process), host=self._host(process),
-                pid=int(table.pids[process]), signal=cause, noticed=noticed,
-            )  # fmt: skip
+        workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
+        table.note(rank=process, by=-1, signal=number, time=noticed, workers=len(workers))
 
-    def _take_over(self, rank: int) -> None:
+    def _take_over(self, rank: int, noticed: float) -> None:
+        """Play a rank whose process has died."""
         assert self._play is not None, "no rank is taken over before the training"
-        self._play(rank)
+
+        def recovered(chunks: int = 0) -> None:
+            with self._table.locked():
+                self._table.note(rank=rank, by=self._own, time=time.time() - noticed, chunks=chunks)
+
+        self._play(rank, recovered)
 
     def _named(self, process: int) -> str:
         return f"rank {process} ({self._roles.role(process)}){self._roles.place(process)}"

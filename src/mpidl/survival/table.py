@@ -33,6 +33,21 @@ class Stage(IntEnum):
     CLOSING = 2  # the run is over, and its summary written
 
 
+#: Most incidents for each process.
+INCIDENTS = 8
+#: What has happened: the death of the process that played a rank (`by` < 0), or the rank's takeover by another one.
+INCIDENT = np.dtype(
+    [
+        ("rank", np.int64),
+        ("by", np.int64),
+        ("signal", np.int64),  # that has killed the process; 0 if unknown
+        ("time", np.float64),  # of the notice, in seconds since the epoch; of a takeover, the seconds since the notice
+        ("workers", np.int64),  # that live
+        ("chunks", np.int64),  # lost, of pushes
+    ]
+)
+
+
 class Table:
     """A table of as many processes as ranks; a process is numbered by the rank that it plays at first.
 
@@ -55,7 +70,8 @@ class Table:
     def __init__(self, path: Path, size: int) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         memory = np.frombuffer(mmap.mmap(self._file, _nbytes(size)), np.int64)
-        self._failed, rows = memory[:1], memory[1:].reshape(4, size)
+        self._numbers, rows = memory[:2], memory[2 : 2 + 4 * size].reshape(4, size)
+        self._incidents = memory[2 + 4 * size :].view(INCIDENT)
         self.pids, self.states, self.stages, self.processes = rows
         self._own = threading.Lock()
 
@@ -63,8 +79,8 @@ class Table:
     def create(size: int) -> Path:
         """Make the file of a table in which all processes are alive; it may be removed once all have opened it."""
         path = own_directory() / secrets.token_hex(8)
-        content = np.zeros(1 + 4 * size, np.int64)
-        content[1 + 3 * size :] = np.arange(size)
+        content = np.zeros(_nbytes(size) // 8, np.int64)
+        content[2 + 3 * size : 2 + 4 * size] = np.arange(size)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content.tobytes())
         return path
@@ -82,12 +98,24 @@ class Table:
     @property
     def failed(self) -> bool:
         """Whether all processes are to end, because the job can't go on."""
-        return bool(self._failed[0])
+        return bool(self._numbers[0])
 
     def fail(self) -> bool:
         """Let the job end; return whether it hadn't failed before."""
-        before, self._failed[0] = self.failed, 1
+        before, self._numbers[0] = self.failed, 1
         return not before
+
+    def note(self, **values: float) -> None:
+        """Note an incident, by the fields of `INCIDENT`; those beyond `INCIDENTS` for each process are not noted."""
+        count = int(self._numbers[1])
+        if count < len(self._incidents):
+            for name, value in values.items():
+                self._incidents[name][count] = value
+            self._numbers[1] = count + 1
+
+    def incidents(self, known: int = 0) -> np.ndarray:
+        """Return the incidents but for the first `known`, as an array of `INCIDENT`."""
+        return self._incidents[known : self._numbers[1]]
 
     @property
     def alive(self) -> list[int]:
@@ -112,4 +140,4 @@ class Table:
 
 
 def _nbytes(size: int) -> int:
-    return 8 * (1 + 4 * size)
+    return 8 * (2 + 4 * size) + INCIDENTS * size * INCIDENT.itemsize

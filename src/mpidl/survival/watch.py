@@ -22,13 +22,13 @@ PIDFD_GET_INFO = (3 << 30) | (INFO << 16) | (0xFF << 8) | 11
 
 
 class Watch:
-    """A thread that calls `ended(process, cause)` when another process of this node ends, with the signal or "".
+    """A thread that calls `ended(process, signal)` when another process of this node ends; 0 stands for no known signal.
 
     `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
     follows `own`, the process also looks from time to time whether a signal has stopped it.
     """
 
-    def __init__(self, pids: Mapping[int, int], own: int, ended: Callable[[int, str], None]) -> None:
+    def __init__(self, pids: Mapping[int, int], own: int, ended: Callable[[int, int], None]) -> None:
         self._ended, self._own, self._pids = ended, own, dict(pids)
         self._poll, self._processes = select.poll(), dict[int, int]()
         self._wake, self._awake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -56,16 +56,16 @@ class Watch:
 
     def _run(self) -> None:
         for process in self._gone:
-            self._ended(process, "")
+            self._ended(process, 0)
         while True:
             for file, _ in self._poll.poll(1e3 * LOOK_EVERY):
                 if file == self._wake:
                     return
                 process = self._processes.pop(file)
                 self._poll.unregister(file)
-                cause = _signal_of(file, self._pids[process])
+                number = _signal_of(file, self._pids[process])
                 os.close(file)
-                self._ended(process, cause)
+                self._ended(process, number)
             self._look_at_next()
 
     def _look_at_next(self) -> None:
@@ -91,8 +91,8 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] == [b"T"]
 
 
-def _signal_of(file: int, pid: int) -> str:
-    """Return the name of the signal that has killed a process; "" if none has, or if the system can't tell.
+def _signal_of(file: int, pid: int) -> int:
+    """Return the signal that has killed a process; 0 if none has, or if the system can't tell.
 
     Until its parent has asked for it, the status is that of a zombie.
     """
@@ -103,7 +103,7 @@ def _signal_of(file: int, pid: int) -> str:
             fcntl.ioctl(file, PIDFD_GET_INFO, info)
         (found,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, EXIT_STATUS)
         status *= bool(found & WANT_EXIT)
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def _stat(pid: int) -> list[bytes]:
