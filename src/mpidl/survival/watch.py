@@ -22,7 +22,7 @@ PIDFD_GET_INFO = (3 << 30) | (INFO << 16) | (0xFF << 8) | 11
 
 
 class Watch:
-    """A thread that calls `ended(process, signal)` when another process of this node ends; 0 stands for no known signal.
+    """A thread that calls `ended(process, signal)` when another process of this node ends; an unknown signal is 0.
 
     `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
     follows `own`, the process also looks from time to time whether a signal has stopped it.
