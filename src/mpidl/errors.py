@@ -50,10 +50,10 @@ class UsageError(MpidlError):
     exit_code = 2
 
 
-class RankError(MpidlError):
-    """An error of one rank, reported by the coordinator."""
+class DivergenceError(MpidlError):
+    """A number that must be finite is not, on a rank if one is known: the same run would come to it again."""
 
-    def __init__(self, text: str, rank: int) -> None:
+    def __init__(self, text: str, rank: int | None = None) -> None:
         super().__init__(text)
         self.rank = rank
 

@@ -116,6 +116,23 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
     assert errors.splitlines()[-1] == f"mpidl: rank {rank} ({role}) was killed by SIGKILL"
 
 
+@pytest.mark.long
+def test_a_killed_rank_is_a_restart_that_uses_every_sample_exactly_once(job, start, tmp_path):
+    process = start("train", job, "-n", 4, "--retries", 1, "--json", TALLY_SECONDS="0.02")
+    wait_for(lambda: trains(tmp_path))
+    time.sleep(0.5)
+    os.kill(process_of_rank(2, tmp_path), signal.SIGKILL)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    (line,) = [line for line in errors.splitlines() if "SIGKILL" in line]
+    assert re.fullmatch(
+        r"mpidl: rank 2 \(worker 0\) was killed by SIGKILL; attempt 2 of 2 goes on from step \d+ of runs/tally", line
+    )
+    (summary,) = map(json.loads, output.splitlines())
+    assert (summary["failures"], summary["recoveries"], summary["samples"]) == (1, 1, EPOCHS * SAMPLES)
+    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+
+
 def stop(start, job, directory, number, transport="windows"):
     """Stop a job in the middle by a signal, and check that it says so."""
     process = start("train", job, "-n", 4, "--json", "--set", f"topology.transport={transport}", TALLY_SECONDS="0.02")

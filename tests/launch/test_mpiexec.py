@@ -21,10 +21,10 @@ from mpidl.launch import signals
 signals.hold()
 import os, signal, sys
 from pathlib import Path
-from mpidl.launch import command, mpiexec
+from mpidl.launch import command, forwarding, mpiexec
 from mpidl.report.screen import Screen
 command.find_mpiexec = lambda: Path(sys.argv[1])
-mpiexec.START_PATIENCE = float(sys.argv[2])
+forwarding.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])
 code = mpiexec.launch(3, sys.argv[5:], Screen())
 exec(sys.argv[4])

@@ -61,7 +61,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
     if words[:1] == ["run"]:
         place = 1
         while place < end and words[place].startswith("-"):
-            place += 1 + (words[place] in ("-n", "--resume"))
+            place += 1 + (words[place] in ("-n", "--resume", "--retries"))
         ranks_follow = not any(word.startswith("-n") for word in words[:place])
         place += 1
         if ranks_follow and place < end and words[place].startswith("-n"):
@@ -85,6 +85,7 @@ def _add_train(parsers: Parsers) -> None:
         "--resume", metavar="RUN_DIR", type=user_path,
         help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
     )  # fmt: skip
+    _add_retries(train)
     _add_json(train, "the summary")
     train.set_defaults(command=commands.run_train)
 
@@ -93,7 +94,7 @@ def _add_run_script(parsers: Parsers) -> None:
     run = parsers.add_parser(
         "run",
         help="run a Python script that trains",
-        usage="mpidl run [-n RANKS] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]",
+        usage="mpidl run [-n RANKS] [--retries K] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]",
         description=(
             "Run a Python script that calls mpidl.train, on the ranks of an MPI job. Without -n and mpirun: in one "
             "process. ARGUMENTS are the script's. The script that a run names is code that runs, too."
@@ -106,6 +107,7 @@ def _add_run_script(parsers: Parsers) -> None:
         help="continue the job that this run belongs to: its trainings go on from their last checkpoints; SCRIPT and "
         "ARGUMENTS are the job's own if not given",
     )  # fmt: skip
+    _add_retries(run)
     run.set_defaults(command=commands.run_script)
 
 
@@ -299,6 +301,14 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
         help="use VALUE instead of the configuration's; may be repeated",
+    )  # fmt: skip
+
+
+def _add_retries(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--retries", metavar="K", type=int, default=0,
+        help="with -n: if the job fails, start it again from the last checkpoint, up to K times in a row without a new "
+        "one",
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ MOST = 1_000_000
 def run_train(arguments: argparse.Namespace) -> int:
     started = environment.world()
     ranks = _ranks(arguments)
+    _check_retries(arguments.retries, ranks > started.size)
     if ranks > started.size:
         return _launch_training(arguments, ranks)
     environment.prepare_libraries()
@@ -70,12 +71,27 @@ def _ranks(arguments: argparse.Namespace) -> int:
 
 
 def _launch(
-    ranks: int, words: Sequence[str], role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: ""
+    ranks: int,
+    words: Sequence[str],
+    role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
+    retries: int = 0,
 ) -> int:
     from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
 
-    return launch(ranks, words, Screen(), role)
+    if retries == 0:
+        return launch(ranks, words, Screen(), role)
+    from mpidl.runs.retries import Retries
+
+    return launch(ranks, words, Screen(), role, Retries(retries, words).after)
+
+
+def _check_retries(retries: int, launches: bool) -> None:
+    """Raise UsageError if a number of restarts is wrong, or if this process doesn't launch the ranks."""
+    if not 0 <= retries <= MOST:
+        raise UsageError(f"--retries: expected int from 0 to {MOST}, found {retries}")
+    if retries and not launches:
+        raise UsageError(f"--retries: {retries}, but nothing is launched here, expected -n RANKS with at least 2 ranks")
 
 
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
@@ -89,7 +105,8 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
         passed.append(f"--resume={arguments.resume}")
     if arguments.json:
         passed.append("--json")
-    return _launch(ranks, passed, lambda rank, nodes: config.topology.assign(nodes, config.servers).role(rank))
+    topology, servers = config.topology, config.servers
+    return _launch(ranks, passed, lambda rank, nodes: topology.assign(nodes, servers).role(rank), arguments.retries)
 
 
 def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
@@ -118,6 +135,7 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
 def run_script(arguments: argparse.Namespace) -> int:
     started = environment.world()
     ranks = _ranks(arguments)
+    _check_retries(arguments.retries, ranks > started.size)
     try:
         script = UserScript.of(arguments.script, arguments.words_of_script, arguments.resume)
     except UsageError as error:
@@ -127,7 +145,7 @@ def run_script(arguments: argparse.Namespace) -> int:
         raise
     if ranks > started.size:
         os.environ[JOB] = script.job
-        return _launch(ranks, ["run", argument(script.path), "--", *script.arguments])
+        return _launch(ranks, ["run", argument(script.path), "--", *script.arguments], retries=arguments.retries)
     environment.prepare_libraries()
     if started.size == 1:
         # As in any script, a signal acts at once where no training handles it.

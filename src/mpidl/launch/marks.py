@@ -1,12 +1,14 @@
-"""Messages from the first rank to the launcher `mpidl train -n`: marks in its stderr, which arrives from any node."""
+"""Messages from ranks to the launcher `mpidl train -n`: marks in its stderr, which arrives from any node."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 
 from mpidl.launch.output import ignore, send
 
@@ -23,13 +25,16 @@ READY = "ready"
 NODES = "nodes"
 SAVED = "saved"
 PROGRESS = "progress"
+#: First words of messages on the directory of a run that begins, and on a rank that ends the job because it failed.
+RUN = "run"
+FAILED = "failed"
 
 #: A newline, because launchers may hold back an unfinished line.
 BEGIN, END = b"\x02mpidl:", b"\x03\n"
 #: The longest mark is a run's title; anything longer belongs to a user's own output.
 WORD = rb"[^\x00-\x1f]"
 MARK = re.compile(re.escape(BEGIN) + rb"(" + WORD + rb"{1,4096})" + END)
-#: Characters of the longest text of nodes.
+#: Characters of the longest text of nodes, and of the longest path.
 LONGEST = 4000
 #: The beginning of a mark at the end of a text.
 PART = re.compile(rb"\x02(?:m(?:p(?:i(?:d(?:l(?::" + WORD + rb"{0,4096}\x03?)?)?)?)?)?)?\Z")
@@ -47,6 +52,21 @@ def tell_done(code: int, ranks: int) -> None:
     if ranks > 1:
         # This, and the end of the progress bar, need time to pass through the launcher.
         time.sleep(0.2)
+
+
+def tell_failed(code: int, who: str, again: bool = True) -> None:
+    """Inform the launcher, if it listens, that `who` ends the job with exit code `code`.
+
+    If it starts `again`, the job may succeed.
+    """
+    tell(f"{FAILED} {code} {int(again)} {who}")
+
+
+def tell_run(directory: Path) -> None:
+    """Inform the launcher, if it listens, of the directory of the run that begins."""
+    text = json.dumps(str(directory))
+    if len(text) <= LONGEST:
+        tell(f"{RUN} {text}")
 
 
 def listen(chunks: Iterable[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:

@@ -11,20 +11,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, leftovers, marks
 from mpidl.launch.command import command
+from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
 from mpidl.launch.signals import STOPPED, STOPPING, handled
 from mpidl.launch.stderr import Deaths, quieten
 from mpidl.launch.stdout import Copied
-
-#: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
-OWN_CODES = (0, 1, 2, STOPPED)
-NOTHING_LOST = "stopped before the training began; nothing is lost"
 
 #: Bytes that mpirun may need in the temporary directory; without them it dies of SIGBUS.
 TEMPORARY = 1 << 20
@@ -34,25 +31,8 @@ SESSIONS = ("PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "PRT
 #: Bytes of memory that every rank needs at least.
 RANK_BYTES = 50_000_000
 
-#: Seconds that mpirun has to end its ranks after a second Ctrl-C.
-PATIENCE = 3.0
-#: Seconds that ranks have to start after a signal that asks to stop, before they get it anyway.
-START_PATIENCE = 60.0
-#: The signal that makes mpirun end a job at once; others that would too, and that schedulers send to every process.
-END, BLOCKED = signal.SIGINT, (signal.SIGTERM, signal.SIGHUP)
-
-
-class Screen(Protocol):
-    """Shows a job's stderr and progress."""
-
-    def hear(self, text: str) -> None:
-        """Show the progress that a rank reports."""
-
-    def write(self, text: bytes) -> None:
-        """Show text."""
-
-    def close(self) -> None:
-        """End with the job."""
+#: Signals other than `END` that make mpirun end a job at once, and that schedulers send to every process.
+BLOCKED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def launch(
@@ -60,13 +40,14 @@ def launch(
     arguments: Sequence[str],
     screen: Screen,
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
+    again: Callable[[Ended], Sequence[str] | None] = lambda ended: None,
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
 
     It is 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends with 75: it can
     continue when it is queued again. A job whose stdout can't be written doesn't return 0. `screen` shows the job's
     stderr and progress; `role` returns the role of a rank, given the nodes of all, for messages about it; ``""`` if it
-    is unknown.
+    is unknown. `again` is told how each job has ended, and returns the arguments with which to start another, or None.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
@@ -77,7 +58,18 @@ def launch(
     directory is full or can't be written.
     """
     _check_memory(ranks)
-    forwarding = _Forwarding(screen, [0] * ranks)
+    following: Sequence[str] | None = arguments
+    while following is not None:
+        ended = _run(ranks, following, screen, role)
+        following = again(ended)
+    if ended.line:
+        interject(ended.line)
+    return ended.code
+
+
+def _run(ranks: int, arguments: Sequence[str], screen: Screen, role: Callable[[int, Sequence[int]], str]) -> Ended:
+    """Run a job, and wait until it ends."""
+    forwarding = Forwarding(screen, [0] * ranks)
     deaths = Deaths(lambda rank: role(rank, forwarding.nodes), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
@@ -86,8 +78,7 @@ def launch(
         temporary = variables.get("TMPDIR", "/tmp")
         check_free(temporary, TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")
         if forwarding.received:
-            interject(NOTHING_LOST)
-            return STOPPED
+            return Ended(STOPPED, NOTHING_LOST)
         own = _own_temporary(temporary)
         if not any(each in variables for each in SESSIONS):
             variables[SESSIONS[0]] = own
@@ -112,16 +103,17 @@ def launch(
                 code = process.wait()
             finally:
                 screen.close()
-                _end_session(process.pid)
+                end_session(process.pid)
                 shutil.rmtree(own, ignore_errors=True)  # An mpirun that was killed leaves its directory there.
                 if process.wait():
                     leftovers.sweep()
             copied.end(lambda: forwarding.forced)
-        code = forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
+        ended = forwarding.verdict(code, deaths.cause() or forwarding.unnamed(code, Path(words[0]).name))
         if (why := copied.lost(needed="--json" in arguments)) is not None:
             hint = "; a run's directory has its summary in summary.json" if arguments[0] in ("train", "run") else ""
             interject(f"stdout: {why}, output of the job is lost{hint}")
-        return code if why is None else code or 1
+            ended = ended._replace(code=ended.code or 1)
+        return ended
 
 
 def _check_memory(ranks: int) -> None:
@@ -166,122 +158,6 @@ def _prepare_child() -> Callable[[], None]:
     return prepare
 
 
-class _Forwarding:
-    """Forwards the signals `received` that ask this process to stop to a job, once it can handle them.
-
-    The node of each rank, in `nodes`, is replaced when the job reports it.
-    """
-
-    def __init__(self, screen: Screen, nodes: list[int]) -> None:
-        self._screen, self.nodes = screen, nodes
-        self.received: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
-        self._saved: int | None = None
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._lose_patience)
-
-    def __exit__(self, *error: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def to(self, process: subprocess.Popen[bytes]) -> None:
-        """Set the job's launcher, and forward signals received before."""
-        self._process = process
-        if self.received:
-            self._forward()
-
-    def hear(self, text: str) -> None:
-        """Handle a message of a rank."""
-        word, _, rest = text.partition(" ")
-        if word == marks.READY:
-            self._ready = True
-            if self.received:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                self._forward()
-        elif word == marks.NODES:
-            self.nodes = marks.nodes_from_text(rest)
-        elif word == marks.PROGRESS:
-            self._screen.hear(rest)
-        elif word == marks.SAVED:
-            self._saved = int(rest)
-
-    def handle(self, number: int, frame: Any) -> None:
-        """Handle a signal that asks to stop."""
-        self.received.append(number)
-        if len(self.received) == 1 and self._saved is None:
-            hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
-            interject(f"{signal.Signals(number).name}, saving and stopping{hint}")
-        self._forward()
-
-    @property
-    def forced(self) -> bool:
-        """Whether a second Ctrl-C asks to end at once."""
-        return self.received.count(signal.SIGINT) > 1
-
-    def _forward(self) -> None:
-        if self._process is None:
-            return
-        if self.forced:
-            if self._saved is None:
-                self._process.send_signal(END)
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-        elif not self._ready:
-            signal.setitimer(signal.ITIMER_REAL, START_PATIENCE)
-        elif self._saved is None:
-            self._process.send_signal(signal.SIGUSR1)
-
-    def _lose_patience(self, number: int, frame: Any) -> None:
-        assert self._process is not None
-        if self.forced:
-            _end_session(self._process.pid)
-        else:
-            self._ready = True
-            self._forward()
-
-    def unnamed(self, code: int, launcher: str) -> str:
-        """Describe the end of a job whose launcher returned `code` without naming a rank or a host."""
-        if code < 0:
-            return f"{launcher} was killed by {signal.Signals(-code).name}"
-        several = len(set(self.nodes)) > 1
-        what = "a rank died, or a host or the launcher's daemon there is lost" if several else "a rank died"
-        if code == 0:
-            what = f"the job ended before its work was done{': ' + what if several else ''}"
-        elif not self._ready:
-            what = "the job ended before all ranks had started"
-        return f"{what}; {launcher} returned {code}"
-
-    def verdict(self, code: int, death: str) -> int:
-        """Return the exit code of a job whose launcher returned `code`, and report how it ended if no rank has.
-
-        `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
-        also when it loses a host.
-        """
-        if self._saved is not None and self.received and code not in OWN_CODES:
-            return self._saved
-        # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
-        early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
-        if not self._ready and (self.forced or code in early):
-            interject(NOTHING_LOST)
-            return STOPPED
-        done = self._saved == 0 if code == 0 else code in OWN_CODES
-        if done and not (code == 1 and self.forced):
-            return code
-        interject("ended without saving" if self.received else death)
-        return 1 if self.forced or environment.job() is None else STOPPED
-
-
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
     while chunk := os.read(stream.fileno(), 65536):
         yield chunk
-
-
-def _end_session(session: int) -> None:
-    """Kill all processes of a session."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getsid(int(entry.name)) == session:
-                os.kill(int(entry.name), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
 #: Open MPI writes a message between two of these lines.
 RULE = b"-" * 74
@@ -92,6 +93,14 @@ LOST = (re.compile(rb"Remote daemon: +\S+ on node (?P<host>\S+)"), re.compile(rb
 TAIL = 1 << 14
 
 
+class Death(NamedTuple):
+    """A line on the cause of a job's end, and the rank that has died with its role, if the cause is that."""
+
+    line: str
+    rank: int | None = None
+    role: str = ""
+
+
 class Deaths:
     """Finds the cause of a job's end in its stderr.
 
@@ -108,19 +117,19 @@ class Deaths:
             self._tail = (self._tail + chunk)[-TAIL:]
             yield chunk
 
-    def cause(self) -> str | None:
-        """Return a line on the first rank killed by a signal, or host lost; None if none was named."""
+    def cause(self) -> Death | None:
+        """Return the first rank killed by a signal, or host lost; None if none was named."""
         matches = chain.from_iterable(each.finditer(self._tail) for each in (*KILLED, *LOST))
         first = min(matches, key=re.Match.start, default=None)
         if first is None:
             return None
         host = first["host"].decode(errors="replace")
         if first.re in LOST:
-            return f"host {host} is lost, or the launcher's daemon there"
+            return Death(f"host {host} is lost, or the launcher's daemon there")
         rank, number = int(first["rank"]), int(first["signal"])
         try:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
         role, where = self._role(rank), f" on {host}" if self._several() else ""
-        return f"rank {rank}{f' ({role})' if role else ''}{where} was killed by {name}"
+        return Death(f"rank {rank}{f' ({role})' if role else ''}{where} was killed by {name}", rank, role)

@@ -23,7 +23,7 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import appending, existing, write_whole
+from mpidl.paths import appending, existing, open_regular, write_whole
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
 from mpidl.version import VERSION
@@ -47,6 +47,12 @@ def _is_record(content: bytes) -> bool:
 OUTDATED = {"summary.json": _is_record, FAILED: lambda content: not content}
 
 
+class _Kind(msgspec.Struct):
+    """What is read of an event."""
+
+    event: str
+
+
 class Recorder:
     """Writes the files of one run.
 
@@ -55,7 +61,8 @@ class Recorder:
     until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
     if the directory can't be made or written, or another run uses it.
 
-    `token` is of this run alone, for `mpidl.storage.files.scratch`.
+    `token` is of this run alone, for `mpidl.storage.files.scratch`. `counts` has the number of the run's events of each
+    kind, those before a resume included.
     """
 
     def __init__(self, config: Config, resume: bool = False) -> None:
@@ -81,6 +88,7 @@ class Recorder:
                 write_whole(self.directory / script.NOTE, running.note())
             self._metrics = appending(self.directory / "metrics.jsonl")
             self._events = appending(self.directory / "events.jsonl")
+            self.counts = _count_events(self.directory / "events.jsonl")
         except OSError as error:
             file = Path(error.filename or "")
             reason = f"{file.name}: {error.strerror}" if file.parent == self.directory else error.strerror
@@ -104,6 +112,7 @@ class Recorder:
         details. Raise MpidlError if the line can't be written.
         """
         self._append(self._events, _event(kind, rank, role, details))
+        self.counts[kind] += 1
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json`` completely or not at all; raise MpidlError if the file can't be written."""
@@ -144,11 +153,21 @@ class Recorder:
         self._lock.close()
 
 
-def record_event(directory: Path, kind: str, rank: int, role: str, **details: Any) -> None:
+def record_event(directory: Path, kind: str, rank: int | None, role: str, **details: Any) -> None:
     """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written or is gone."""
     line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a", opener=existing) as file:
         file.write(line)
+
+
+def _count_events(path: Path) -> Counter[str]:
+    """Return the number of a run's events of each kind; lines that a crash has left unfinished are none."""
+    counts: Counter[str] = Counter()
+    with open_regular(path) as lines:
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                counts[msgspec.json.decode(line, type=_Kind).event] += 1
+    return counts
 
 
 def first_failure(directory: Path, rank: int) -> bool:
@@ -167,7 +186,7 @@ def first_failure(directory: Path, rank: int) -> bool:
     return True
 
 
-def _event(kind: str, rank: int, role: str, details: Mapping[str, Any]) -> dict[str, Any]:
+def _event(kind: str, rank: int | None, role: str, details: Mapping[str, Any]) -> dict[str, Any]:
     return {"time": time.time(), "event": kind, "rank": rank, "role": role, **details}
 
 

@@ -89,7 +89,6 @@ class Reporter:
         # An evaluated epoch is over, even if some ranks have yet to post their work in it.
         self._reached = 0.0
         self._complete = self._interrupted = False
-        self._counts = dict.fromkeys(INCIDENTS, 0)
         self._saved = None if job.checkpoint is None else placed.position.step
         evaluated = {
             f"{split}_{name}": None for split in [*job.evaluated, "test"] for name in Figures(job.metrics).names
@@ -112,8 +111,7 @@ class Reporter:
         ``mpidl train -n``.
         """
         self.recorder.event(kind, rank, role, **details)
-        if kind in self._counts:
-            self._counts[kind] += 1
+        if kind in INCIDENTS:
             self._progress.write(f"mpidl: {INCIDENTS[kind](rank, role, details)}")
         if kind == "stopped":
             self._progress.write(f"mpidl: stopping: {details['why']}")
@@ -305,8 +303,8 @@ class Reporter:
             **self._losses,
             "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
-            "failures": self._counts["failure"],
-            "recoveries": self._counts["recovery"],
+            "failures": self.recorder.counts["failure"],
+            "recoveries": self.recorder.counts["recovery"],
             "run_dir": str(self.recorder.directory),
             **self._origin,
         }

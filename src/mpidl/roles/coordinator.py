@@ -16,7 +16,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
-from mpidl.errors import RankError
+from mpidl.errors import DivergenceError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
@@ -209,7 +209,7 @@ class Coordinator(Role):
         self._control.evaluated(self._control.trained, values, final=True)
 
     def fail(self, fail: Fail) -> NoReturn:
-        raise RankError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
+        raise DivergenceError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
 
     def sizes(self) -> dict[str, int]:
         return self._roles.sizes()

@@ -18,6 +18,7 @@ from mpidl.job.local_model import LocalModel, local_model
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_shard
+from mpidl.launch import marks
 from mpidl.parameters import Held, Range
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
@@ -62,6 +63,7 @@ def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Re
         try:
             recorder = Recorder(config, resume=placed.job.continues)
             library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
+            marks.tell_run(recorder.directory)
             reporter = Reporter(placed, recorder, origin(roles.hosts, library, config.run.seed))
             reporter.assigned(roles)
             servers = [devices[rank] for rank in roles.servers if devices[rank]]

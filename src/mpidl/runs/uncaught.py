@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment
+from mpidl.launch import environment, marks
 from mpidl.launch.output import say, show_traceback
 from mpidl.launch.signals import STOPPED
 
@@ -48,6 +48,7 @@ def end_job_together() -> None:
 
 def end_job(code: int) -> None:
     """End all ranks when this process exits, because some may wait for this one."""
+    marks.tell_failed(code, f"rank {environment.world().rank}")
     time.sleep(PASSING)
     if _mpi() is not None:
         from mpi4py import run

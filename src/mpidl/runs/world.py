@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from mpidl.config import Config
 from mpidl.engines import monotonic
-from mpidl.errors import MpidlError, RankError, UsageError
+from mpidl.errors import DivergenceError, MpidlError, UsageError
 from mpidl.launch import marks
 from mpidl.launch.output import say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
@@ -101,11 +101,13 @@ class World:
     def _abort(self, error: BaseException) -> None:
         roles, run = self.roles, self.directory
         cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
-        rank = error.rank if isinstance(error, RankError) else self.rank
+        diverged = isinstance(error, DivergenceError)
+        rank = error.rank if isinstance(error, DivergenceError) and error.rank is not None else self.rank
         cause, role = " ".join(cause.split()), roles.role(rank)
         first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")
+            marks.tell_failed(1, f"rank {rank} ({role}){roles.place(rank)}", again=not diverged)
         if run is not None:
             record_event(
                 run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()

@@ -13,7 +13,7 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpidl.errors import NOT_FINITE, MpidlError
+from mpidl.errors import NOT_FINITE, DivergenceError
 from mpidl.launch.points import point
 from mpidl.parameters import Box, Layout, Range, Slice
 from mpidl.paths import regular
@@ -116,7 +116,7 @@ def save_shard(
     parameters = state["parameters"]
     # The extremes show it without memory for a mask.
     if finite and not np.isfinite([parameters.min(), parameters.max()]).all():
-        raise MpidlError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
+        raise DivergenceError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
     attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
     write_file(directory / shard_file(number), attributes, state)
 

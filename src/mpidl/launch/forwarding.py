@@ -1,0 +1,190 @@
+"""While a job runs, its launcher hears the ranks, forwards signals to them, and judges in the end how it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from mpidl.launch import environment, marks
+from mpidl.launch.output import interject
+from mpidl.launch.signals import STOPPED, STOPPING
+from mpidl.launch.stderr import Death
+
+#: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
+OWN_CODES = (0, 1, 2, STOPPED)
+NOTHING_LOST = "stopped before the training began; nothing is lost"
+
+#: Seconds that mpirun has to end its ranks after a second Ctrl-C.
+PATIENCE = 3.0
+#: Seconds that ranks have to start after a signal that asks to stop, before they get it anyway.
+START_PATIENCE = 60.0
+
+#: The signal that makes mpirun end a job at once.
+END = signal.SIGINT
+
+
+class Screen(Protocol):
+    """Shows a job's stderr and progress."""
+
+    def hear(self, text: str) -> None:
+        """Show the progress that a rank reports."""
+
+    def write(self, text: bytes) -> None:
+        """Show text."""
+
+    def close(self) -> None:
+        """End with the job."""
+
+
+class Ended(NamedTuple):
+    """How a job has ended.
+
+    Attributes
+    ----------
+    code : int
+        The exit code: 0, 1, 2 or 75.
+    line : str
+        A line on the cause, unless a rank or the launcher has written one.
+    cause : Death
+        The cause in short, for a line on what follows.
+    failed : bool
+        Whether the job may succeed if it starts again.
+    runs : sequence of Path
+        The directories of the runs that it has begun, or gone on with.
+    """
+
+    code: int
+    line: str = ""
+    cause: Death = Death("")
+    failed: bool = False
+    runs: Sequence[Path] = ()
+
+
+class Forwarding:
+    """Forwards the signals `received` that ask this process to stop to a job, once it can handle them.
+
+    The node of each rank, in `nodes`, is replaced when the job reports it.
+    """
+
+    def __init__(self, screen: Screen, nodes: list[int]) -> None:
+        self._screen, self.nodes = screen, nodes
+        self.received: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._saved: int | None = None
+        self._runs: list[Path] = []
+        self._failure: tuple[str, bool] | None = None
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGALRM, self._lose_patience)
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def to(self, process: subprocess.Popen[bytes]) -> None:
+        """Set the job's launcher, and forward signals received before."""
+        self._process = process
+        if self.received:
+            self._forward()
+
+    def hear(self, text: str) -> None:
+        """Handle a message of a rank."""
+        word, _, rest = text.partition(" ")
+        if word == marks.READY:
+            self._ready = True
+            if self.received:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                self._forward()
+        elif word == marks.NODES:
+            self.nodes = marks.nodes_from_text(rest)
+        elif word == marks.PROGRESS:
+            self._screen.hear(rest)
+        elif word == marks.SAVED:
+            self._saved = int(rest)
+        elif word == marks.RUN:
+            self._runs.append(Path(json.loads(rest)))
+        elif word == marks.FAILED and self._failure is None:
+            _, again, who = rest.split(" ", 2)
+            self._failure = f"{who} failed", again == "1"
+
+    def handle(self, number: int, frame: Any) -> None:
+        """Handle a signal that asks to stop."""
+        self.received.append(number)
+        if len(self.received) == 1 and self._saved is None:
+            hint = "; Ctrl-C again to end at once" if number == signal.SIGINT else ""
+            interject(f"{signal.Signals(number).name}, saving and stopping{hint}")
+        self._forward()
+
+    @property
+    def forced(self) -> bool:
+        """Whether a second Ctrl-C asks to end at once."""
+        return self.received.count(signal.SIGINT) > 1
+
+    def _forward(self) -> None:
+        if self._process is None:
+            return
+        if self.forced:
+            if self._saved is None:
+                self._process.send_signal(END)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        elif not self._ready:
+            signal.setitimer(signal.ITIMER_REAL, START_PATIENCE)
+        elif self._saved is None:
+            self._process.send_signal(signal.SIGUSR1)
+
+    def _lose_patience(self, number: int, frame: Any) -> None:
+        assert self._process is not None
+        if self.forced:
+            end_session(self._process.pid)
+        else:
+            self._ready = True
+            self._forward()
+
+    def unnamed(self, code: int, launcher: str) -> Death:
+        """Describe the end of a job whose launcher returned `code` without naming a rank or a host."""
+        if code < 0:
+            return Death(f"{launcher} was killed by {signal.Signals(-code).name}")
+        several = len(set(self.nodes)) > 1
+        what = "a rank died, or a host or the launcher's daemon there is lost" if several else "a rank died"
+        if code == 0:
+            what = f"the job ended before its work was done{': ' + what if several else ''}"
+        elif not self._ready:
+            what = "the job ended before all ranks had started"
+        return Death(f"{what}; {launcher} returned {code}")
+
+    def verdict(self, code: int, death: Death) -> Ended:
+        """Return how a job has ended whose launcher returned `code`.
+
+        `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
+        also when it loses a host.
+        """
+        if self._saved is not None and self.received and code not in OWN_CODES:
+            return Ended(self._saved)
+        # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
+        early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
+        if not self._ready and (self.forced or code in early):
+            return Ended(STOPPED, NOTHING_LOST)
+        done = self._saved == 0 if code == 0 else code in OWN_CODES
+        if done and not (code == 1 and self.forced):
+            cause, again = self._failure or ("the job failed", self._saved is None)
+            return Ended(code, "", Death(cause), code == 1 and again and not self.received, self._runs)
+        ended = 1 if self.forced or environment.job() is None else STOPPED
+        if self.received:
+            return Ended(ended, "ended without saving")
+        return Ended(ended, death.line, death, True, self._runs)
+
+
+def end_session(session: int) -> None:
+    """Kill all processes of a session."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(entry.name)) == session:
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
