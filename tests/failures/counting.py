@@ -21,7 +21,7 @@ import numpy as np
 from mpidl.config import toml
 from mpidl.data.schedule import Portions
 from mpidl.launch.environment import world
-from mpidl.parameters import Range
+from mpidl.parameters import Layout, Range
 from mpidl.relays.residuals import saved_residuals
 from mpidl.storage.checkpoint import Checkpoint
 
@@ -49,6 +49,7 @@ class Counting:
 
     def __init__(self, samples: int, padding: int, moves: bool, seconds: float, gradients: Path) -> None:
         self.parameters = np.zeros(samples + padding)
+        self.layout = Layout([("samples", (samples,)), ("padding", (padding,))])
         self._gradient = np.zeros_like(self.parameters)
         self._samples, self._moves, self._seconds, self._gradients = samples, moves, seconds, gradients
         self._rank = world().rank
@@ -94,6 +95,8 @@ class Case:
     deterministic : bool
     relays : int
         Number of nodes with a relay, of nodes of four ranks each; 0 for one node without.
+    groups : bool
+        Whether shards update the samples' own parameters and the others one after the other.
     samples, epochs, padding : int
     pace : float
         Seconds of a batch, over all replicas.
@@ -106,6 +109,7 @@ class Case:
     moves: bool = True
     deterministic: bool = False
     relays: int = 0
+    groups: bool = False
     samples: int = 101
     epochs: int = 10
     padding: int = 300
@@ -128,7 +132,7 @@ class Case:
                 {
                     "run": {"name": NAME, "epochs": self.epochs, "deterministic": self.deterministic},
                     "data": {"source": "hdf5", "path": "numbers.h5", "batch": BATCH, "portion": PORTION},
-                    "model": {"factory": "counting:make"},
+                    "model": {"factory": "counting:make", **({"group": [{"match": "padding"}]} if self.groups else {})},
                     "algorithm": self.algorithm or {"name": "downpour"},
                     "server": {"rule": "sgd", "rate": 1.0} if self.has_rule else {},
                     "topology": {"relay": self.relays > 0},
@@ -272,7 +276,8 @@ def read_verified(path: Path) -> np.ndarray:
         checkpoint.read(f"rule/{state}", everything)
     values = checkpoint.read("parameters", everything)
     with h5py.File(path / "index.h5") as index:
-        assert np.array_equal(values, index["parameters/parameters"][...]), "the index shows other parameters"
+        shown = np.concatenate([index[f"parameters/{name}"][...] for name in ("samples", "padding")])
+        assert np.array_equal(values, shown), "the index shows other parameters"
     # What encodings have left out is a gradient, too, that a rate of 1 is still to subtract.
     replicas = map(checkpoint.replica_vectors, range(len(checkpoint.position.replicas)))
     return values - sum(saved_residuals(checkpoint)) - sum(each.get("residual", 0.0) for each in replicas)
