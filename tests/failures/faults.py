@@ -15,7 +15,7 @@ from typing import Any
 
 from running_job import RunningJob
 
-from mpidl.topology.roles import assign
+from mpidl.topology.roles import Roles
 
 #: Names of launchers' processes, and of those that they have on other hosts.
 LAUNCHERS = ("mpirun", "prterun", "mpiexec", "mpiexec.hydra")
@@ -105,9 +105,9 @@ class Target:
         return [rank for rank in self.ranks() if rank != spared][:count]
 
 
-def role_kinds(nodes: Sequence[int], servers: int) -> list[str]:
-    """Return the kind of role of each rank, given its node: "coordinator", "server" or "worker"."""
-    return [name.split()[0] for name in assign(nodes, servers).names()]
+def kinds_of(roles: Roles) -> list[str]:
+    """Return the kind of role of each rank: "coordinator", "server", "worker" or "standby"."""
+    return [name.split()[0] for name in roles.names()]
 
 
 def _kill(role: str) -> Callable[[Target], None]:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from mpidl.launch import output
 from mpidl.launch.output import say
+from mpidl.launch.points import point
 from mpidl.roles.events import Failed, Incident, Recovered
 from mpidl.survival.table import Stage, State, Table
 from mpidl.survival.takeover import heir
@@ -167,7 +168,10 @@ class Survival(Mortal):
         """Play a rank whose process has died."""
         assert self._play is not None, "no rank is taken over before the training"
 
+        point("taking-over")
+
         def recovered(chunks: int = 0) -> None:
+            point("taken-over")
             with self._table.locked():
                 self._table.note(rank=rank, by=self._own, time=time.time() - noticed, chunks=chunks)
 
