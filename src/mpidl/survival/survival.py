@@ -16,7 +16,6 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.launch import output
 from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.roles.events import Failed, Incident, Recovered
@@ -206,16 +205,20 @@ def fail() -> None:
 
 
 def _leave() -> None:
-    """Leave the job at the process's exit; without waiting in MPI for processes that have died."""
+    """Leave the job at the process's exit."""
     assert _current is not None
     if not _current.failed:
         _current.leave()
     if _current.died:
-        leave_without_mpi(1 if _current.failed or getattr(sys, "last_value", None) is not None else 0)
+        raised = getattr(sys, "last_value", None) is not None
+        sys.__dict__["mpidl"] = _WithoutMpi(1 if _current.failed or raised else 0)
 
 
-def leave_without_mpi(code: int) -> None:
-    """End this process, after what is to be done at its exit but for MPI's part."""
-    atexit._run_exitfuncs()
-    output.finish()
-    os._exit(code)
+class _WithoutMpi:
+    """Ends this process when the interpreter forgets it, the last of all objects: MPI would wait for the dead."""
+
+    def __init__(self, code: int) -> None:
+        self._exit, self._code = os._exit, code
+
+    def __del__(self) -> None:
+        self._exit(self._code)
