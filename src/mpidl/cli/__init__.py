@@ -13,7 +13,7 @@ from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
 from mpidl.launch.output import say, show_traceback
-from mpidl.runs.uncaught import end_job
+from mpidl.runs.uncaught import end_job, exits
 
 __all__ = ["main"]
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Before a run begins there is nothing to save, and Ctrl-C ends the process.
             signal.signal(signal.SIGINT, _break_off)
             signals.release({signal.SIGINT})
-        return command(arguments)
+        return exits(command(arguments))
     except KeyboardInterrupt:
         if _world().rank == 0:
             say("interrupted")

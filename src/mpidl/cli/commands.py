@@ -21,7 +21,7 @@ from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
 from mpidl.paths import argument, regular
 from mpidl.report import text
-from mpidl.runs.uncaught import exit_code
+from mpidl.runs.uncaught import exit_code, speaks
 
 if TYPE_CHECKING:
     from mpidl.config import Config
@@ -54,7 +54,7 @@ def run_train(arguments: argparse.Namespace) -> int:
 
     summary = run(config, resume=arguments.resume)
     code = STOPPED if summary.get("interrupted") else 0
-    if started.rank == 0:
+    if speaks(started.rank):
         marks.tell_done(code, started.size)
         code = _show_summary(summary, arguments.json, code)
     return code
@@ -167,7 +167,7 @@ def run_script(arguments: argparse.Namespace) -> int:
     except MpidlError as error:
         say(str(error))
         code = code or 1
-    if started.rank == 0 and code in (0, STOPPED):
+    if speaks(started.rank) and code in (0, STOPPED):
         if code == 0 and done is not None:
             FileIO(done, "a", opener=regular).close()
         marks.tell_done(code, started.size)

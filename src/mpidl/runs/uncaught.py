@@ -25,6 +25,8 @@ FOR_OTHERS = 5.0
 OPEN_MPI = "OMPI_COMM_WORLD_RANK"
 #: Environment variable with the number of the process that is a rank; those that it starts are none.
 PROCESS = "MPIDL_RANK_PROCESS"
+#: The module that knows whether processes have died, loaded if the ranks have begun a run.
+SURVIVAL = "mpidl.survival.survival"
 #: Seconds that lines need to pass through the launcher.
 PASSING = 0.2
 
@@ -46,8 +48,23 @@ def end_job_together() -> None:
                 setattr(module, name, _exit)
 
 
+def exits(code: int) -> int:
+    """Note the code with which this process exits, and return it."""
+    if (survival := sys.modules.get(SURVIVAL)) is not None:
+        survival.exit_code = code
+    return code
+
+
+def speaks(rank: int) -> bool:
+    """Return whether the process that began as `rank` reports to people; others do when the first one has died."""
+    survival = sys.modules.get(SURVIVAL)
+    return rank == 0 if survival is None else survival.speaks(rank)
+
+
 def end_job(code: int) -> None:
     """End all ranks when this process exits, because some may wait for this one."""
+    if (survival := sys.modules.get(SURVIVAL)) is not None:
+        survival.fail()
     marks.tell_failed(code, f"rank {environment.world().rank}")
     time.sleep(PASSING)
     if _mpi() is not None:

@@ -79,6 +79,11 @@ class Survival(Mortal):
         """Whether a process has died."""
         return self._table.deaths > 0
 
+    @property
+    def coordinates(self) -> bool:
+        """Whether this process plays the coordinator."""
+        return int(self.processes[self._roles.coordinator]) == self._own
+
     @contextmanager
     def taking_over(self, play: Play) -> Iterator[None]:
         self._play = play
@@ -185,6 +190,8 @@ class Survival(Mortal):
 
 #: The part of this process in its last job.
 _current: Survival | None = None
+#: The code with which this process exits, if that is known.
+exit_code: int | None = None
 
 
 def _at_work(survival: Survival) -> None:
@@ -204,6 +211,11 @@ def fail() -> None:
         _current.fail()
 
 
+def speaks(rank: int) -> bool:
+    """Return whether the process that began as `rank` reports to people: it plays the first rank of the job."""
+    return rank == 0 if _current is None else _current.coordinates
+
+
 def _leave() -> None:
     """Leave the job at the process's exit."""
     assert _current is not None
@@ -211,7 +223,8 @@ def _leave() -> None:
         _current.leave()
     if _current.died:
         raised = getattr(sys, "last_value", None) is not None
-        sys.__dict__["mpidl"] = _WithoutMpi(1 if _current.failed or raised else 0)
+        code = int(_current.failed or raised) if exit_code is None else exit_code
+        sys.__dict__["mpidl"] = _WithoutMpi(code)
 
 
 class _WithoutMpi:
