@@ -51,7 +51,7 @@ def end_job_together() -> None:
 def exits(code: int) -> int:
     """Note the code with which this process exits, and return it."""
     if (survival := sys.modules.get(SURVIVAL)) is not None:
-        survival.exit_code = code
+        vars(survival)["exit_code"] = code
     return code
 
 
