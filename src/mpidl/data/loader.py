@@ -36,6 +36,8 @@ class Loader:
         Number of the current portion's batches that are done or handed out.
     tickets : int
         Number of portions that this worker has taken, excluding those of `resumed`.
+    retaken : list of int
+        Those of their tickets that stand for what others have given back.
     schedule : Schedule
     """
 
@@ -58,6 +60,7 @@ class Loader:
         self.current: Assignment | None = None
         self.ahead: Assignment | None = None
         self.done = self.tickets = 0
+        self.retaken: list[int] = []
         self._batches: list[Minibatch] = []
         self._batches_ahead: list[Minibatch] = []
         # Parts of portions behind the run's last step.
@@ -115,8 +118,10 @@ class Loader:
 
     def _take_portion(self) -> Assignment | None:
         self._asked = False
-        assignment = self.schedule.assignment(self._take())
+        ticket = self._take()
+        assignment = self.schedule.assignment(ticket)
         self.tickets += assignment is not None
+        self.retaken += [ticket] if ticket < 0 else []
         return assignment
 
     def _next_portion(self) -> tuple[Assignment | None, list[Minibatch]]:

@@ -165,7 +165,7 @@ class Schedule:
     ) -> None:
         self.portions = portions
         self._next, self._unfinished = next_portion, tuple(unfinished)
-        self._given_back: list[Assignment] = []
+        self._given_back: list[tuple[int, int]] = []
         self.reductions = 0
         self.per_portion = portions.portion // portions.batch
         self.steps_per_epoch = -(-portions.samples // portions.batch)
@@ -190,13 +190,17 @@ class Schedule:
         """
         return self.reductions * REDUCTION + portion * self.per_portion + batch
 
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the portion of a batch and its place there, given its number."""
+        return divmod(max(0, number) % REDUCTION, self.per_portion)
+
     def portion(self, number: int) -> int:
         """Return the portion of a batch, given its number."""
-        return number % REDUCTION // self.per_portion
+        return self.place(number)[0]
 
     def step(self, number: int) -> int:
         """Return the number of steps before a batch, given its number."""
-        portion, within = divmod(max(0, number) % REDUCTION, self.per_portion)
+        portion, within = self.place(number)
         epoch, place = divmod(portion, self.portions.per_epoch)
         return epoch * self.steps_per_epoch + place * self.per_portion + within
 
@@ -207,8 +211,6 @@ class Schedule:
 
     def assignment(self, ticket: int) -> Assignment | None:
         """Return the assignment of a ticket; None after the run's last one."""
-        if ticket < 0:
-            return self._given_back[-1 - ticket]
         portion, first = self._place(ticket)
         return self.part(portion, first) if portion < self.end else None
 
@@ -218,14 +220,39 @@ class Schedule:
 
     def _place(self, ticket: int) -> tuple[int, int]:
         """Return the portion of a ticket and its first batch, possibly after the end of the run."""
+        if ticket < 0:
+            return self._given_back[-1 - ticket]
         if ticket < len(self._unfinished):
             return self._unfinished[ticket]
         return self._next + ticket - len(self._unfinished), 0
 
-    def give_back(self, assignment: Assignment) -> int:
-        """Return a ticket, which is negative, for the batches of a replica that has died."""
-        self._given_back.append(assignment)
+    def give_back(self, portion: int, first: int) -> int:
+        """Return a ticket, which is negative, for the rest of a portion that its replica gives back."""
+        self._given_back.append((portion, first))
         return -len(self._given_back)
+
+    @property
+    def given_back(self) -> dict[int, tuple[int, int]]:
+        """What replicas have given back so far, by its tickets: portions, each with its first batch."""
+        return {-1 - number: each for number, each in enumerate(self._given_back)}
+
+    def left(self, parts: Sequence[Assignment], pushed: int) -> list[tuple[int, int]]:
+        """Return what is left of the portions of a replica, each with its next batch.
+
+        Parameters
+        ----------
+        parts : sequence of Assignment
+            What it has taken, in the order of its work.
+        pushed : int
+            The number of the last batch that it has pushed; -1 if it has pushed none.
+        """
+        portion, batch = self.place(pushed)
+        done = [i for i, part in enumerate(parts) if part.portion == portion and part.first <= batch < part.last]
+        current = done[-1] if pushed >= 0 and done else -1
+        rest = [(part.portion, part.last) for part in parts[:current]]
+        rest += [(portion, batch + 1)] if current >= 0 else []
+        rest += [(part.portion, part.first) for part in parts[current + 1 :]]
+        return [(portion, first) for portion, first in rest if first < self.batches(portion)]
 
     def position(self, taken: int, beyond: Collection[int] = ()) -> tuple[int, list[tuple[int, int]]]:
         """Return the position from which another schedule hands out what this one has not.

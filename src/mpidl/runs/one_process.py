@@ -235,7 +235,10 @@ class OneProcess:
         seconds = placed.position.seconds + engine.current_totals().seconds
         in_turn = placed.job.config.run.deterministic and not self._virtual
         taken = None if in_turn else engine.tickets
-        position = cut_position(placed.position, engine.positions(), placed.schedule, taken=taken, seconds=seconds)
+        position = cut_position(
+            placed.position, engine.positions(), placed.schedule, taken=taken, seconds=seconds,
+            given_back=engine.given_back,
+        )  # fmt: skip
         return position._replace(replicas=()) if self._virtual else position
 
     def test(self, test: Test) -> None:

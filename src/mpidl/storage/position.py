@@ -25,7 +25,7 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
     tickets : int
         Number of portions taken in turn; the count continues when it is resumed.
     recent : list of int
-        Tickets taken since it last looked for an order, and maybe some before.
+        Tickets taken since it last looked for an order, and maybe some before; all tickets of what others gave back.
     portion : int
         The portion of its last batch; -1 before the first.
     clock : int
@@ -167,12 +167,14 @@ def cut_position(
     taken: int | None,
     seconds: float,
     state: dict[str, Any] | None = None,
+    given_back: Mapping[int, tuple[int, int]] | None = None,
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
     The run and `schedule` began or were resumed at `start`. Tickets below `taken` had been taken when the checkpoint
     was ordered; it is None in a deterministic run, where worker w's i-th ticket is w + i * workers. `seconds` is the
-    training time so far, `state` the coordinator's.
+    training time so far, `state` the coordinator's. `given_back` has what replicas gave back before they marked the
+    checkpoint, as `Schedule.given_back`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
@@ -186,6 +188,7 @@ def cut_position(
         }
         beginning = (start.next_portion, list(start.unfinished))
     next_portion, passed_over = schedule.position(taken, {ticket for ticket in beyond if ticket >= taken})
+    passed_over += [part for ticket, part in (given_back or {}).items() if ticket not in beyond]
     firsts: dict[int, int] = {}
     parts = [part for replica in replicas for part in (*replica.working, *((p, a) for p, a, _ in replica.unpushed))]
     for portion, first in [*passed_over, *parts]:

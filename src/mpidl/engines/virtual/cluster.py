@@ -197,11 +197,12 @@ class VirtualReplica(Exchanger):
         durations, self.computed = self.computed, []
         return math.fsum(durations) / len(durations) if durations else 0.0
 
-    def taken(self) -> list[Assignment]:
-        """Return all batches taken and not pushed, computed or not."""
-        current, ahead = self.loader.current, self.loader.ahead
-        rest = [] if current is None else [Assignment(current.portion, self.loader.done, current.last)]
-        return [part for part in [*self.unpushed, *rest, *([ahead] if ahead else [])] if part.first < part.last]
+    def unfinished(self) -> list[tuple[int, int]]:
+        """Return the portions that it has taken and not pushed to their ends, each with its first such batch."""
+        firsts: dict[int, int] = {}
+        for portion, first in [*((part.portion, part.first) for part in self.unpushed), *self.loader.unfinished()]:
+            firsts[portion] = min(first, firsts.get(portion, first))
+        return sorted(firsts.items())
 
 
 class Spares:

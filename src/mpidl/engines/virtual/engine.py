@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
+from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Learning, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training
@@ -71,6 +71,7 @@ class VirtualEngine:
         self._tickets, self._in_turn = taken, taken > 0
         self._resumed = dict(resumed or {})
         self._given_back: deque[int] = deque()
+        self._wasted: list[Assignment] = []
         self._epochs: set[int] = set()
         self._taken, self._advanced = Signal(environment), Signal(environment)
         self._handler = self._make_handler(replicas)
@@ -160,12 +161,17 @@ class VirtualEngine:
         totals, first = self.totals, self.replicas[0]
         # Batches that are being computed are among the unpushed ones, which are subtracted later.
         computing = [replica.computing for replica in self.replicas if replica.computing is not None]
-        samples = totals.samples + sum(self._schedule.samples(*part) for part in computing)
-        positions = [first.position(totals.batches + len(computing), samples)]
-        positions += [replica.position(0, 0) for replica in self.replicas[1:]]
-        waiting = [part for part in map(self._schedule.assignment, self._given_back) if part is not None]
-        working = positions[0].working + [(part.portion, part.first) for part in waiting]
-        return [msgspec.structs.replace(positions[0], working=working), *positions[1:]]
+        # Those that died have computed some in vain.
+        parts = [(1, part) for part in computing] + [(-1, part) for part in self._wasted]
+        samples = totals.samples + sum(sign * self._schedule.samples(*part) for sign, part in parts)
+        batches = totals.batches + sum(sign * (part.last - part.first) for sign, part in parts)
+        positions = [first.position(batches, samples)]
+        return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
+
+    @property
+    def given_back(self) -> dict[int, tuple[int, int]]:
+        """What replicas have given back and no other has taken, as `Schedule.given_back`."""
+        return {ticket: self._schedule.given_back[ticket] for ticket in self._given_back}
 
     def stop(self) -> None:
         """Let every replica end after its current batch."""
@@ -249,10 +255,11 @@ class VirtualEngine:
 
     def _give_back(self, replica: VirtualReplica) -> None:
         """Make the batches that a dead replica had taken and not pushed available again."""
-        again = replica.taken()
-        self._given_back.extend(map(self._schedule.give_back, again))
-        self._hooks.on_event("failure", replica.number, portions=sorted({part.portion for part in again}))
-        replica.loader = self._loader()
+        left = replica.unfinished()
+        self._wasted += [part for part in replica.unpushed if part is not replica.computing]
+        replica.loader, replica.unpushed, replica.computing = self._loader(), [], None
+        self._given_back.extend(self._schedule.give_back(*part) for part in left)
+        self._hooks.on_event("failure", replica.number, portions=[portion for portion, _ in left])
 
     # Requests without servers.
 
