@@ -77,7 +77,7 @@ class Inbox:
 
     def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> Message:
         """Return the message in a slot, which must be the expected chunk or one between two pushes."""
-        push, chunk, fetched, count, first, last, encoded = self._headers[worker][slot].tolist()
+        push, chunk, fetched, count, first, last, encoded, _ = self._headers[worker][slot].tolist()
         if (push, chunk) != expected and (chunk not in (END, MARK) or (push, self._last) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "

@@ -24,7 +24,7 @@ from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import Header
 
 #: Plain integers, which index arrays faster than an enumeration's.
-PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED = (int(number) for number in Header)
+PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED, MARKED = (int(number) for number in Header)
 HEADER = len(Header)
 #: Most chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8

@@ -53,6 +53,10 @@ class Orders:
         """Return a number below which all tickets had been taken when the order was given that was returned last."""
         return int(self._numbers[Control.TAKEN])
 
+    def given_back(self) -> int:
+        """Return how many parts of portions had been given back when the order was given that was returned last."""
+        return int(self._numbers[Control.GIVEN_BACK])
+
     def begin_round(self, pushes: int) -> tuple[Order, int | None]:
         """Announce the number of pushes that this worker may make before it reads an order again.
 

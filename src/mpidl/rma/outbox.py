@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma.mailboxes import GROUP
+from mpidl.rma.mailboxes import CHUNK, GROUP
 from mpidl.rma.push_chunks import PushChunks
 from mpidl.rma.ring import Ring
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MailboxGeometry
+from mpidl.transport.protocol import END
 from mpidl.wire import ErrorFeedback
 
 
@@ -32,7 +33,7 @@ class Outbox:
         self.ring = Ring(window, server, worker, geometry, shard, self._encodes, applied_later)
         self._push = PushChunks(geometry, feedback, self._group, partial(window.on_host, rank=server))
         self.bytes = self._followed = 0
-        self._zero_copy = False
+        self._zero_copy = self.ended = False
 
     @property
     def pushes(self) -> int:
@@ -43,6 +44,14 @@ class Outbox:
     def delivered(self) -> bool:
         """Whether the whole push has been written."""
         return self._push.all_taken
+
+    def resume(self) -> np.ndarray | None:
+        """Go on where another process has ended; return the header of its last message, None if there is none."""
+        header = self.ring.resume()
+        if header is not None:
+            self._push.resume(header)
+            self.ended = header[CHUNK] == END
+        return header
 
     def begin(self, fetched: int, batches: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `write` and publish until it is `delivered`.

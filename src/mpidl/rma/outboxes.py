@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpidl.launch.points import point
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.mailboxes import CHUNK, FIRST, LAST, MARKED, PUSH
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import END, MARK
+
+
+class Remains(NamedTuple):
+    """How far another process has come with a worker's pushes.
+
+    Attributes
+    ----------
+    pushed : int
+        Number of the last minibatch that it has pushed, if only in part; -1 before the first.
+    torn : (int, int) or None
+        The first and the last minibatch of a push that some of the shards have not got, or not the whole of it.
+    marked : int
+        Ordinal of the last order that it has marked on all shards.
+    ended : bool
+        Whether it has announced the end of the pushes to all of them.
+    """
+
+    pushed: int
+    torn: tuple[int, int] | None
+    marked: int
+    ended: bool
 
 
 class Outboxes:
@@ -23,10 +45,32 @@ class Outboxes:
     ) -> None:
         self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
         self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
+        # Those that lack a push which another process has begun.
+        self._behind = list[Outbox]()
 
     def __getitem__(self, number: int) -> Outbox:
         """Return the end of the mailbox of the worker's shard of that number, from 0."""
         return self._all[number]
+
+    def resume(self) -> Remains:
+        """Go on where another process has ended. The rest of a torn push follows `begin_rest`."""
+        headers = [header for outbox in self._all if (header := outbox.resume()) is not None]
+        self._unended = [outbox for outbox in self._all if not outbox.ended]
+        if not headers:
+            return Remains(-1, None, 0, False)
+        newest = max(headers, key=lambda header: (header[PUSH], header[CHUNK] >= 0))
+        begun = max(outbox.pushes + (not outbox.delivered) for outbox in self._all)
+        self._behind = [outbox for outbox in self._all if outbox.delivered and outbox.pushes < begun]
+        first, last = int(newest[FIRST]), int(newest[LAST])
+        torn = bool(self._behind) or not all(outbox.delivered for outbox in self._all)
+        marked = min(int(header[MARKED]) for header in headers) if len(headers) == len(self._all) else 0
+        return Remains(last, (first, last) if torn else None, marked, not self._unended)
+
+    def begin_rest(self, fetched: Sequence[int], batches: tuple[int, int]) -> None:
+        """Begin a torn push on the shards that have got nothing of it, to `send` it then; see `begin`."""
+        for outbox, clock in zip(self._all, fetched, strict=True):
+            if outbox in self._behind:
+                outbox.begin(clock, batches)
 
     @property
     def bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, HEADER, LAST, PUSH
+from mpidl.rma.mailboxes import CHUNK, COUNT, ENCODED, FETCHED, FIRST, HEADER, LAST, MARKED, PUSH
 from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import MARK
 from mpidl.wire import ErrorFeedback
@@ -29,10 +29,18 @@ class PushChunks:
         self._encoded = np.empty(group * geometry.slot if feedback is not None else 0, np.uint8)
         self._left = self.pushes = 0
         self._fetched, self._batches = 0, (-1, -1)
+        self._marked = 0
 
     def begin(self, fetched: int, batches: tuple[int, int]) -> None:
         """Begin a push; see `Outbox.begin`."""
         self._left, self._fetched, self._batches = self._chunks, fetched, batches
+
+    def resume(self, last: np.ndarray) -> None:
+        """Go on behind a message, of which this is the header."""
+        push, chunk = int(last[PUSH]), int(last[CHUNK])
+        self.pushes, self._left = push + (chunk == 0), max(0, chunk)
+        self._fetched, self._batches = int(last[FETCHED]), (int(last[FIRST]), int(last[LAST]))
+        self._marked = int(last[MARKED])
 
     @property
     def all_taken(self) -> bool:
@@ -54,7 +62,7 @@ class PushChunks:
         headers[:, PUSH] = self.pushes
         headers[:, FETCHED] = self._fetched
         headers[:, FIRST], headers[:, LAST] = self._batches
-        headers[:, ENCODED] = self._feedback is not None
+        headers[:, ENCODED], headers[:, MARKED] = self._feedback is not None, self._marked
         begin = first * self._chunk
         part = values[..., begin : self._left * self._chunk]
         elements = part.shape[-1]
@@ -71,5 +79,7 @@ class PushChunks:
 
     def between(self, chunk: int, order: int = 0) -> np.ndarray:
         """Return the header of a message between two pushes, END or MARK."""
-        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, -1, 0)
+        self._marked = order if chunk == MARK else self._marked
+        last = self._batches[1]
+        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, last, 0, self._marked)
         return self._headers[:1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import differences, mailboxes
+from mpidl.rma import differences, mailboxes, takings
 from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Routes
@@ -39,6 +39,7 @@ def _of_coordinator(routes: Routes) -> Regions:
         "servers": (SERVER_STATUS, len(capacity.shards)),
         "intermediaries": (WORKER_STATUS, len(roles.intermediaries)),
         "sums": (np.float64, workers * capacity.sums),
+        **takings.regions(workers),
     }
     units = capacity.units
     return found | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})

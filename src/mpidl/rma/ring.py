@@ -34,6 +34,20 @@ class Ring:
         self._watch: Callable[[], bool] | None = None
         self._watched = self._consumed, 0
 
+    def resume(self) -> np.ndarray | None:
+        """Go on behind the messages of another process; return the last one's header, None if there is none."""
+        counters = {self._names.published: self._published, self._names.consumed: self._consumed}
+        for name, counter in (counters | {self._applied_name: self._applied}).items():
+            self._window.get(counter, self._server, name, self._worker)
+        self._window.flush(self._server)
+        if not self.sent:
+            return None
+        header = np.zeros(HEADER, np.int64)
+        slot = self._slots - 1 - (self.sent - 1) % self._slots
+        self._window.get(header, self._server, self._names.headers, (self._first_slot + slot) * HEADER)
+        self._window.flush(self._server)
+        return header
+
     @property
     def sent(self) -> int:
         """Messages that have been published."""

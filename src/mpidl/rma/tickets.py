@@ -8,17 +8,26 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import Control
+from mpidl.rma.takings import Returns, Takings
+from mpidl.transport.protocol import STOPPED, Control
 
 
 class Tickets:
-    """A worker's access to the counter of tickets."""
+    """A worker's access to the counter of tickets, and to what other workers give back.
 
-    def __init__(self, shared: SharedState) -> None:
+    What it takes through a window is noted there for others; `size` returns the numbers of batches and samples that a
+    ticket stands for.
+    """
+
+    def __init__(self, shared: SharedState, worker: int = 0) -> None:
         self._window, self._coordinator = shared.window, shared.roles.coordinator
         self._counter = self._new_counter()
+        noted = not self._window.supports_deferred_get(self._coordinator)
+        self._takings = Takings(self._window, self._coordinator, worker) if noted else None
+        self.returns = Returns(self._window, self._coordinator, worker)
         # The request for a ticket that is under way.
         self._asked: Counter | None = None
+        self.size: Callable[[int], tuple[int, int]] = lambda ticket: (0, 0)
 
     def _new_counter(self) -> Counter:
         return Counter(self._window, self._coordinator, "control", Control.TICKETS)
@@ -34,7 +43,23 @@ class Tickets:
     def take(self) -> int:
         """Take the next ticket for a portion, or the one that was asked for; no other worker gets the same."""
         asked, self._asked = self._asked, None
-        return self._counter.fetch_add() if asked is None else asked.finish()
+        if asked is not None:
+            return asked.finish()
+        if self._takings is None:
+            return self._counter.fetch_add()
+        self._takings.begin()
+        ticket = self._counter.fetch_add()
+        self._takings.end(ticket, self.size(ticket))
+        return ticket
+
+    def claim(self, ticket: int) -> bool:
+        """Take a ticket, which is negative, for what another worker has given back; False if one has it already."""
+        if self._takings is None:
+            return self.returns.claim(-1 - ticket)
+        self._takings.begin()
+        claimed = self.returns.claim(-1 - ticket)
+        self._takings.end(ticket if claimed else None, self.size(ticket))
+        return claimed
 
     def taken(self) -> int:
         """Return the number of tickets taken so far."""
@@ -78,6 +103,11 @@ class Clocks:
                 slowest = int(self._clocks.argmin())
                 self._slower = self._window.watch(self._coordinator, "clocks", slowest, clock)
         return True
+
+    def one_has_stopped(self) -> bool:
+        """Return whether a replica has no more data."""
+        self._slowest()
+        return bool(self._clocks.max() == STOPPED)
 
     def _slowest(self) -> int:
         self._window.get(self._clocks, self._coordinator, "clocks")

@@ -70,7 +70,7 @@ class WorkerLink:
         own = [each for each in capacity.held_by(replica) if each in numbers]
         self.direct = route.direct
         self.shards: list[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
-        self.tickets, self.clocks = Tickets(shared), Clocks(shared, replica)
+        self.tickets, self.clocks = Tickets(shared, number), Clocks(shared, replica)
         self.orders = Orders(shared, route.rank)
         self.reports = WorkerReports(shared, route.row, route.rank, route.reporting, own)
         self.evaluation, self.shared = Evaluation(shared), SharedMemory(shared)

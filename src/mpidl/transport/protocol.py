@@ -54,6 +54,30 @@ class Control(IntEnum):
     COPIED = 7  # where workers share memory: ordinal of the last order for which a worker takes the copy
     BEGUN = 8  # in a deterministic run: most pushes that a worker may make before it looks for an order
     REDUCTIONS = 9  # times that rates have been reduced
+    GIVEN_BACK = 10  # parts of portions that are handed out again so far
+
+
+class Taking(IntEnum):
+    """What is remembered of each portion that a worker has taken."""
+
+    TICKET = 0
+    BATCHES = 1  # all that the worker has taken so far
+    SAMPLES = 2
+
+
+class GivenBack(IntEnum):
+    """Numbers of the rest of a portion that is handed out again."""
+
+    PORTION = 0
+    FIRST = 1  # its first batch
+    GIVER = 2  # number of the worker that had taken it
+    MARKED = 3  # ordinal of the last order that this worker had marked
+    CLAIMS = 4  # attempts to take it; the first has it
+    TAKER = 5  # 1 + the worker that has it; 0 before it is known
+
+
+#: Portions that are remembered of each worker, and most parts of portions that a run hands out again.
+TAKINGS, GIVEN_BACK = 512, 1024
 
 
 #: More than the pushes of any worker.
@@ -167,8 +191,9 @@ class Header(IntEnum):
     FETCHED = 2  # the shard's clock when the worker fetched
     COUNT = 3  # elements
     FIRST = 4  # number of the first minibatch that the push was computed on; a mark's order
-    LAST = 5  # of the last one
+    LAST = 5  # of the last one; between pushes, that of the push before
     ENCODED = 6  # 0 if the values are as they are, 1 if they are encoded
+    MARKED = 7  # ordinal of the last order that the worker has marked
 
 
 class Message(NamedTuple):

@@ -1,0 +1,103 @@
+"""What the processes of workers leave behind when they end, in the coordinator's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from mpidl.errors import MpidlError
+from mpidl.rma.shared_state import SharedState
+from mpidl.rma.takings import ROW, WIDTH
+from mpidl.transport.protocol import GIVEN_BACK, NO_MORE, TAKINGS, Control, GivenBack, Taking
+
+
+class Estates:
+    """What workers have taken and given back, as another process of their node reads and completes it."""
+
+    def __init__(self, shared: SharedState) -> None:
+        window, workers = shared.window.as_rank(shared.roles.coordinator), shared.workers
+        self._window, self._processes, self._ranks = window, shared.processes, workers
+        self._rows = window.local("takings").reshape(len(workers), ROW)
+        self._control, self._statuses = window.local("control"), window.local("workers")
+        self._given_back = window.local("given_back").reshape(GIVEN_BACK, WIDTH)
+
+    def is_alive(self, worker: int) -> bool:
+        """Return whether the process that began as a worker still plays it."""
+        return bool(self._processes[self._ranks[worker]] == self._ranks[worker])
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more portions are handed out."""
+        return bool(self._control[Control.TICKETS] >= NO_MORE)
+
+    def entries(self, worker: int) -> list[list[int]]:
+        """Return what a worker remembers of its last portions: numbers of `protocol.Taking`, in order."""
+        row = self._rows[worker]
+        notes, entries = int(row[0]) // 2, row[1:].reshape(TAKINGS, len(Taking))
+        order = range(max(0, notes - TAKINGS), notes)
+        return [entries[number % TAKINGS].tolist() for number in order]
+
+    def settle(self, worker: int, size: Callable[[int], tuple[int, int]]) -> Iterator[None]:
+        """Complete the notes of a worker whose process has ended, while a ticket of its own may lack.
+
+        Where it was taking one, that is the ticket that no worker has noted. Iterate until the others have noted
+        theirs.
+        """
+        row = self._rows[worker]
+        if row[0] % 2 == 0:
+            return
+        control = self._control
+        for other in range(len(self._rows)):
+            while other != worker and self.is_alive(other) and self._rows[other, 0] % 2:
+                yield
+        told = [[ticket for ticket, _, _ in self.entries(other)] for other in range(len(self._rows))]
+        known = {ticket for tickets in told for ticket in tickets}
+        # Tickets before these may have been forgotten.
+        oldest = [min(ticket for ticket in tickets if ticket >= 0) for tickets in told if len(tickets) == TAKINGS]
+        since = max(oldest, default=0)
+        end = int(control[Control.TAKEN] if self.stopped else control[Control.TICKETS])
+        taken = [ticket for ticket in range(since, end) if ticket not in known]
+        rows = self._given_back[: control[Control.GIVEN_BACK]]
+        claimed = np.flatnonzero((rows[:, GivenBack.CLAIMS] > 0) & (rows[:, GivenBack.TAKER] == 0)).tolist()
+        for number in claimed:
+            rows[number, GivenBack.TAKER] = 1 + worker
+        for ticket in [*taken, *(-1 - number for number in claimed)]:
+            self.note(worker, ticket, size)
+        row[0] -= 1
+        self._window.sync()
+
+    def note(self, worker: int, ticket: int, size: Callable[[int], tuple[int, int]]) -> None:
+        """Note a ticket of a worker whose process has ended."""
+        row = self._rows[worker]
+        entries, (batches, samples) = self.entries(worker), size(ticket)
+        _, before, of_these = entries[-1] if entries else (0, 0, 0)
+        notes = int(row[0]) // 2
+        row[1:].reshape(TAKINGS, len(Taking))[notes % TAKINGS] = ticket, before + batches, of_these + samples
+        self._window.sync()
+        row[0] += 2
+
+    def give_back(self, worker: int, parts: Sequence[tuple[int, int]], marked: int) -> None:
+        """Hand out portions again, from a batch on, that a worker had taken; it had marked the order `marked`.
+
+        One process at a time may call it. Nothing happens if one has done so for this worker before. Raise MpidlError
+        if there is no room.
+        """
+        count = int(self._control[Control.GIVEN_BACK])
+        if worker in self._given_back[:count, GivenBack.GIVER]:
+            return
+        if count + len(parts) > GIVEN_BACK:
+            raise MpidlError(f"more than {GIVEN_BACK} parts of portions are to be handed out again, expected fewer")
+        for number, (portion, first) in enumerate(parts, count):
+            self._given_back[number] = portion, first, worker, marked, 0, 0
+        self._window.sync()
+        self._control[Control.GIVEN_BACK] = count + len(parts)
+        self._window.sync()
+
+    def unclaimed(self, worker: int) -> list[int]:
+        """Return the rows of what a worker has given back and no other has taken."""
+        rows = self._given_back[: self._control[Control.GIVEN_BACK]]
+        found: list[int] = np.flatnonzero(
+            (rows[:, GivenBack.GIVER] == worker) & (rows[:, GivenBack.CLAIMS] == 0)
+        ).tolist()
+        return found

@@ -1,0 +1,78 @@
+"""What each worker has taken, and what others give back, in the coordinator's memory, which outlives the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpidl.rma.counters import Counter
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.protocol import GIVEN_BACK, TAKINGS, GivenBack, Taking
+
+#: Numbers of a worker's row: a word, and the last portions that it has taken.
+ROW = 1 + TAKINGS * len(Taking)
+#: Plain integers, which index arrays faster than an enumeration's.
+WIDTH = len(GivenBack)
+
+
+def regions(workers: int) -> dict[str, tuple[type, int]]:
+    """Return the regions of the coordinator's window: rows of workers, and of what they have given back."""
+    return {"takings": (np.int64, workers * ROW), "given_back": (np.int64, GIVEN_BACK * WIDTH)}
+
+
+class Takings:
+    """A worker's notes of what it takes.
+
+    Its word is twice the number of its notes, and odd while it takes another ticket.
+    """
+
+    def __init__(self, window: RemoteMemory, rank: int, worker: int) -> None:
+        self._window, self._rank, self._first = window, rank, worker * ROW
+        self._word, self._entry = np.zeros(1, np.int64), np.zeros(len(Taking), np.int64)
+        self._notes = 0
+
+    def begin(self) -> None:
+        """Note that a ticket is being taken."""
+        self._put(self._word, 0, 2 * self._notes + 1)
+
+    def end(self, ticket: int | None, size: tuple[int, int]) -> None:
+        """Note the ticket that has been taken, if there was one, and its numbers of batches and samples."""
+        if ticket is not None:
+            batches, samples = size
+            values = ticket, self._entry[Taking.BATCHES] + batches, self._entry[Taking.SAMPLES] + samples
+            self._put(self._entry, 1 + self._notes % TAKINGS * len(Taking), values)
+            self._notes += 1
+        self._put(self._word, 0, 2 * self._notes)
+
+    def _put(self, values: np.ndarray, offset: int, numbers: int | Sequence[int]) -> None:
+        values[:] = numbers
+        self._window.put(values, self._rank, "takings", self._first + offset)
+        self._window.fence(self._rank)
+
+
+class Returns:
+    """A worker's view of what others have given back: rows of `protocol.GivenBack`, in order."""
+
+    def __init__(self, window: RemoteMemory, rank: int, worker: int) -> None:
+        self._window, self._rank, self._worker, self._read = window, rank, worker, 0
+
+    def new(self, count: int) -> list[list[int]]:
+        """Return the rows below `count` that are new to this worker."""
+        if count <= self._read:
+            return []
+        rows = np.empty((count - self._read, WIDTH), np.int64)
+        self._window.get(rows, self._rank, "given_back", self._read * WIDTH)
+        self._window.flush(self._rank)
+        self._read = count
+        found: list[list[int]] = rows.tolist()
+        return found
+
+    def claim(self, number: int) -> bool:
+        """Take what row `number` stands for, unless another worker has; return whether this one has it."""
+        claims = Counter(self._window, self._rank, "given_back", number * WIDTH + GivenBack.CLAIMS)
+        if claims.fetch_add():
+            return False
+        self._window.put(np.array([1 + self._worker]), self._rank, "given_back", number * WIDTH + GivenBack.TAKER)
+        self._window.fence(self._rank)
+        return True
