@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import fake_cupy
 from mpidl.data import Batch
@@ -38,8 +38,10 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
     own.mkdir(exist_ok=True)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 
-# On a loaded machine an example may take any time; the limit of a whole test is pytest-timeout's.
-settings.register_profile("tests", deadline=None)
+# On a loaded machine an example may take any time, and so may drawing it; the limit of a whole test is pytest-timeout's.
+# Fixtures of these tests may be the same for all examples.
+SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("tests", deadline=None, suppress_health_check=SUPPRESSED)
 settings.load_profile("tests")
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.

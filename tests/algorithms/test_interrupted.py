@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpidl
@@ -22,7 +22,7 @@ STEPS = [
     BackupSync(1), BackupSync(1, 0.4), Diloco(rate=1.0, window=1, inner="sgd", quorum=2),
     Diloco(rate=1.0, window=1, inner="sgd", quorum=2, grace=0.4),
 ]  # fmt: skip
-ANY_MOMENT = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_MOMENT = settings(deadline=None, max_examples=15)
 
 
 class Interrupted(one_process.OneProcess):

@@ -143,13 +143,19 @@ def test_pushes_travel_in_every_format(comm, tmp_path, tally, monkeypatch, wire)
 def test_what_is_too_stale_is_dropped_and_its_portions_are_logged(comm, tmp_path, tally):
     model, split = tally()
     compute, random = model.loss_and_gradient, np.random.default_rng(comm.rank)
+    workers = comm.Split(comm.rank > 1)
 
     def slow(batch):
+        if comm.rank > 1 and len(computed) < 2:
+            # After a rehearsal, all compute at the first parameters, so that only one of these pushes isn't stale.
+            workers.Barrier()
+        computed.append(None)
         time.sleep(random.exponential(0.002))
         return compute(batch)
 
-    model.loss_and_gradient = slow
+    computed, model.loss_and_gradient = [], slow
     summary = run(comm, (model, split), Downpour(max_staleness=0), tmp_path, batch=4, portion=4)
+    workers.Free()
     if comm.rank == 0:
         events = map(json.loads, (Path(summary["run_dir"]) / "events.jsonl").read_text().splitlines())
         drops = [event for event in events if event["event"] == "drop"]
