@@ -38,8 +38,8 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
     own.mkdir(exist_ok=True)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 
-# On a loaded machine an example may take any time, and so may drawing it; the limit of a whole test is pytest-timeout's.
-# Fixtures of these tests may be the same for all examples.
+# On a loaded machine an example may take any time, and so may drawing it; the limit of a whole test is that of
+# pytest-timeout. Fixtures of these tests may be the same for all examples.
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("tests", deadline=None, suppress_health_check=SUPPRESSED)
 settings.load_profile("tests")
