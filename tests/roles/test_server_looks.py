@@ -8,6 +8,7 @@ import pytest
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
+from mpidl.shards import ledger
 from mpidl.shards.policies import FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -36,7 +37,7 @@ class Rank:
     def __init__(self, clock, pushes, until):
         self._clock, self._pushes, self._until = clock, pushes, until
         self.inbox = self.orders = self.reports = self
-        self.vectors = {"parameters": np.zeros(1)}
+        self.vectors, self.ledger = {"parameters": np.zeros(1)}, np.zeros(ledger.size(3), np.int64)
         self.slept, self.shown, self.woken = [], [], []
 
     def server(self, number):

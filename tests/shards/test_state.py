@@ -140,3 +140,9 @@ def test_units_are_accrued_on_as_before(chunks, cut):
     assert_same(vectors, unbroken)
     assert_same(accrual.state(), whole.state())
     assert accrual.unfinished().tolist() == whole.unfinished().tolist()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_policy_is_stateless_if_its_state_is_empty(case):
+    shard = make(case, 5, 2, np.float64)
+    assert shard.policy.stateless == (not shard.policy.state())

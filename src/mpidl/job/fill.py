@@ -14,6 +14,7 @@ from mpidl.rules.segments import Segment, unfrozen
 from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
+from mpidl.shards.state import PARAMETERS
 
 
 def fill(
@@ -49,6 +50,14 @@ def fill(
     if job.checkpoint is not None and job.same_algorithm:
         _load(shard, job.checkpoint.shard_state(range, placed.layout), placed.replicas, placed.replicas_resume)
     return shard
+
+
+def unfilled(placed: PlacedJob, range: Range, chunk: int) -> Shard:
+    """Return a shard of which the values lie elsewhere, for `Shard.adopt`. `chunk` is the elements of a chunk."""
+    job = placed.job
+    parameters, *state = (np.empty(range.size, job.dtype) for _ in (PARAMETERS, *job.states))
+    vectors, policy = dict(zip(job.states, state, strict=True)), job.algorithm.shard_policy(placed.replicas)
+    return Shard(range, parameters, placed.scheduled_rule, policy, chunk, state=vectors)
 
 
 def fill_parameters(placed: PlacedJob, range: Range, parameters: np.ndarray) -> int:

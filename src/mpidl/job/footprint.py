@@ -10,6 +10,7 @@ from mpidl.algorithms import Exchange
 from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
 from mpidl.job.placed import PlacedJob
+from mpidl.job.takeover import obstacle
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import activation_bytes
 from mpidl.nn.model import BATCH
@@ -54,6 +55,7 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         held=held,
         slices=placed.slices,
         evaluated=placed.evaluated,
+        kept=job.states if obstacle(job) is None else (),
     )
 
 
@@ -65,7 +67,7 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     found[roles.coordinator] = Footprint(exchange=nbytes(regions(routes, roles.coordinator)))
     for number, rank in enumerate(roles.servers):
         own = sum(capacity.shards[shard].size for shard in capacity.held_by(number)) * itemsize
-        exchange = nbytes(regions(routes, rank)) - own
+        exchange = nbytes(regions(routes, rank)) - own * len(capacity.vectors)
         found[rank] = Footprint(own, state=own * states, exchange=exchange, checkpoint=own * (1 + states))
     of_intermediaries: dict[int, Footprint] = {}  # by how many workers they serve
     for rank, workers in zip(roles.intermediaries, roles.served, strict=True):

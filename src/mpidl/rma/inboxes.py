@@ -103,6 +103,13 @@ class Inbox:
             return
         self._expected[worker] = (push, chunk - 1) if chunk else (push + 1, self._last)
 
+    def begin_behind(self, worker: int, taken: int, push: int, chunk: int) -> None:
+        """Begin behind the first `taken` messages of `worker`; the last of them had these numbers of push and chunk."""
+        self._taken[worker], self._chunk[worker] = taken - 1, chunk
+        self._expected[worker] = push, self._last if chunk < 0 else chunk
+        self.release(worker)
+        self.acknowledge(worker)
+
     def acknowledge(self, worker: int) -> None:
         """Show `worker` the number of released chunks, and wake it if it may be waiting for them."""
         taken = self._taken[worker]

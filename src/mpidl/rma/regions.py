@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.rma import differences, mailboxes, takings
-from mpidl.shards.state import PARAMETERS
+from mpidl.shards import ledger
 from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Routes
 
@@ -53,8 +53,9 @@ def _of_server(routes: Routes, number: int) -> Regions:
     for shard in capacity.held_by(number):
         part = capacity.shards[shard]
         found |= {
-            **{f"{name}/{shard}": (capacity.dtype, part.size) for name in (PARAMETERS, capacity.evaluated)},
+            **{f"{name}/{shard}": (capacity.dtype, part.size) for name in capacity.vectors},
             f"clock/{shard}": (np.int64, len(ShardClock)),
+            ledger.region(shard): (np.int64, ledger.size(routes.rings)),
             **mailboxes.regions(capacity.mailboxes(shard, routes.rings), shard),
         }
         if (wire := capacity.wire_fetch) is not None:

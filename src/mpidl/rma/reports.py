@@ -53,6 +53,12 @@ class Reports:
         """Post this rank's status, shape (1,); `wake` makes the rank that takes it look at once."""
         self._post_rows(self._region, self._row, status, wake)
 
+    def read(self, status: np.ndarray) -> None:
+        """Read this rank's status into `status`, shape (1,), as it was posted last, by this process or another."""
+        self._window.get(status, self._rank, self._region, self._row)
+        self._window.flush(self._rank)
+        self._posted[self._region, self._row] = status.copy()
+
     def _post_rows(self, region: str, first: int, status: np.ndarray, wake: bool = False) -> None:
         """Post rows of status from row `first` on, if they have changed."""
         posted = self._posted.get((region, first))

@@ -11,6 +11,7 @@ from mpidl.rma.inboxes import Inbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.reports import Reports
 from mpidl.rma.shared_state import SharedState
+from mpidl.shards.ledger import region
 from mpidl.shards.state import PARAMETERS
 from mpidl.transport.protocol import ShardClock
 
@@ -23,8 +24,8 @@ class ServerLink:
 
     Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
-    `vectors` has the memory in which workers read the shard, by the names of its vectors. `crowded` says whether the
-    ranks of this node outnumber the cores that they may run on.
+    `vectors` has the memory of the shard's vectors, by their names, and `ledger` that of its numbers. `crowded` says
+    whether the ranks of this node outnumber the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
@@ -34,7 +35,8 @@ class ServerLink:
         self.units = Accrued(shared)
         self._clock = window.local(f"clock/{number}")
         capacity, roles = shared.capacity, shared.roles
-        self.vectors = {name: window.local(f"{name}/{number}") for name in (PARAMETERS, capacity.evaluated)}
+        self.vectors = {name: window.local(f"{name}/{number}") for name in capacity.vectors}
+        self.ledger = window.local(region(number))
         partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
         self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)
         self._differences = None
@@ -51,6 +53,11 @@ class ServerLink:
     def show_clock(self, clock: int) -> None:
         """Show workers the number of updates that have been applied."""
         self._clock[CLOCK] = clock
+
+    @property
+    def cut(self) -> int:
+        """The order that `show_cut` has shown last, by this process or another."""
+        return int(self._clock[CUT])
 
     def show_cut(self, order: int) -> None:
         """Show workers that pushes from now on may not be in the checkpoint of an order."""

@@ -12,6 +12,7 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
 from mpidl.roles.instructions import dropped
+from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.writer import BackgroundTask, save_shard
@@ -60,17 +61,38 @@ class ServedShard:
         self._unwritten = False
 
     def bind(self, transport: Transport) -> None:
-        """Serve the ranks of a transport; the parameters move into its memory."""
-        self.link, self._rank = transport.server(self.number), transport.rank
-        self._inbox = self.link.inbox
+        """Serve the ranks of a transport; the shard moves into its memory."""
+        self._connect(transport)
         self.shard.bind(self.link.vectors)
+        self._ledger.open()
         self.link.show_clock(self.shard.clock)
         self.link.show_cut(self.order)
         self.post()
 
+    def adopt(self, transport: Transport) -> None:
+        """Continue with the shard that another process has left in a transport's memory; give up its checkpoint."""
+        self._connect(transport)
+        self.shard.adopt(self.link.vectors)
+        for worker, (applied, last) in enumerate(self._ledger.resume()):
+            self._inbox.begin_behind(worker, applied, last.push, last.chunk)
+            if last.chunk == END:
+                self._training.discard(worker)
+        self.order = self.link.cut
+        self.link.reports.read(self.status.row)
+        torn = self._ledger.torn()
+        if torn is not None:
+            self._lose(self._inbox.head(torn))
+        self.link.show_clock(self.shard.clock)
+        self.link.wake_workers()
+
+    def _connect(self, transport: Transport) -> None:
+        self.link, self._rank = transport.server(self.number), transport.rank
+        self._inbox, self._ledger = self.link.inbox, Ledger(self.shard, self.link.ledger)
+
     def unbind(self) -> None:
-        """Move the parameters out of the transport's memory, which is about to be freed."""
+        """Move the shard out of the transport's memory, which is about to be freed."""
         self.shard.unbind()
+        self._ledger.close()
 
     def post(self, wake: bool = False) -> None:
         """Post the shard's status."""
@@ -115,10 +137,23 @@ class ServedShard:
         else:
             point("chunk-begun")
             received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
-            self.shard.receive_chunk(*received)
             self._snapshot.receive_chunk(*received)
-            point("chunk-applied")
+            self._ledger.begin(message.worker)
+            self.shard.receive_chunk(*received)
+        self._ledger.end(message.worker, message.push, message.chunk)
+        point("chunk-applied")
         self._show_clock(before)
+
+    def _lose(self, message: Message) -> None:
+        """Go on without a chunk that another process was applying when it ended: it may have been applied in part."""
+        worker, push, chunk, fetched, _, batches = message
+        lost = {"worker": worker, "push": push, "chunk": chunk, "shard": self.number, "batches": batches}
+        record_event(self._directory, "lost", self._rank, f"server {self._server}", **lost)
+        self._ledger.forget(fetched)
+        self.shard.receive_chunk(worker, chunk, fetched, None, batches)
+        self._ledger.end(worker, push, chunk)
+        self._inbox.release(worker)
+        self._inbox.acknowledge(worker)
 
     def look(self, now: float) -> bool:
         """Let the policy act on the time, in seconds; return whether that has updated the shard."""

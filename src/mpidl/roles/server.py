@@ -23,7 +23,7 @@ class Server(Role):
 
     A server has one shard or, where replicas are cut, one for each partition that has a part of what it holds.
 
-    `shards` has its shards by their numbers, at least one; their parameters move into the transport's memory when it is
+    `shards` has its shards by their numbers, at least one; they move into the transport's memory when it is
     bound. `directory` is the run's, and `scratch` returns the directory in which the checkpoint of an order is written.
     `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
     pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
@@ -61,9 +61,18 @@ class Server(Role):
         return [each.shard for each in self.served]
 
     def bind(self, transport: Transport) -> None:
-        """Serve the ranks of a transport from now on; the parameters move into its memory."""
+        """Serve the ranks of a transport from now on; the shards move into its memory."""
         for each in self.served:
             each.bind(transport)
+        self._connect(transport)
+
+    def adopt(self, transport: Transport) -> None:
+        """Continue with the shards in a rank's memory; see `mpidl.job.takeover.obstacle` for those that can't."""
+        for each in self.served:
+            each.adopt(transport)
+        self._connect(transport)
+
+    def _connect(self, transport: Transport) -> None:
         self._link = self.served[0].link
         self._backoff = self._link.backoff()
         self._timer, self._crowded = timer(transport.crowded), transport.crowded
@@ -71,7 +80,7 @@ class Server(Role):
             self._sandblaster.bind(self._link)
 
     def unbind(self) -> None:
-        """Move the parameters out of the transport's memory, which is about to be freed."""
+        """Move the shards out of the transport's memory, which is about to be freed."""
         for each in self.served:
             each.unbind()
 

@@ -12,7 +12,7 @@ from mpidl.algorithms.algorithm import Coordinated
 from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
-from mpidl.job.fill import fill
+from mpidl.job.fill import fill, unfilled
 from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel, local_model
 from mpidl.job.placed import PlacedJob
@@ -31,6 +31,7 @@ from mpidl.roles.standby import Standby
 from mpidl.roles.worker import Worker
 from mpidl.runs.features import intermediaries
 from mpidl.runs.world import World
+from mpidl.shards.shard import Shard
 
 
 def own_model(world: World, placed: PlacedJob, group: MpiGroup | None) -> LocalModel:
@@ -119,11 +120,14 @@ def _make_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
 def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport: Transport) -> Server:
     job, device, number = ready.job, ready.local.device, world.roles.servers.index(transport.rank)
     xp = np if device is None else device.xp
-    shards = {
-        place: fill(ready.placed, part, np.empty(part.size, job.dtype), transport.chunks[place], xp=xp)
-        for place, (part, holder, _) in enumerate(held)
-        if holder == number
-    }
+
+    def shard(place: int, part: Range) -> Shard:
+        chunk = transport.chunks[place]
+        if world.rank != transport.rank:
+            return unfilled(ready.placed, part, chunk)
+        return fill(ready.placed, part, np.empty(part.size, job.dtype), chunk, xp=xp)
+
+    shards = {place: shard(place, part) for place, (part, holder, _) in enumerate(held) if holder == number}
     rehearse_shard(ready.placed, xp)
     return Server(
         number, shards, ready.directory, ready.scratch, workers=len(world.roles.pushers()),

@@ -67,7 +67,7 @@ class Shard(ShardState):
         """Make changes of the parameters other than by pushes visible to others."""
 
     def receive_chunk(
-        self, worker: int, chunk: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)
+        self, worker: int, chunk: int, fetched: int, values: Any | None, batches: tuple[int, int] = (-1, -1)
     ) -> bool:
         """Handle one chunk of a push, and return whether it completed the push.
 
@@ -79,24 +79,26 @@ class Shard(ShardState):
             Number of the chunk. The last chunk opens the push, chunk 0 completes it.
         fetched : int
             This shard's clock at the worker's fetch.
-        values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares
+        values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares; or None
+            None if they are lost: then the push goes on without this chunk.
         batches : (int, int)
             The numbers of the first and the last minibatch that the push was computed on.
         """
         if chunk == self.chunks - 1:
             staleness = self.clock - fetched
             self.begun += self.policy.takes(staleness)
-            self._open[worker] = PushHeader(worker, self.begun, fetched, staleness, batches)
-        push = self._open[worker]
+            self.open[worker] = PushHeader(worker, self.begun, fetched, staleness, batches)
+        push = self.open[worker]
         self.batch = push.batches[1]
-        if self.policy.adds_up:
-            values = self._damping.damped(chunk, values, push.staleness)
         staleness = self.clock - fetched
-        self.policy.apply_chunk(self, chunk, values, push)
-        self.settle()
+        if values is not None:
+            if self.policy.adds_up:
+                values = self._damping.damped(chunk, values, push.staleness)
+            self.policy.apply_chunk(self, chunk, values, push)
+            self.settle()
         if chunk:
             return False
-        del self._open[worker]
+        del self.open[worker]
         self.pushes += 1
         self.staleness.add(staleness)
         self.policy.end_push(self, push)

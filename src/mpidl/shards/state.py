@@ -83,6 +83,8 @@ class ShardState:
         The number of the last minibatch that the push of the last chunk was computed on; it sets the rate.
     staleness : Histogram
         Staleness of the complete pushes.
+    open : dict of int to PushHeader
+        The pushes that have arrived in part, by their workers.
     on_drop : callable
         Called with the header of each push that the policy drops.
     block : int or None
@@ -123,7 +125,7 @@ class ShardState:
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
         self._damping = Damping(rule.statistics, in_vector, parameters)
         self._damping_of_all = Damping(rule.statistics, [range], parameters)
-        self._open: dict[int, PushHeader] = {}
+        self.open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
         # Chunks that have changed since the last call of `settle`.
         self._changed: set[int] = set()
@@ -145,8 +147,11 @@ class ShardState:
 
         Raise ValueError if the memory has another shape or dtype than the vector.
         """
-        for name, array in memory.items():
-            self.vectors[name] = moved(self.vectors[name], array)
+        self.adopt({name: moved(self.vectors[name], array) for name, array in memory.items()})
+
+    def adopt(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Continue with the vectors that lie in other memory already, (range.size,) for each name."""
+        self.vectors.update(memory)
         self._bound.update(memory)
         self._cut()
 
@@ -237,7 +242,7 @@ class ShardState:
             the attributes, the histogram of staleness, and the headers of open pushes.
         """
         headers = [
-            (push.worker, push.ordinal, push.fetched, push.staleness, *push.batches) for push in self._open.values()
+            (push.worker, push.ordinal, push.fetched, push.staleness, *push.batches) for push in self.open.values()
         ]
         return {
             **self.saved_vectors(),
@@ -253,9 +258,9 @@ class ShardState:
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
         self.staleness.load(selected("staleness", state))
-        self._open.clear()
+        self.open.clear()
         for worker, ordinal, fetched, staleness, first, last in state["open"].tolist():
-            self._open[worker] = PushHeader(worker, ordinal, fetched, staleness, (first, last))
+            self.open[worker] = PushHeader(worker, ordinal, fetched, staleness, (first, last))
 
     def drop(self, push: PushHeader) -> None:
         """Count a push that the policy drops."""

@@ -117,6 +117,8 @@ class Capacity:
         Each partition's slice of the vector; by default, one partition has all.
     evaluated : str
         Name of the shards' vector that evaluations read.
+    kept : sequence of str
+        Names of the shards' other vectors that lie in the memory of servers' ranks, which outlives their processes.
     """
 
     shards: Sequence[Range]
@@ -132,6 +134,12 @@ class Capacity:
     held: Sequence[Held] = ()
     slices: Sequence[Range] = ()
     evaluated: str = PARAMETERS
+    kept: Sequence[str] = ()
+
+    @property
+    def vectors(self) -> list[str]:
+        """Names of the shards' vectors in the memory of servers' ranks."""
+        return list(dict.fromkeys((PARAMETERS, self.evaluated, *self.kept)))
 
     def mailboxes(self, shard: int, workers: int) -> MailboxGeometry:
         """Return the mailboxes of `workers` workers for a shard."""

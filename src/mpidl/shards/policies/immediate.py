@@ -15,7 +15,7 @@ from mpidl.shards.state import PushHeader, ShardState
 class ApplyAtOnce(Policy):
     """Apply the rule to each push, a gradient, at once; `scale` returns the factor of its rate for its staleness."""
 
-    adds_up = True
+    adds_up = stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
@@ -26,6 +26,8 @@ class ApplyAtOnce(Policy):
 
 class AddChange(Policy):
     """Add each push, a change made by the worker's own rule; `scale` returns the factor of it for its staleness."""
+
+    stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
         self._scale, self.by_arrival = scale, scale is not unscaled
@@ -39,6 +41,8 @@ class AddChange(Policy):
 class Assign(Policy):
     """Replace the parameters by each push, such as the mean of all replicas' parameters."""
 
+    stateless = True
+
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.assign(chunk, values)
 
@@ -51,6 +55,7 @@ class DropStale(Policy):
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
         self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
+        self.stateless = policy.stateless
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)
@@ -97,7 +102,7 @@ class DropStale(Policy):
 class _Compensating(Policy):
     """Base of policies whose pushes include the fetched parameters."""
 
-    compares = adds_up = True
+    compares = adds_up = stateless = True
 
     def attach(self, shard: ShardState) -> None:
         self._scratch = np.empty_like(shard.chunk(0))
@@ -129,7 +134,7 @@ class DelayCompensated(_Compensating):
     EPSILON = 1e-7
 
     def __init__(self, variance: float, decay: float | None = None) -> None:
-        self._variance, self._decay = variance, decay
+        self._variance, self._decay, self.stateless = variance, decay, decay is None
 
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)

@@ -47,6 +47,8 @@ class Policy:
     adds_up : bool
         Whether several pushes computed at the same parameters add up to a larger step: then the changes of statistics
         by stale pushes are damped.
+    stateless : bool
+        Whether it keeps nothing between two chunks; then `state` is empty, and another instance can go on with a shard.
     """
 
     awaited: bool = False
@@ -54,6 +56,7 @@ class Policy:
     sums: bool = False
     by_arrival: bool = False
     adds_up: bool = False
+    stateless: bool = False
 
     def attach(self, shard: ShardState) -> None:
         """Allocate the policy's state for a shard with initial parameters; also called for each copy of a policy."""
