@@ -16,6 +16,8 @@ def obstacle(job: Job, nodes: int = 1) -> str | None:
     name = f"algorithm.name: {algorithm.name}"
     if algorithm.exchange is not Exchange.SERVERS:
         return f"{name} exchanges by {algorithm.exchange.value}, not by pushes to servers"
+    if config.topology.survive == "off":
+        return "topology.survive: off"
     if config.run.deterministic:
         return "run.deterministic: true, servers take pushes in rounds with all workers"
     if nodes > 1:
