@@ -161,7 +161,7 @@ class Run:
                 FAULTS[self.fault](target)
             code = job.wait(options.limit)
             said = job.last_words()
-        if self.hosts and self.fault == "host":
+        if self.hosts and self.fault == "host" and target.deeds:
             self.hosts.start(self.hosts.names[-1])
         found = Found(run, target, code, said, case if counts else None)
         figures = {"mpi": self.mpi, "run": self.number, "fault": self.fault, **found.row(ends=self.fault in ENDING)}
@@ -186,7 +186,7 @@ class Run:
         if self.mpi:
             found["python"] = str(ROOT / ENVIRONMENTS[self.mpi] / "bin" / "python")
         if self.hosts:
-            found["host"] = self.hosts.words
+            found["host"] = lambda words: self.hosts.words(["env", f"--chdir={self.directory}", *words])
         return found
 
 
