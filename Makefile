@@ -100,10 +100,11 @@ mpis: .venv-mpich/.tools .venv-impi/.tools
 	  .venv-$$mpi/bin/mpiexec -n $$n .venv-$$mpi/bin/python -m pytest --with-mpi -m mpi tests/rma tests/ranks || exit 1; \
 	done; done
 
-# 100 kills and 40 signals, and the bits of all deterministic runs.
-crashes: tools
+# 100 kills and 40 signals, the bits of all deterministic runs, and a death at each point with every MPI library.
+crashes: tools .venv-mpich/.tools .venv-impi/.tools
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
+	$(BIN)/python benchmarks/chaos.py --points --mpi openmpi mpich impi
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
 lowest: .venv-lowest/.installed

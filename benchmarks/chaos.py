@@ -1,7 +1,7 @@
 """Whole jobs, started as users start them, are struck by a fault at a random moment: what becomes of them.
 
     python benchmarks/chaos.py [--runs 100] [--seed 0] [--mpi openmpi mpich impi] [--faults NAME ...] [--ranks 5]
-                               [--retries 0] [--hosts 2] [--set SECTION.KEY=VALUE ...] [--points [NAME ...]] [--json]
+                               [--retries 2] [--hosts 2] [--set SECTION.KEY=VALUE ...] [--points [NAME ...]] [--json]
 
 Most jobs count: parameter i is how often sample i was applied, so that the last checkpoint shows what was lost or
 applied twice; they also record when each gradient begins. The others train a network on the digits, for its accuracy.
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2, help="the passage of a point that is passed often")
     parser.add_argument("--ranks", type=int, default=5)
     parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--retries", type=int, default=0)
+    parser.add_argument("--retries", type=int, default=2)
     parser.add_argument("--hosts", type=int, default=1, help="number of emulated hosts")
     parser.add_argument("--epochs", type=int, default=16, help="of the jobs that count, of 0.5 s each")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a job hangs")

@@ -77,9 +77,10 @@ class Found:
     def _outcome(self) -> str:
         if self.code != 0:
             return "hung" if self.code is None else "lost"
-        if self._events("restart"):
+        recoveries = [event.get("what", "takeover") for event in self._events("recovery")]
+        if "restart" in recoveries:
             return "restarted"
-        return "taken over" if self._events("recovery") else "survived"
+        return "taken over" if recoveries else "survived"
 
     def _notice(self) -> float | None:
         """Return the seconds from the first fault to the event of a failure; None without one."""

@@ -1,6 +1,7 @@
 """Jobs that failed and start again: when, from where, and what is said and recorded of it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,12 @@ def test_a_training_goes_on_in_its_run_from_the_newest_checkpoint(run, capfd):
 def test_a_failure_that_a_rank_has_recorded_is_not_recorded_again(run):
     Retries(1, ["train"]).after(failed(run, line=""))
     assert [each["event"] for each in events(run)] == ["recovery"]
+
+
+def test_a_rank_that_died_at_a_point_does_not_die_there_again(run, monkeypatch):
+    monkeypatch.setenv("MPIDL_DIE", "2:trained:1")
+    Retries(1, ["train"]).after(failed(run))
+    assert "MPIDL_DIE" not in os.environ
 
 
 def test_before_there_is_a_checkpoint_or_a_run_it_begins_anew(run, capfd):

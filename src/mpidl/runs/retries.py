@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from mpidl.launch.forwarding import Ended
 from mpidl.launch.output import interject
+from mpidl.launch.points import VARIABLE
 from mpidl.report.recorder import record_event
 from mpidl.storage.checkpoints import steps
 
@@ -45,6 +47,7 @@ class Retries:
         if self._attempt > self._most + 1:
             interject(f"{self._most + 1} attempts without a new checkpoint have failed")
             return None
+        os.environ.pop(VARIABLE, None)  # A death at a point is over.
         goes_on = "begins anew" if run is None or step is None else f"goes on from step {step} of {run}"
         interject(f"{ended.cause.line}; attempt {self._attempt} of {self._most + 1} {goes_on}")
         if run is not None:
