@@ -89,14 +89,16 @@ class Found:
         return min(times) - struck if times else None
 
     def _update(self) -> float | None:
-        """Return the seconds from the last fault to the begin of a rank's second gradient after it."""
+        """Return the seconds from the last fault to the begin of a rank's second gradient after it.
+
+        After a restart, gradients count that began after that.
+        """
         path = self.run.parent.parent / GRADIENTS
         if not self.target.struck or not path.exists():
             return None
         begun, struck = np.fromfile(path, BEGUN), max(self.target.struck)
-        after = [
-            np.sort(begun["time"][(begun["rank"] == rank) & (begun["time"] > struck)]) for rank in {*begun["rank"]}
-        ]
+        since = max([struck, *(each["time"] for each in self._events("recovery") if each.get("what") == "restart")])
+        after = [np.sort(begun["time"][(begun["rank"] == rank) & (begun["time"] > since)]) for rank in {*begun["rank"]}]
         return min((float(times[1]) - struck for times in after if len(times) > 1), default=None)
 
     def _counted(self, case: Case) -> tuple[int, int, int]:
