@@ -14,14 +14,14 @@ from mpidl.transport.routes import Routes
 LAYER = {"type": "dense", "units": 10}
 
 
-def job(name, algorithm=(), **sections):
+def config(name, algorithm=(), **sections):
     sections = {"data": {"source": "digits"}, "model": {"layer": [LAYER]}, "device": {"kind": "cpu"}} | sections
-    return build(from_dict({"algorithm": {"name": name, **dict(algorithm)}, **sections}))
+    return from_dict({"algorithm": {"name": name, **dict(algorithm)}, **sections})
 
 
 @pytest.mark.parametrize("name", ["downpour", "easgd", "eamsgd", "aeasgd", "dynsgd", "agn", "adag", "ssp"])
 def test_a_server_that_handles_each_push_by_itself_can_be_taken_over(name):
-    assert obstacle(job(name)) is None
+    assert obstacle(config(name)) is None
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def test_a_server_that_handles_each_push_by_itself_can_be_taken_over(name):
     ],
 )
 def test_a_line_says_what_prevents_it(name, sections, key):
-    found = obstacle(job(name, sections.pop("algorithm", {}), **sections))
+    found = obstacle(config(name, sections.pop("algorithm", {}), **sections))
     assert found == key or found.startswith((f"{key},", f"{key} "))
     assert "\n" not in found
 
 
 def test_processes_of_other_nodes_cannot():
-    assert "2 nodes" in obstacle(job("downpour"), nodes=2)
+    assert "2 nodes" in obstacle(config("downpour"), nodes=2)
 
 
 @pytest.mark.parametrize(("name", "kept"), [("downpour", 2), ("softsync", 0)])
 def test_the_vectors_of_the_rule_lie_in_the_memory_of_the_rank_and_are_counted_once(name, kept):
-    placed = place(job(name, server={"rule": "adam"}), 2)
+    placed = place(build(config(name, server={"rule": "adam"})), 2)
     capacity, roles = capacity_of(placed, 1, Figures(())), assign([0] * 4, servers=1)
     assert len(capacity.vectors) == 1 + kept
     (found,) = (footprints(placed, Routes(roles, capacity))[rank] for rank in roles.servers)

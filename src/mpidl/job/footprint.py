@@ -55,7 +55,7 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         held=held,
         slices=placed.slices,
         evaluated=placed.evaluated,
-        kept=job.states if obstacle(job) is None else (),
+        kept=job.states if obstacle(job.config) is None else (),
     )
 
 

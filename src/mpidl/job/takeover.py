@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from mpidl.algorithms import Exchange
-from mpidl.job.job import Job
+from mpidl.config import Config
 
 
-def obstacle(job: Job, nodes: int = 1) -> str | None:
+def obstacle(config: Config, nodes: int = 1) -> str | None:
     """Return what prevents that, in a line such as "run.deterministic: true, ..."; None if nothing does.
 
     `nodes` is the number of the job's nodes. Everything that a server keeps must lie in its rank's memory, which its
     node's processes share.
     """
-    config, algorithm = job.config, job.algorithm
+    algorithm = config.algorithm
     name = f"algorithm.name: {algorithm.name}"
     if algorithm.exchange is not Exchange.SERVERS:
         return f"{name} exchanges by {algorithm.exchange.value}, not by pushes to servers"

@@ -15,8 +15,11 @@ class Role:
 
     A role has its own state; `bind` gives it the other ranks.
 
-    `interrupted` says whether a signal has asked this rank to stop.
+    `interrupted` says whether a signal has asked this rank to stop. `lost` counts the chunks of pushes that `adopt` has
+    found lost.
     """
+
+    lost = 0
 
     def __init__(self) -> None:
         self.interrupted = False

@@ -69,8 +69,11 @@ class ServedShard:
         self.link.show_cut(self.order)
         self.post()
 
-    def adopt(self, transport: Transport) -> None:
-        """Continue with the shard that another process has left in a transport's memory; give up its checkpoint."""
+    def adopt(self, transport: Transport) -> int:
+        """Continue with the shard that another process has left in a transport's memory; give up its checkpoint.
+
+        Return the number of chunks that are lost.
+        """
         self._connect(transport)
         self.shard.adopt(self.link.vectors)
         for worker, (applied, last) in enumerate(self._ledger.resume()):
@@ -84,6 +87,7 @@ class ServedShard:
             self._lose(self._inbox.head(torn))
         self.link.show_clock(self.shard.clock)
         self.link.wake_workers()
+        return int(torn is not None)
 
     def _connect(self, transport: Transport) -> None:
         self.link, self._rank = transport.server(self.number), transport.rank

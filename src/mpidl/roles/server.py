@@ -69,7 +69,7 @@ class Server(Role):
     def adopt(self, transport: Transport) -> None:
         """Continue with the shards in a rank's memory; see `mpidl.job.takeover.obstacle` for those that can't."""
         for each in self.served:
-            each.adopt(transport)
+            self.lost += each.adopt(transport)
         self._connect(transport)
 
     def _connect(self, transport: Transport) -> None:

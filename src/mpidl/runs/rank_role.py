@@ -104,7 +104,7 @@ def play_taken_over(
     transport = transport.as_rank(rank)
     role = _make_role(world, ready, transport, None)
     role.adopt(transport)
-    recovered(0)
+    recovered(role.lost)
     role.run()
 
 

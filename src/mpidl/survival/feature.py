@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
+from mpidl.job import takeover
 from mpidl.survival.survival import Mortal, Survival, fail
 from mpidl.topology.roles import Roles
 
@@ -18,7 +19,11 @@ __all__ = ["begin", "fail", "obstacle"]
 def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[int]) -> Mortal:
     """Return this process's part in what follows a death; collective."""
     watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
-    return Survival(comm, roles, obstacle(config, roles)) if watches else Mortal()
+    if not watches:
+        return Mortal()
+    of_servers = takeover.obstacle(config)
+    fixed = {} if of_servers is None else dict.fromkeys(roles.servers, of_servers)
+    return Survival(comm, roles, obstacle(config, roles), fixed)
 
 
 def obstacle(config: Config, roles: Roles) -> str | None:

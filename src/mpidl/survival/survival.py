@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -55,11 +55,11 @@ class Survival(Mortal):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where `obstacle` says why ranks can't be taken over, a death ends it at once with a
-    line. `roles` are those of the ranks.
+    line. `roles` are those of the ranks, and `fixed` says why certain ranks can't be taken over.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None) -> None:
-        self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None, fixed: Mapping[int, str]) -> None:
+        self._own, self._roles, self._obstacle, self._fixed = comm.rank, roles, obstacle, fixed
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
         self.processes: np.ndarray = self._table.processes
@@ -157,8 +157,8 @@ class Survival(Mortal):
         if obstacle is None:
             for rank in orphans:
                 found = heir(rank, self._roles, table.processes.tolist(), table.alive)
-                if found is None:
-                    obstacle = f"no process is left that can be {self._roles.role(rank)}"
+                if rank in self._fixed or found is None:
+                    obstacle = self._fixed.get(rank, f"no process is left that can be {self._roles.role(rank)}")
                     break
                 table.processes[rank] = found
         if obstacle is not None:
