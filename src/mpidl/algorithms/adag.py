@@ -28,6 +28,7 @@ class Adag(Commits):
     """
 
     name: ClassVar[str] = "adag"
+    repeatable: ClassVar[bool] = True
 
     damping: Literal["coordinate", "norm"] = "coordinate"
 

@@ -98,6 +98,9 @@ class Algorithm(Checked):
         Whether models may keep statistics, such as running means, among their parameters.
     pushes_gradients : bool
         Whether replicas push each gradient unchanged, as in `Pattern`.
+    repeatable : bool
+        Whether a push depends only on its batches and on parameters fetched before them, so that any replica can
+        compute it from those batches.
     """
 
     name: ClassVar[str]
@@ -105,6 +108,7 @@ class Algorithm(Checked):
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
     pushes_gradients: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"

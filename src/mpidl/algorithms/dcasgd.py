@@ -29,6 +29,7 @@ class Dcasgd(Algorithm):
     """
 
     name: ClassVar[str] = "dcasgd"
+    repeatable: ClassVar[bool] = True
 
     variance: NonNegative | None = None
     adaptive: bool = False

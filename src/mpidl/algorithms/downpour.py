@@ -40,6 +40,7 @@ class Downpour(Algorithm):
     """
 
     name: ClassVar[str] = "downpour"
+    repeatable: ClassVar[bool] = True
 
     n_fetch: Count = 1
     n_push: Count = 1

@@ -17,6 +17,7 @@ class Dynsgd(Windowed):
     """Replicas commit the change of `window` local steps, which servers divide by its staleness + 1."""
 
     name: ClassVar[str] = "dynsgd"
+    repeatable: ClassVar[bool] = True
 
     rate: Positive = 0.2
     window: Count = 4

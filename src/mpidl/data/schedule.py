@@ -270,6 +270,11 @@ class Schedule:
         passed_over = [self._place(ticket) for ticket in range(taken, end) if ticket not in beyond]
         return self._next + end - known, passed_over
 
+    def size(self, ticket: int) -> tuple[int, int]:
+        """Return the numbers of batches and samples that a ticket stands for."""
+        part = self.assignment(ticket)
+        return (0, 0) if part is None else (part.last - part.first, self.samples(*part))
+
     def samples(self, portion: int, first: int, last: int) -> int:
         """Return the number of samples in batches [first, last) of a portion."""
         batch = self.portions.batch

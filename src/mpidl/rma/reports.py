@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, REQUESTS, Control, Evaluated, Saved, Tag
+from mpidl.transport.protocol import ANNOUNCING, REQUESTS, WORKER_STATUS, Control, Evaluated, Saved, State, Tag
 
 
 class Reports:
@@ -143,6 +143,16 @@ class WorkerReports(Reports):
         A status that is posted afterwards may announce them.
         """
         self._put(self._rank, "sums", self._row * sums.size, sums.reshape(-1))
+
+    def post_part(self, sums: np.ndarray, worker: int) -> None:
+        """Post the sums over the part of a worker whose process has ended, and that this worker is done."""
+        self._put(self._rank, "sums", worker * sums.size, sums.reshape(-1))
+        status = np.zeros(1, WORKER_STATUS)
+        self._window.get(status, self._rank, "workers", worker)
+        self._window.flush(self._rank)
+        status["state"] = State.DONE
+        self._put(self._rank, "workers", worker, status)
+        self._doorbells.ring(self._rank)
 
     def values(self, values: np.ndarray) -> None:
         """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""

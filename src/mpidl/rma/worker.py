@@ -65,6 +65,7 @@ class WorkerLink:
         self._transport, self.crowded, self.peers = shared, shared.crowded, shared.peers
         window, capacity, doorbells = shared.window, shared.capacity, shared.doorbells
         replica, partition = divmod(number, shared.partitions)
+        self._partition = partition
         numbers, route = capacity.of_partition(partition), shared.routes.of(number)
         servers = shared.routes.servers(partition)
         own = [each for each in capacity.held_by(replica) if each in numbers]
@@ -88,6 +89,14 @@ class WorkerLink:
             if shared.encodes(rank)
         }
         self.fetches = Fetches(window, route, servers, parts, self.pushes, differences, capacity.evaluated)
+
+    @property
+    def played(self) -> list[int]:
+        """The replicas whose ranks this worker's process plays."""
+        shared, place = self._transport, self._partition
+        ranks = [replica[place] for replica in shared.roles.replicas]
+        own = shared.processes[shared.rank]
+        return [number for number, rank in enumerate(ranks) if shared.processes[rank] == own]
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""

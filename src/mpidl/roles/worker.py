@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -31,10 +32,11 @@ from mpidl.job.ready import ReadyJob
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
-from mpidl.nn.model import evaluate_split
+from mpidl.nn.model import PlacedModel, evaluate_split
 from mpidl.parameters import Held, Range, split
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
+from mpidl.roles.ticket_taker import TicketTaker
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.transport.protocol import NO_MORE, TICKETS, Evaluated, Phase, State
 
@@ -66,6 +68,7 @@ class Worker(Role):
         self._handler.lead = self._lead
         self._engine = self._make_engine()
         self._delay = self._job.config.debug.delay(number)
+        self._borrowers: SimpleQueue[Callable[[PlacedModel], None]] = SimpleQueue()
         # Reading and first touching the data, and compiling, don't count as training.
         for each in (self._job.dataset.train, *self._job.evaluated.values()):
             each.load()
@@ -93,7 +96,9 @@ class Worker(Role):
         )  # fmt: skip
         participant.clock = 0 if position is None else position.clock
         engine.participant = participant
-        self._own_tickets = iter(range(number + tickets * self._replicas, NO_MORE, self._replicas))
+        in_turn = range(number + tickets * self._replicas, NO_MORE, self._replicas)
+        deterministic = job.config.run.deterministic
+        self.tickets = TicketTaker(placed.schedule, participant, iter(in_turn) if deterministic else None)
         return engine
 
     def _make_handler(self, held: list[tuple[int, Held]]) -> RequestHandler:
@@ -139,6 +144,7 @@ class Worker(Role):
         number = self._number * self._lead.partitions + self._lead.partition
         self._link = transport.worker(number, self._encodings.feedback, self._encodings.copies)
         self._engine.bind(self._link)
+        self.tickets.bind(self._link)
         self._link.reports.post(self._engine.status.row)
 
     def unbind(self) -> None:
@@ -160,19 +166,24 @@ class Worker(Role):
 
     # What the engine asks.
 
-    def ask_for_ticket(self) -> bool:
-        """Ask for a ticket ahead of time, as `WorkerLink.ask_for_ticket` does."""
-        return not self._job.config.run.deterministic and self._link.tickets.ask()
-
-    def take_ticket(self) -> int:
-        """Take a ticket for a portion: the next one or, in a deterministic run, the next of this worker's own."""
-        if not self._job.config.run.deterministic:
-            return self._link.tickets.take()
-        return max(next(self._own_tickets), self._link.tickets.taken())
-
     def between_batches(self) -> None:
-        """Report a signal."""
+        """Report a signal, and lend the model."""
         self._report_interruption()
+        self._lend_model()
+
+    def lend_model(self, use: Callable[[PlacedModel], None]) -> None:
+        """Have the thread that trains call `use` between two batches, or when it is done; parameters may change there.
+
+        May be called by any thread.
+        """
+        self._borrowers.put(use)
+
+    def _lend_model(self) -> None:
+        while not self._borrowers.empty():
+            own = self._model.parameters.copy()
+            with self._handler.aside():
+                self._borrowers.get()(self._model)
+            self._model.parameters[:] = own
 
     def diverged(self) -> None:
         """Report a loss that is not finite to the coordinator, and wait for the job to end.
@@ -285,12 +296,15 @@ class Worker(Role):
             status.figures["tested_samples"] += part.size
             self._link.reports.post(status.row, wake=True)
 
-    def _evaluate_part(self) -> None:
-        """Evaluate this worker's part of all splits at the final parameters."""
+    def _evaluate_part(self, number: int) -> None:
+        """Evaluate a worker's part of all splits at the final parameters: its own, or that of one that has ended."""
         self._handler.fetch(self._model.parameters)
         status, sums = self._engine.status, self._sums()
         for row, each in zip(sums, self._job.evaluated.values(), strict=True):
-            row[:] = self._evaluate(each, split(each.samples, self._replicas)[self._number])
+            row[:] = self._evaluate(each, split(each.samples, self._replicas)[number])
+        if number != self._number:
+            self._link.reports.post_part(sums, number)
+            return
         if self._lead.leads and sums.size:
             self._link.reports.post_sums(sums)
         status.figures["state"] = State.DONE
@@ -308,16 +322,22 @@ class Worker(Role):
         return np.zeros((len(self._job.evaluated), self._ready.figures.size))
 
     def _follow_orders(self) -> None:
-        """Evaluate this worker's part of the data whenever the coordinator orders it, until it orders the exit."""
-        done = Phase.TRAIN
+        """Evaluate parts of the data when the coordinator orders it, until it orders the exit.
+
+        These are the worker's own, and those of ranks that its process has taken over.
+        """
+        done, evaluated = Phase.TRAIN, set[int]()
         while done != Phase.EXIT:
             order = self._link.orders.read()
             if not isinstance(self._job.algorithm, Coordinated):
                 self._engine.participant.obey_at_the_end(order)
             self._report_interruption()
-            if order.phase == Phase.EVALUATE and done != Phase.EVALUATE:
-                self._evaluate_part()
-            elif order.phase == done:
+            self._lend_model()
+            parts = set(self._link.played) - evaluated if order.phase == Phase.EVALUATE else ()
+            for number in sorted(parts):
+                self._evaluate_part(number)
+                evaluated.add(number)
+            if order.phase == done and not parts:
                 time.sleep(self._link.reports.interval(LOOK_EVERY))
             done = Phase(order.phase)
         if self._engine.status.figures["state"] != State.DONE:

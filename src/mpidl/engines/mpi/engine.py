@@ -29,16 +29,22 @@ from mpidl.transport.protocol import STOPPED, State
 POST_EVERY = 0.1
 
 
-class WorkerHooks(Protocol):
-    """Decisions of the worker's role."""
+class TicketSource(Protocol):
+    """A worker's source of tickets for portions."""
 
-    def ask_for_ticket(self) -> bool:
-        """Request a ticket in the background, for `take_ticket` to return; return whether that is possible."""
+    def ask(self) -> bool:
+        """Request a ticket in the background, for `take` to return; return whether that is possible."""
         ...
 
-    def take_ticket(self) -> int:
+    def take(self) -> int:
         """Take a ticket for a portion, or the one that was requested."""
         ...
+
+
+class WorkerHooks(Protocol):
+    """Decisions of the worker's role. `tickets` are taken from its own source."""
+
+    tickets: TicketSource
 
     def epoch_over(self, epoch: int) -> None:
         """Act on the end of an epoch (from 1); called on the first worker beyond it."""
@@ -148,10 +154,10 @@ class MpiEngine:
         # Replicas that step together share the last portions evenly if each takes one when needed, and the ranks of a
         # cut one would have to agree whether a ticket is on its way.
         alone = not self.handler.checkpoint.together and self.handler.lead.partitions == 1
-        return alone and self._hooks.ask_for_ticket()
+        return alone and self._hooks.tickets.ask()
 
     def _take_ticket(self) -> int:
-        (ticket,) = self.handler.lead.share(lambda: (self._hooks.take_ticket(),))
+        (ticket,) = self.handler.lead.share(lambda: (self._hooks.tickets.take(),))
         point("ticket-taken")
         self.participant.took(ticket)
         return ticket
@@ -200,8 +206,12 @@ class MpiEngine:
         def over() -> bool:
             # The replica's state is complete while it waits.
             self.participant.look()
-            (found,) = self.handler.lead.share(lambda: (self._link.tickets.taken(),))
-            return found >= taken
+            self._hooks.between_batches()
+            # If one of those ahead has ended, what it has left is to be done.
+            (found,) = self.handler.lead.share(
+                lambda: (self._link.tickets.taken() >= taken or self._link.clocks.one_has_stopped(),)
+            )
+            return bool(found)
 
         self._waiting.until(over)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,11 @@ class UnpushedBatches:
 
     @property
     def batches(self) -> tuple[int, int]:
-        """The numbers of the first and the last batch of a push of all batches up to the last one."""
-        return self.number(self.parts[0][0], self.parts[0][1]) if self.parts else self.batch, self.batch
+        """The numbers of the first and the last batch of a push of all batches computed so far."""
+        if not self.parts:
+            return self.batch, self.batch
+        (first_portion, first, _), (last_portion, _, last) = self.parts[0], self.parts[-1]
+        return self.number(first_portion, first), self.number(last_portion, last - 1)
 
     def pushed(self, rest: int = 0) -> None:
         """Note that all batches but the last `rest` have been pushed."""
@@ -127,6 +131,10 @@ class RequestHandler:
     def fetch(self, parameters: np.ndarray) -> None:
         """Copy the present parameters, with all of this worker's own pushes, into a vector."""
         raise NotImplementedError
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Return a context in which the model's gradients are not this worker's; entered between two batches."""
+        return nullcontext()
 
     def post(self) -> None:
         """Post the status of the shards that this worker holds, if any."""

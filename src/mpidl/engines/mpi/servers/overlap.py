@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -100,6 +102,13 @@ class WaitFreePush:
     def _send(self, gradient: Any, start: int) -> None:
         self._connection.begin_push(gradient, zero_copy=True)
         self._connection.send(gradient, start)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the model report nothing meanwhile."""
+        self.end()
+        yield
+        report_final(self._model, self._send)
 
     def end(self) -> None:
         """Let the model report nothing any more."""

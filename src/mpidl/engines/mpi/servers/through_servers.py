@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -118,6 +119,9 @@ class ThroughServers(RequestHandler):
         self.connection.finish_behind_push()
         self.connection.wait(self.applied)
         self._link.fetches.read_present(parameters)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._wait_free is None else self._wait_free.paused()
 
     def end_pushes(self) -> None:
         self.connection.wait(self._link.pushes.end)
