@@ -8,8 +8,8 @@ import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.rma.shared_state import SharedState
-from mpidl.rma.takings import ROW, WIDTH
-from mpidl.transport.protocol import GIVEN_BACK, NO_MORE, TAKINGS, Control, GivenBack, Taking
+from mpidl.rma.takings import ROW, WIDTH, Returns
+from mpidl.transport.protocol import GIVEN_BACK, NO_MORE, TAKINGS, Control, GivenBack, State, Taking
 
 
 class Estates:
@@ -17,7 +17,8 @@ class Estates:
 
     def __init__(self, shared: SharedState) -> None:
         window, workers = shared.window.as_rank(shared.roles.coordinator), shared.workers
-        self._window, self._processes, self._ranks = window, shared.processes, workers
+        self._window, self._coordinator = shared.window, shared.roles.coordinator
+        self._processes, self._ranks = shared.processes, workers
         self._rows = window.local("takings").reshape(len(workers), ROW)
         self._control, self._statuses = window.local("control"), window.local("workers")
         self._given_back = window.local("given_back").reshape(GIVEN_BACK, WIDTH)
@@ -77,15 +78,38 @@ class Estates:
         self._window.sync()
         row[0] += 2
 
+    def part(self, ticket: int) -> tuple[int, int]:
+        """Return what a ticket, which is negative, stands for: a portion and its first batch."""
+        row = self._given_back[-1 - ticket]
+        return int(row[GivenBack.PORTION]), int(row[GivenBack.FIRST])
+
+    def claim(self, worker: int, number: int, size: Callable[[int], tuple[int, int]]) -> bool:
+        """Take row `number` of what has been given back for a worker whose process has ended; see `Returns.claim`."""
+        word = self._rows[worker, :1]
+        word += 1
+        claimed = Returns(self._window, self._coordinator, worker).claim(number)
+        if claimed:
+            self.note(worker, -1 - number, size)
+        word -= 1
+        return claimed
+
+    @property
+    def others_train(self) -> bool:
+        """Whether a worker trains whose process is alive."""
+        training = np.flatnonzero(self._statuses["state"] < State.TRAINED).tolist()
+        return any(self.is_alive(worker) for worker in training)
+
     def give_back(self, worker: int, parts: Sequence[tuple[int, int]], marked: int) -> None:
         """Hand out portions again, from a batch on, that a worker had taken; it had marked the order `marked`.
 
-        One process at a time may call it. Nothing happens if one has done so for this worker before. Raise MpidlError
-        if there is no room.
+        One process at a time may call it. What one has given back for this worker before, and the worker hasn't taken
+        since, is left out. Raise MpidlError if there is no room.
         """
         count = int(self._control[Control.GIVEN_BACK])
-        if worker in self._given_back[:count, GivenBack.GIVER]:
-            return
+        rows = self._given_back[:count]
+        before = rows[(rows[:, GivenBack.GIVER] == worker) & (rows[:, GivenBack.TAKER] != 1 + worker)]
+        known = set(map(tuple, before[:, [GivenBack.PORTION, GivenBack.FIRST]].tolist()))
+        parts = [part for part in parts if part not in known]
         if count + len(parts) > GIVEN_BACK:
             raise MpidlError(f"more than {GIVEN_BACK} parts of portions are to be handed out again, expected fewer")
         for number, (portion, first) in enumerate(parts, count):
