@@ -1,0 +1,166 @@
+"""A worker that ends in the middle of its work: another process settles its rank, and each batch counts exactly once.
+
+The worker's process goes on in these tests, but plays no part any more.
+"""
+
+import threading
+import time
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+SAMPLES, PADDING, EPOCHS, BATCH, PORTION = 60, 3000, 4, 4, 12
+
+
+class Counting:
+    """A model whose parameters count: plain SGD with a rate of 1 adds 1 to that of each sample that it applies."""
+
+    def __init__(self):
+        self.parameters = np.zeros(SAMPLES + PADDING)
+        self._gradient = np.zeros_like(self.parameters)
+
+    def loss_and_gradient(self, batch):
+        time.sleep(2e-3)
+        numbers = batch.inputs[:, 0].astype(int)
+        self._gradient[:SAMPLES] = -np.bincount(numbers, minlength=SAMPLES)
+        self._gradient[SAMPLES:] = -len(numbers)
+        return 0.0, self._gradient
+
+    def evaluate(self, batch):
+        return 0.0, float("nan")
+
+
+def make(dataset, seed):
+    return Counting()
+
+
+class Ended(Exception):
+    """The end of a process."""
+
+
+def configuration(path, algorithm):
+    with h5py.File(path / "numbers.h5", "w") as file:
+        for split in ("train", "test"):
+            file[f"{split}/x"] = np.arange(SAMPLES, dtype=np.float32)[:, None]
+            file[f"{split}/y"] = np.zeros((SAMPLES, 1), np.float32)
+    return {
+        "run": {"dir": str(path), "name": "counts", "epochs": EPOCHS},
+        "data": {"source": "hdf5", "path": str(path / "numbers.h5"), "batch": BATCH, "portion": PORTION},
+        "model": {"factory": "test_settlement:make"},
+        "algorithm": algorithm,
+        "server": {"rule": "sgd", "rate": 1.0},
+        "topology": {"servers": 1},
+        "checkpoint": {"every": 0.02, "keep": 100},
+    }
+
+
+@pytest.fixture
+def deaths(comm, monkeypatch):
+    """Return a function that lets the last worker end when it passes a point for the n-th time; others settle it."""
+    import mpidl.engines.mpi.engine
+    import mpidl.rma.outboxes
+    import mpidl.runs.ranks
+    from mpidl.rma.takings import Takings
+    from mpidl.roles.worker import Worker
+    from mpidl.survival.settlement import Settlement
+    from mpidl.transport.protocol import Phase
+
+    victim, host, wanted = comm.size - 1, comm.size - 2, {}
+    begin, bind, run = Worker.__init__, Worker.bind, Worker.run
+    end, capacity_of = Takings.end, mpidl.runs.ranks.capacity_of
+
+    def pass_point(name):
+        if comm.rank != victim or name not in wanted or threading.current_thread() is not threading.main_thread():
+            return
+        wanted[name] -= 1
+        if not wanted[name]:
+            raise Ended(name)
+
+    def note(self, *ticket):
+        pass_point("ticket-not-noted")
+        end(self, *ticket)
+
+    def prepare(self, ready, *args, **options):
+        self.ready = ready
+        begin(self, ready, *args, **options)
+
+    def keep(self, transport):
+        self.transport = transport
+        bind(self, transport)
+
+    def play(self):
+        if comm.rank == host:
+            threading.Thread(target=settle, args=(self,), daemon=True).start()
+        try:
+            run(self)
+        except Ended:
+            comm.send(None, host, tag=99)
+            orders = self.transport.worker(comm.rank - 2).orders
+            while orders.read().phase != Phase.EXIT:
+                time.sleep(0.01)
+        if comm.rank == host:
+            assert settled.wait(20)
+
+    settled = threading.Event()
+
+    def settle(worker):
+        comm.recv(source=victim, tag=99)
+        transport = worker.transport
+        transport.processes[victim] = host
+        settlement = Settlement(worker.ready, victim - 2, worker)
+        settlement.adopt(transport.as_rank(victim))
+        settlement.run()
+        settled.set()
+
+    monkeypatch.setattr(mpidl.rma.outboxes, "point", pass_point)
+    monkeypatch.setattr(mpidl.engines.mpi.engine, "point", pass_point)
+    monkeypatch.setattr(Takings, "end", note)
+    monkeypatch.setattr(Worker, "__init__", prepare)
+    monkeypatch.setattr(Worker, "bind", keep)
+    monkeypatch.setattr(Worker, "run", play)
+    # Many small chunks: pushes end in the middle of a ring.
+    monkeypatch.setattr(mpidl.runs.ranks, "capacity_of", lambda *args: replace(capacity_of(*args), chunk_bytes=1200))
+    return wanted
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    ("algorithm", "point", "count"),
+    [
+        ({"name": "downpour"}, "data-written", 16),
+        ({"name": "downpour", "n_push": 5}, "ticket-not-noted", 4),
+        ({"name": "ssp", "bound": 1}, "gradient-computed", 9),
+    ],
+)
+def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, count):
+    from mpidl.config import from_dict
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+    from mpidl.storage.checkpoint import Checkpoint
+
+    deaths[point] = count
+    config = None
+    if comm.rank == 0:
+        config = configuration(shared_path, algorithm)
+    config = from_dict(comm.bcast(config))
+    summary = run(config, lambda: build(config), comm)
+    if comm.rank == comm.size - 1:
+        assert not deaths[point], "the worker has ended before"
+    if comm.rank == 0:
+        assert summary["samples"] == EPOCHS * SAMPLES
+        paths = sorted((shared_path / "counts" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+        assert len(paths) > 2
+        for path in paths:
+            checkpoint = Checkpoint(path)
+            values = checkpoint.read("parameters", slice_of(checkpoint.size))
+            assert np.all(values[SAMPLES:] == checkpoint.position.samples)
+            assert values[:SAMPLES].sum() == checkpoint.position.samples
+        assert values[:SAMPLES].tolist() == [EPOCHS] * SAMPLES
+
+
+def slice_of(size):
+    from mpidl.parameters import Range
+
+    return Range(0, size)
