@@ -28,7 +28,6 @@ class Adag(Commits):
     """
 
     name: ClassVar[str] = "adag"
-    repeatable: ClassVar[bool] = True
 
     damping: Literal["coordinate", "norm"] = "coordinate"
 

@@ -20,7 +20,6 @@ class Agn(Commits):
     """
 
     name: ClassVar[str] = "agn"
-    repeatable: ClassVar[bool] = True
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the thesis."""

@@ -30,7 +30,7 @@ class Exchange(Enum):
 
 
 class Pattern(NamedTuple):
-    """Properties of a replica's requests that allow an engine to overlap exchanges with computation.
+    """Properties of a replica's requests that engines can rely on, for instance to overlap exchanges with computation.
 
     Attributes
     ----------
@@ -45,12 +45,16 @@ class Pattern(NamedTuple):
     only_reads : bool
         A `Fetch` precedes each `Gradient`, and the replica never changes its parameters itself. A single replica may
         then compute with the shards' own memory.
+    repeatable : bool
+        A push depends only on its batches and on parameters fetched before them: another replica can compute it from
+        these batches.
     """
 
     prefetches: bool = False
     fetches_next: bool = False
     pushes_gradients: bool = False
     only_reads: bool = False
+    repeatable: bool = False
 
 
 class WarmStart(NamedTuple):
@@ -98,9 +102,6 @@ class Algorithm(Checked):
         Whether models may keep statistics, such as running means, among their parameters.
     pushes_gradients : bool
         Whether replicas push each gradient unchanged, as in `Pattern`.
-    repeatable : bool
-        Whether a push depends only on its batches and on parameters fetched before them, so that any replica can
-        compute it from those batches.
     """
 
     name: ClassVar[str]
@@ -108,7 +109,6 @@ class Algorithm(Checked):
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
     pushes_gradients: ClassVar[bool] = False
-    repeatable: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"
@@ -169,7 +169,8 @@ class Algorithm(Checked):
 
     def pattern(self, replicas: int) -> Pattern:
         """Return the properties of the replicas' requests that engines can rely on."""
-        return Pattern(pushes_gradients=self.pushes_gradients and not self.shard_policy(replicas).by_arrival)
+        own = self.pushes_gradients
+        return Pattern(pushes_gradients=own and not self.shard_policy(replicas).by_arrival, repeatable=own)
 
     def encoding(self) -> Wire | None:
         """Return the encoding of pushes, if any."""

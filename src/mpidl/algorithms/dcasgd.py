@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.algorithms.windowed import beside
@@ -29,7 +29,6 @@ class Dcasgd(Algorithm):
     """
 
     name: ClassVar[str] = "dcasgd"
-    repeatable: ClassVar[bool] = True
 
     variance: NonNegative | None = None
     adaptive: bool = False
@@ -49,3 +48,6 @@ class Dcasgd(Algorithm):
         """Return the policy that compensates the delay of each gradient before the rule applies it."""
         variance = (2.0 if self.adaptive else 0.04) if self.variance is None else self.variance
         return DelayCompensated(variance, self.decay if self.adaptive else None)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(repeatable=True)

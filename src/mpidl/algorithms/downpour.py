@@ -40,7 +40,6 @@ class Downpour(Algorithm):
     """
 
     name: ClassVar[str] = "downpour"
-    repeatable: ClassVar[bool] = True
 
     n_fetch: Count = 1
     n_push: Count = 1
@@ -99,6 +98,7 @@ class Downpour(Algorithm):
             # With `overlap`, the replica doesn't wait for its pushes, so that starting them sooner gains nothing.
             pushes_gradients=fetches_next and self.n_push == 1 and not self.overlap and not policy.by_arrival,
             only_reads=fetches_next and not self.overlap and self.wire_fetch == "fp32",
+            repeatable=True,
         )
 
     def _pushes_after(self, step: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Replica
+from mpidl.algorithms.algorithm import Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.windowed import Windowed, commit_windows
 from mpidl.schema import Count, Positive
@@ -17,7 +17,6 @@ class Dynsgd(Windowed):
     """Replicas commit the change of `window` local steps, which servers divide by its staleness + 1."""
 
     name: ClassVar[str] = "dynsgd"
-    repeatable: ClassVar[bool] = True
 
     rate: Positive = 0.2
     window: Count = 4
@@ -29,3 +28,6 @@ class Dynsgd(Windowed):
     def policy(self, replicas: int) -> Policy:
         """Return the policy that adds the changes, each divided by its staleness + 1."""
         return AddChange(inverse_plus_one)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(repeatable=True)

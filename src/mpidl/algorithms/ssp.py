@@ -22,7 +22,6 @@ class Ssp(Algorithm):
     """
 
     name: ClassVar[str] = "ssp"
-    repeatable: ClassVar[bool] = True
     pushes_gradients: ClassVar[bool] = True
 
     bound: Natural = 3

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Pattern, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState, Step
 from mpidl.algorithms.requests import (
     Fetch,
@@ -83,6 +83,9 @@ class Commits(Windowed):
 
     rate: Positive | None = None
     window: Count | None = None
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(repeatable=True)
 
     def default_window(self, replicas: int) -> int:
         """Return the default of `window`."""

@@ -154,7 +154,7 @@ class Settlement(Role):
         places = _places(self._taken())
         places = places[places.index(first) : places.index(last) + 1]
         algorithm = self._job.algorithm
-        if algorithm.repeatable and algorithm.encoding() is None:
+        if algorithm.pattern(self._placed.replicas).repeatable and algorithm.encoding() is None:
             self._borrow(lambda model: self._push_rest(model, places, torn))
             return
         portions = sorted({portion for portion, _ in places})
