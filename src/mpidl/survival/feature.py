@@ -10,6 +10,7 @@ from mpi4py import MPI
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job import takeover
+from mpidl.rma.windows import allocation_chosen
 from mpidl.survival.survival import Mortal, Survival, fail
 from mpidl.topology.roles import Roles
 
@@ -23,7 +24,16 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
         return Mortal()
     of_servers = takeover.obstacle(config)
     fixed = {} if of_servers is None else dict.fromkeys(roles.servers, of_servers)
-    return Survival(comm, roles, obstacle(config, roles), fixed)
+    return Survival(comm, roles, obstacle(config, roles) or _missing(), fixed)
+
+
+def _missing() -> str | None:
+    """Return what the MPI library or its windows lack for a process to play several ranks; None if nothing."""
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        return "this MPI library isn't called from several threads"
+    if (chosen := allocation_chosen()) != "allocate":
+        return f"MPIDL_WINDOWS: {chosen}, ranks don't share their memory"
+    return None
 
 
 def obstacle(config: Config, roles: Roles) -> str | None:
