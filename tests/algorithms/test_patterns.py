@@ -7,6 +7,7 @@ from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Softsync, Ssp
 from mpidl.algorithms.algorithm import Exchange, Pattern
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
+from mpidl.engines.replay import pushes
 
 PATTERNS = {
     Downpour(): Pattern(False, True, True, only_reads=True),
@@ -32,7 +33,36 @@ REST = [each() for each in ALGORITHMS.values() if each not in (Downpour, Ssp, Ba
 
 @pytest.mark.parametrize(("algorithm", "pattern"), PATTERNS.items())
 def test_the_pattern_of_an_algorithm(algorithm, pattern):
-    assert algorithm.pattern(2) == pattern
+    assert algorithm.pattern(2)._replace(repeatable=False) == pattern
+
+
+@pytest.mark.parametrize("algorithm", [*PATTERNS, *(each for each in REST if each.exchange is Exchange.SERVERS)])
+def test_another_replica_makes_the_same_pushes_of_what_is_repeatable(algorithm):
+    """Given the batches of a push alone; gradients differ from batch to batch."""
+
+    def made(batches):
+        """Return what a replica pushes on batches, with the batches since the push before."""
+        coming, since, found = iter(batches), [], []
+
+        def gradient(request):
+            since.append(request.batch)
+            return request.batch ** np.arange(3.0)
+
+        for vector in pushes(
+            algorithm.replica(0, np.ones(3), 2, ReplicaState()), lambda: next(coming, None), fetch, gradient
+        ):
+            found.append((vector.copy(), list(since)))
+            since.clear()
+        return found
+
+    def fetch(parameters):
+        parameters[:] = 1.0
+
+    first = made(range(1, 10))
+    assert len(first) > 1
+    again = [sum(vector for vector, _ in made(batches)) for _, batches in first]
+    same = all(np.allclose(vector, other) for (vector, _), other in zip(first, again, strict=True))
+    assert same == algorithm.pattern(2).repeatable
 
 
 @pytest.mark.parametrize("algorithm", [*PATTERNS, *(each for each in REST if each.exchange is Exchange.SERVERS)])
