@@ -206,3 +206,6 @@ def test_several_threads_call_mpi_only_where_messages_travel(monkeypatch, transp
         monkeypatch.delenv(name)
     prepare_mpi(transport, distributed)
     assert os.environ["MPI4PY_RC_THREAD_LEVEL"] == level
+    monkeypatch.delenv("MPI4PY_RC_THREAD_LEVEL")
+    prepare_mpi(transport, distributed, survives=True)
+    assert os.environ["MPI4PY_RC_THREAD_LEVEL"] == ("multiple" if local == "4" else level)

@@ -46,7 +46,8 @@ def run_train(arguments: argparse.Namespace) -> int:
 
     def resolve() -> Config:
         config = _config(arguments, started.size)
-        environment.prepare_mpi(config.topology.transport, config.data.keep == "distributed")
+        topology = config.topology
+        environment.prepare_mpi(topology.transport, config.data.keep == "distributed", topology.survive == "auto")
         return config
 
     config = together(resolve)

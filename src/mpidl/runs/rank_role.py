@@ -32,6 +32,7 @@ from mpidl.roles.worker import Worker
 from mpidl.runs.features import intermediaries
 from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
+from mpidl.survival.settlement import Settlement
 
 
 def own_model(world: World, placed: PlacedJob, group: MpiGroup | None) -> LocalModel:
@@ -98,11 +99,18 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
 
 
 def play_taken_over(
-    world: World, ready: ReadyJob, transport: Transport, rank: int, recovered: Callable[[int], None]
+    world: World, ready: ReadyJob, transport: Transport, own: Role, rank: int, recovered: Callable[[int], None]
 ) -> None:
-    """Play a rank whose process has ended to the end of the run; call `recovered` when its work goes on."""
+    """Play a rank whose process has ended to the end of the run; call `recovered` when its work goes on.
+
+    `own` is the role of this process's own rank.
+    """
     transport = transport.as_rank(rank)
-    role = _make_role(world, ready, transport, None)
+    if rank in world.workers:
+        assert isinstance(own, Worker), "workers take over workers"
+        role: Role = Settlement(ready, world.workers.index(rank), own, world.survival.alone())
+    else:
+        role = _make_role(world, ready, transport, None)
     role.adopt(transport)
     recovered(role.lost)
     role.run()

@@ -193,7 +193,7 @@ def _train(
 
     def play(rank: int, recovered: Callable[[int], None]) -> None:
         with world.failing_together():
-            play_taken_over(world, ready, transport, rank, recovered)
+            play_taken_over(world, ready, transport, role, rank, recovered)
 
     with world.failing_together(), contextlib.ExitStack() as owned:
         owned.enter_context(transport)

@@ -123,7 +123,8 @@ def train(
         Callbacks(callbacks)
         source = None if data is None else source_of(data)
         found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
-        environment.prepare_mpi(found.topology.transport, found.data.keep == "distributed")
+        topology = found.topology
+        environment.prepare_mpi(topology.transport, found.data.keep == "distributed", topology.survive == "auto")
         return found
 
     with among(comm):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,6 +37,10 @@ class Mortal:
 
     processes: np.ndarray | None = None
     died = False
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Return a context that only one process is in at a time."""
+        return nullcontext()
 
     def incidents(self, known: int) -> list[Incident]:
         """Return what has happened to the job's processes, but for the first `known` incidents."""
@@ -92,6 +96,9 @@ class Survival(Mortal):
         self._table.stages[self._own] = Stage.CLOSING
         for thread in self._threads:
             thread.join()
+
+    def alone(self) -> AbstractContextManager[None]:
+        return self._table.locked()
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""
