@@ -228,7 +228,8 @@ def appending(file: Path) -> FileIO:
     what comes after its last line is too long for one.
     """
     with open(file, "a+b", opener=regular) as lines:
-        start = max(0, lines.seek(0, os.SEEK_END) - LONGEST)
+        size = lines.seek(0, os.SEEK_END)
+        start = max(0, size - LONGEST)
         lines.seek(start)
         end = lines.read(LONGEST).rfind(b"\n") + 1
         if start and not end:
@@ -238,5 +239,6 @@ def appending(file: Path) -> FileIO:
             with replacing(file) as partial, open(partial, "wb", opener=regular) as copy:
                 shutil.copyfileobj(lines, copy)
     opened = FileIO(file, "a", opener=regular)
-    opened.truncate(start + end)
+    if start + end < size:
+        opened.truncate(start + end)
     return opened

@@ -19,7 +19,7 @@ from supervised import (
 
 from mpidl.engines.totals import Spent, Totals, from_state, to_state
 from mpidl.job.goal import Goal
-from mpidl.roles.events import Diverged, Failed, GivenUp, Recovered, Saved, Signalled, Started, Trained
+from mpidl.roles.events import Diverged, Failed, Recovered, Saved, Signalled, Started, TakenOver, Trained
 from mpidl.roles.instructions import Fail, Finish, Log, Save
 from mpidl.roles.plateau import Plateau
 from mpidl.shards.staleness import Histogram
@@ -32,7 +32,7 @@ DEATH_LOG = Log(
 )
 TAKEN_OVER = Recovered(2, "server 1", by=0, seconds=0.25, lost={"pushes": 1})
 RECOVERY_LOG = Log("recovery", {"rank": 2, "role": "server 1", "by": 0, "seconds": 0.25, "lost": {"pushes": 1}})
-HAPPENINGS = st.sampled_from(["look", "evaluate", "signal", "saved", "saved", "fail", "recover", "given up"])
+HAPPENINGS = st.sampled_from(["look", "evaluate", "signal", "saved", "saved", "fail", "recover", "taken over"])
 
 
 def plateau():
@@ -91,8 +91,8 @@ def test_a_supervisor_is_replaced_at_any_event_by_one_with_its_state(happenings,
             tell(DEATH)
         elif kind == "recover":
             tell(TAKEN_OVER)
-        elif kind == "given up":
-            tell(GivenUp())
+        elif kind == "taken over":
+            tell(TakenOver())
     instructions = tell(end(now, batches))
     while writing:
         writing = False
@@ -117,9 +117,9 @@ def test_deaths_and_recoveries_are_recorded_and_a_checkpoint_in_progress_is_orde
         (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
         (Saved(1.0, 0), [saved(0)]),
         (TAKEN_OVER, [RECOVERY_LOG]),
-        (GivenUp(), []),
+        (TakenOver(), []),
         (looked(20.0, 5), [SAVE]),
-        (GivenUp(), [SAVE]),
+        (TakenOver(), [SAVE]),
         (Signalled(), [LAST_SAVE, Log("interrupted")]),
         (TAKEN_OVER, [RECOVERY_LOG, LAST_SAVE]),
         (trained(21.0, 6), []),
@@ -129,13 +129,14 @@ def test_deaths_and_recoveries_are_recorded_and_a_checkpoint_in_progress_is_orde
 
 
 def test_a_run_with_too_few_workers_saves_and_fails():
-    cause = Fail("1 worker lives, topology.min_workers is 2")
+    cause = Fail("1 worker lives, topology.min_workers is 2", passing=True)
     run = supervisor(min_workers=2, resumed=True)
     script(run, (DEATH, [DEATH_LOG, LAST_SAVE]), (DEATH, [DEATH_LOG]), (Signalled(), [Log("interrupted")]))
     script(run, (trained(5.0, 3), []), (Saved(6.0, 3), [saved(3), cause]), (DEATH, []), (Saved(7.0, 3), []))
-    # At the end, there is nothing left for them to do.
+    # At the end, there is nothing left for them to do; another coordinator has the last evaluation done again.
     run = supervisor(min_workers=2, resumed=True)
     script(run, (trained(5.0, 3), [SAVE]), (DEATH, [DEATH_LOG]), (Saved(6.0, 3), [saved(3), LAST_TEST]))
+    script(run, (TakenOver(), [LAST_TEST]), (evaluated(7.0, 0.5), [Finish(False, None)]), (TakenOver(), []))
 
 
 def test_a_run_that_a_coordinator_drives_saves_again_after_its_next_iteration():

@@ -17,7 +17,7 @@ from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA, Checkpoint
-from mpidl.storage.checkpoints import prune, read_best, write_best
+from mpidl.storage.checkpoints import discard, prune, read_best, write_best
 from mpidl.storage.position import Best, Position, ReplicaPosition
 from mpidl.storage.writer import save_index
 from mpidl.version import VERSION
@@ -42,7 +42,7 @@ class Checkpoints:
                 self.best = best
 
     def complete(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:
-        """Complete a checkpoint, whose other files are on disk, and remove those not to be kept.
+        """Complete a checkpoint, whose other files are on disk, and remove those not to be kept or given up before.
 
         `order` is the ordinal of the order to save it, `shards` the number of shards, and `files` the names of the
         other files.
@@ -54,6 +54,11 @@ class Checkpoints:
         )  # fmt: skip
         best = None if self.best is None else self.best.step
         prune(ready.checkpoints, job.config.checkpoint.keep, position.step, best)
+        discard(ready.checkpoints, ready.token, order)
+
+    def is_complete(self, order: int, step: int) -> bool:
+        """Return whether the checkpoint of an order, which was being completed, has got its name."""
+        return not self._ready.scratch(order).exists() and (self._ready.checkpoints / str(step)).exists()
 
     def keep(self, best: Best) -> None:
         """Name the best checkpoint, which is on disk: it stays until another is better.

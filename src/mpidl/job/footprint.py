@@ -49,6 +49,7 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         wire_fetch=algorithm.fetch_encoding(),
         within_nodes=job.config.run.deterministic,
         sums=len(job.evaluated) * figures.size,
+        figures=len(figures.names),
         units=placed.units,
         shared_vectors=1 + len(job.states) if algorithm.exchange is Exchange.SHARED_MEMORY else 0,
         statistics=placed.statistics,

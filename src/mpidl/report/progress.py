@@ -65,11 +65,11 @@ class Progress:
         """End the output."""
 
 
-def choose(title: Title) -> Progress:
-    """Return the progress for this process's stderr, or its launcher's."""
+def choose(title: Title, begun: bool = False) -> Progress:
+    """Return the progress for this process's stderr, or its launcher's; `begun` if another has shown the title."""
     if os.environ.get(marks.TERMINAL):
-        return ForwardedProgress(title)
-    return TerminalProgress(title) if os.isatty(2) else LogProgress(title)
+        return ForwardedProgress(title, begun)
+    return TerminalProgress(title) if os.isatty(2) else LogProgress(title, begun)
 
 
 class ForwardedProgress(Progress):
@@ -77,9 +77,10 @@ class ForwardedProgress(Progress):
 
     drawn = True
 
-    def __init__(self, title: Title) -> None:
+    def __init__(self, title: Title, begun: bool = False) -> None:
         self._title = title
-        self._tell("begin", title)
+        if not begun:
+            self._tell("begin", title)
 
     def write(self, line: str) -> None:
         self._tell("write", line)
@@ -165,9 +166,10 @@ class LogProgress(_Figures):
 
     drawn = False
 
-    def __init__(self, title: Title) -> None:
+    def __init__(self, title: Title, begun: bool = False) -> None:
         super().__init__(title)
-        self.write(f"{_clock()}  {title.text}")
+        if not begun:
+            self.write(f"{_clock()}  {title.text}")
 
     def write(self, line: str) -> None:
         show(line, terminate)

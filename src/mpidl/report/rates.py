@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
 
 from mpidl.engines.totals import Totals
 
 #: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
+
+#: Marks of a recent loss that its state has.
+MARKS = 16
 
 
 class Rates:
@@ -19,18 +25,27 @@ class Rates:
 
     def __init__(self, samples: float, seconds: float) -> None:
         self._samples, self._seconds = samples, seconds
-        self._last = Totals(0.0)
+        # Samples, seconds of training and seconds that servers had worked, at the last measurement.
+        self._last: tuple[int, float, float] = 0, 0.0, 0.0
         self.values: dict[str, Any] = {"samples_per_second": None, "server_load": None}
 
     def measure(self, totals: Totals) -> None:
         """Compute the rates since the last measurement, if that was long enough ago."""
-        before = self._last
-        samples, seconds = totals.samples - before.samples, totals.seconds - before.seconds
+        samples, before, busy = self._last
+        seconds = totals.seconds - before
         if seconds < SHORTEST_SPAN:
             return
-        load = _load(totals, seconds, sum(before.spent.busy_seconds))
-        self.values = {"samples_per_second": samples / seconds, "server_load": load}
-        self._last = totals
+        load = _load(totals, seconds, busy)
+        self.values = {"samples_per_second": (totals.samples - samples) / seconds, "server_load": load}
+        self._last = totals.samples, totals.seconds, sum(totals.spent.busy_seconds)
+
+    def state(self) -> dict[str, Any]:
+        """Return what another goes on with."""
+        return {"last": self._last, "values": self.values}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another."""
+        self._last, self.values = tuple(state["last"]), dict(state["values"])
 
     def end(self, totals: Totals) -> None:
         """Compute the rates of the whole run at its end."""
@@ -65,6 +80,13 @@ def counts(totals: Totals) -> dict[str, Any]:
     }
 
 
+class _Mark(NamedTuple):
+    samples: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    weight: float = 0.0
+
+
 class RecentLoss:
     """The mean loss over the last epoch of samples or, if that is shorter, over the last seconds.
 
@@ -77,12 +99,21 @@ class RecentLoss:
     def __init__(self, samples: int, seconds: float) -> None:
         self._samples, self._seconds = samples, seconds
         # The newest totals that are old enough, and those after them.
-        self._marks = deque([Totals(0.0)])
+        self._marks = deque([_Mark()])
+
+    def state(self) -> Sequence[tuple[float, ...]]:
+        """Return what another goes on with: some of the moments at which later means may begin."""
+        marks = list(self._marks)
+        return marks[:: -(-len(marks) // MARKS)]
+
+    def load(self, state: Any) -> None:
+        """Go on with the `state` of another."""
+        self._marks = deque(msgspec.convert(state, list[_Mark]))
 
     def mark(self, totals: Totals) -> None:
         """Allow later means to begin at these totals."""
         if totals.samples > self._marks[-1].samples:
-            self._marks.append(totals)
+            self._marks.append(_Mark(totals.samples, totals.seconds, totals.loss, totals.weight))
 
     def at(self, totals: Totals) -> float | None:
         """Return the mean at these totals; None if nothing has been computed since its beginning."""
@@ -92,6 +123,6 @@ class RecentLoss:
         weight = totals.weight - first.weight
         return (totals.loss - first.loss) / weight if weight > 0 else None
 
-    def _old(self, mark: Totals, totals: Totals) -> bool:
+    def _old(self, mark: _Mark, totals: Totals) -> bool:
         samples, seconds = totals.samples - mark.samples, totals.seconds - mark.seconds
         return samples >= self._samples or (samples > 0 and seconds >= self._seconds)

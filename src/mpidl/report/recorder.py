@@ -23,7 +23,8 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import appending, existing, open_regular, write_whole
+from mpidl.paths import appending, existing, open_regular, read_text, write_whole
+from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
 from mpidl.version import VERSION
@@ -61,15 +62,19 @@ class Recorder:
     until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
     if the directory can't be made or written, or another run uses it.
 
-    `token` is of this run alone, for `mpidl.storage.files.scratch`. `counts` has the number of the run's events of each
+    `token` is of this run alone, for `mpidl.storage.files.scratch`. With that of a run whose process has died, another
+    process goes on with the run's files, in the directory NAME. `counts` has the number of the run's events of each
     kind, those before a resume included.
     """
 
-    def __init__(self, config: Config, resume: bool = False) -> None:
+    def __init__(self, config: Config, resume: bool = False, token: str | None = None) -> None:
         parent, name = config.run.directory.parent, config.run.name
         self._made: list[Path] = []
-        self.token = secrets.token_hex(8)
+        # Events of a process that has died that its state doesn't have: they are not written again.
+        self._written: list[dict[str, Any]] = []
+        self.token = secrets.token_hex(8) if token is None else token
         self.directory = parent / name
+        resume |= token is not None
         try:
             above = [each for each in (parent, *parent.parents) if not each.exists()]
             if not resume:
@@ -78,14 +83,9 @@ class Recorder:
             self._lock = Lock(self.directory)
             if not resume:
                 self._made = [self.directory, *above]
-            for outdated, is_own in OUTDATED.items():
-                remove_file(self.directory / outdated, is_own)
             self._checkpoints = self.directory / "checkpoints"
-            self._checkpoints.mkdir(exist_ok=True)
-            resolved = replace(config, run=replace(config.run, name=self.directory.name))
-            write_whole(self.directory / "config.toml", resolved.to_toml().encode())
-            if (running := script.current()) is not None:
-                write_whole(self.directory / script.NOTE, running.note())
+            if token is None:
+                self._begin(config)
             self._metrics = appending(self.directory / "metrics.jsonl")
             self._events = appending(self.directory / "events.jsonl")
             self.counts = _count_events(self.directory / "events.jsonl")
@@ -93,6 +93,40 @@ class Recorder:
             file = Path(error.filename or "")
             reason = f"{file.name}: {error.strerror}" if file.parent == self.directory else error.strerror
             raise UsageError(f"run.dir: can't write in {shown(str(self.directory), 200)}: {reason}") from None
+
+    def _begin(self, config: Config) -> None:
+        for outdated, is_own in OUTDATED.items():
+            remove_file(self.directory / outdated, is_own)
+        self._checkpoints.mkdir(exist_ok=True)
+        resolved = replace(config, run=replace(config.run, name=self.directory.name))
+        write_whole(self.directory / "config.toml", resolved.to_toml().encode())
+        if (running := script.current()) is not None:
+            write_whole(self.directory / script.NOTE, running.note())
+
+    def state(self) -> dict[str, int]:
+        """Return what another process goes on with: the present sizes of the files."""
+        return {"metrics": _size(self._metrics), "events": _size(self._events)}
+
+    def load(self, state: Mapping[str, int]) -> None:
+        """Go on with the files as they were at the `state` of a process that has died.
+
+        Later records are cut off. Later events stay, as other ranks write events, too: each is not written again.
+        """
+        self._metrics.truncate(min(state["metrics"], _size(self._metrics)))
+        with open_regular(self.directory / "events.jsonl") as events:
+            events.seek(state["events"])
+            for line in events:
+                with suppress(ValueError):
+                    self._written.append(msgspec.json.decode(line))
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return the summary that has been written; raise MpidlError if it can't be read."""
+        path = self.directory / "summary.json"
+        try:
+            found: dict[str, Any] = msgspec.json.decode(read_text(path, of_run=True))
+        except (OSError, ValueError) as error:
+            raise cannot_read(path, error) from error
+        return found
 
     def check(self) -> None:
         """Raise MpidlError if the directory has been removed, or replaced by another, since the run began."""
@@ -111,7 +145,12 @@ class Recorder:
         It has a kind, such as "checkpoint", "failure" or "recovery", the rank and role that it concerns, and further
         details. Raise MpidlError if the line can't be written.
         """
-        self._append(self._events, _event(kind, rank, role, details))
+        event = _event(kind, rank, role, details)
+        for written in self._written:
+            if msgspec.json.decode(encode(event)) | {"time": written.get("time")} == written:
+                self._written.remove(written)
+                return
+        self._append(self._events, event)
         self.counts[kind] += 1
 
     def summary(self, summary: Mapping[str, Any]) -> None:
@@ -184,6 +223,10 @@ def first_failure(directory: Path, rank: int) -> bool:
     except OSError:
         time.sleep(min(APART * rank, AT_MOST))
     return True
+
+
+def _size(file: FileIO) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _event(kind: str, rank: int | None, role: str, details: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,11 @@ REDRAW_EVERY = 0.5
 #: a hundred a second, would fill a disk.
 SPACING = 1e-3
 
+#: What `Reporter.state` has as it is.
+STATE = (
+    "_origin", "_recorded_at", "_spaced_at", "due", "_reached", "_complete", "_interrupted", "_saved", "_iteration",
+    "_accrued",
+)  # fmt: skip
 #: The line about an event, for those that the summary counts.
 INCIDENTS = {"failure": died, "recovery": replaced}
 
@@ -48,8 +53,9 @@ class Reporter:
 
     Parameters
     ----------
-    origin : mapping
-        Items of the summary about the origin of its figures.
+    origin : mapping, optional
+        Items of the summary about the origin of its figures; None if the reporter goes on with the state of another,
+        which has shown what the run is.
 
     Attributes
     ----------
@@ -61,10 +67,10 @@ class Reporter:
 
     present: Callable[[], np.ndarray]
 
-    def __init__(self, placed: PlacedJob, recorder: Recorder, origin: Mapping[str, Any]) -> None:
+    def __init__(self, placed: PlacedJob, recorder: Recorder, origin: Mapping[str, Any] | None = None) -> None:
         job = placed.job
         self._placed = placed
-        self._job, self.recorder, self._origin = job, recorder, origin
+        self._job, self.recorder, self._origin = job, recorder, origin or {}
         self._done_before, self._seconds_before = placed.position.samples, placed.position.seconds
         self._samples_per_epoch = placed.schedule.portions.samples
         total = min(placed.schedule.steps * job.config.data.batch, placed.schedule.epochs * self._samples_per_epoch)
@@ -78,9 +84,10 @@ class Reporter:
                 scoring(job.original, job.dataset).accuracy,
                 next(iter(job.evaluated), "test"),
                 isinstance(job.algorithm, Coordinated),
-            )
+            ),
+            begun=origin is None,
         )
-        for note in placed.notes:
+        for note in placed.notes if origin is not None else ():
             self._progress.write(f"mpidl: {note}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
@@ -98,6 +105,24 @@ class Reporter:
         # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
         self._rates = Rates(self._done_before, self._seconds_before)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a reporter of the same run in another process goes on with."""
+        return {name: getattr(self, name) for name in STATE} | {
+            "losses": dict(self._losses),
+            "recent": self._recent.state(),
+            "rates": self._rates.state(),
+            "files": self.recorder.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the `state` of another, which may have been encoded; cut off what it wrote afterwards."""
+        for name in STATE:
+            setattr(self, name, state[name])
+        self._losses = dict(state["losses"])
+        self._recent.load(state["recent"])
+        self._rates.load(state["rates"])
+        self.recorder.load(state["files"])
 
     def epoch(self, totals: Totals) -> float:
         """Return the number of epochs of data used, including those before a resume."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -13,8 +12,9 @@ from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
 from mpidl.rma.fetches import ShardReader
+from mpidl.rma.record import Record
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ROUNDS, Control, Evaluated, Phase, Saved, Tag
+from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, Order, Phase, Saved, Tag
 
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
@@ -51,24 +51,42 @@ class Posted:
             self._comm.Probe(MPI.ANY_SOURCE, Tag.VALUES, status)
             self._comm.Recv(slices[self._ranks.index(status.source) % len(slices)], status.source, Tag.VALUES)
 
-    def evaluations(self, before: int) -> list[Evaluated]:
-        """Return the evaluations that workers have sent since the last call, in the order of their epochs.
-
-        They are `before` fewer than all. Those that a worker's status counts have been sent, so that they arrive.
-        """
-        found = list(self._received(Tag.EVALUATED))
-        while before + len(found) < self.workers["evaluations"].sum():
-            found.append(self._comm.recv(source=MPI.ANY_SOURCE, tag=Tag.EVALUATED))
-        return sorted(found)
-
     def saved(self) -> list[Saved]:
         """Return the reports of parts of checkpoints on disk since the last call."""
-        return list(self._received(Tag.SAVED))
+        found, status = [], MPI.Status()
+        while self._comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
+            found.append(self._comm.recv(source=status.source, tag=Tag.SAVED))
+        return found
 
-    def _received(self, tag: Tag) -> Iterator[Any]:
-        status = MPI.Status()
-        while self._comm.iprobe(MPI.ANY_SOURCE, tag, status):
-            yield self._comm.recv(source=status.source, tag=tag)
+
+class GivenEvaluations:
+    """The evaluations that workers give; each has room for a few, and waits until these have been taken.
+
+    `seen` has the number of each worker's that `look` has returned.
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._window, workers = shared.window, len(shared.workers)
+        self._given, self._taken = shared.window.local("evaluations").reshape(2, workers)
+        self._rows = shared.window.local("evaluated").reshape(workers, EVALUATIONS, -1)
+        self.seen: list[int] = [0] * workers
+
+    def look(self) -> list[Evaluated]:
+        """Return the evaluations since the last look, in the order of their epochs."""
+        given, found = self._given.tolist(), []
+        if given != self.seen:
+            self._window.sync()
+            for worker, (first, end) in enumerate(zip(self.seen, given, strict=True)):
+                for number in range(first, end):
+                    epoch, at, *values = self._rows[worker, number % EVALUATIONS].tolist()
+                    found.append(Evaluated(int(epoch), at, values))
+            self.seen = given
+        return sorted(found)
+
+    def take(self) -> None:
+        """Let workers overwrite what has been `seen`."""
+        self._taken[:] = self.seen
+        self._window.sync()
 
 
 class _Numbers:
@@ -77,6 +95,13 @@ class _Numbers:
     def __init__(self, shared: SharedState) -> None:
         self._window, self._doorbells = shared.window, shared.doorbells
         self._numbers = shared.window.local("control")
+
+    def order(self) -> Order:
+        self._window.sync()
+        return Order.of(self._numbers)
+
+    def shown(self, element: Control) -> int:
+        return int(self._numbers[element])
 
     def show(self, element: Control, value: int) -> None:
         self._numbers[element] = value
@@ -107,6 +132,10 @@ class IssuedTickets:
         """Return the number of tickets that have been taken."""
         return self._counter.read()
 
+    def shown(self) -> int:
+        """Return the number below which workers know that all tickets have been taken."""
+        return self._numbers.shown(Control.TAKEN)
+
     def show_taken(self, taken: int) -> None:
         """Show workers that all tickets below a number have been taken."""
         self._numbers.show(Control.TAKEN, taken)
@@ -125,6 +154,10 @@ class GivenOrders:
     def __init__(self, shared: SharedState) -> None:
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
         self._numbers, self._followers = _Numbers(shared), [*shared.roles.servers, *shared.roles.intermediaries]
+
+    def given(self) -> Order:
+        """Return the present orders."""
+        return self._numbers.order()
 
     def save(self, number: int, last: int) -> None:
         """Order a checkpoint; orders are numbered from 1, and all ranks stop after order `last` unless that is 0."""
@@ -156,6 +189,7 @@ class CoordinatorLink:
     def __init__(self, shared: SharedState) -> None:
         self._shared, self.holders = shared, len(shared.roles.servers)
         self.posted, self.tickets, self.orders = Posted(shared), IssuedTickets(shared), GivenOrders(shared)
+        self.evaluations, self.record = GivenEvaluations(shared), Record(shared.window)
         self.calls = Caller(shared.comm, shared.roles.servers, shared.doorbells)
         self.evaluation = ShownEvaluation(shared)
         partitions = range(shared.partitions)

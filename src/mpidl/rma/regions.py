@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import differences, mailboxes, takings
+from mpidl.rma import differences, mailboxes, record, takings
 from mpidl.shards import ledger
-from mpidl.transport.protocol import NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
+from mpidl.transport.protocol import EVALUATIONS, NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Routes
 
 #: (dtype, count) by name.
@@ -40,6 +40,9 @@ def _of_coordinator(routes: Routes) -> Regions:
         "intermediaries": (WORKER_STATUS, len(roles.intermediaries)),
         "sums": (np.float64, workers * capacity.sums),
         **takings.regions(workers),
+        "evaluated": (np.float64, workers * EVALUATIONS * (2 + capacity.figures)),
+        "evaluations": (np.int64, 2 * workers),
+        "record": (np.uint8, record.SLOTS * (record.LONGEST + record.PER_WORKER * workers)),
     }
     units = capacity.units
     return found | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,7 +10,20 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import ANNOUNCING, REQUESTS, WORKER_STATUS, Control, Evaluated, Saved, State, Tag
+from mpidl.transport.protocol import (
+    ANNOUNCING,
+    EVALUATIONS,
+    REQUESTS,
+    WORKER_STATUS,
+    Control,
+    Evaluated,
+    Saved,
+    State,
+    Tag,
+)
+
+#: Seconds between two looks whether the coordinator has taken an evaluation, with few workers.
+WAITING = 1e-3
 
 
 class Reports:
@@ -127,11 +141,16 @@ def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
 
 
 class WorkerReports(Reports):
-    """The reports of a worker, with those of the `shards` that it holds itself in a job without servers."""
+    """The reports of worker `number`, with those of the `shards` that it holds itself in a job without servers."""
 
-    def __init__(self, shared: SharedState, row: int, rank: int, reporting: int, shards: Sequence[int]) -> None:
-        super().__init__(shared, "workers", row, rank, reporting)
-        self._shards = shards
+    def __init__(self, shared: SharedState, number: int, shards: Sequence[int]) -> None:
+        route = shared.routes.of(number)
+        super().__init__(shared, "workers", route.row, route.rank, route.reporting)
+        self._number, self._shards, workers = number, shards, len(shared.workers)
+        # The numbers of evaluations that this worker has given, and that the coordinator has taken.
+        self._given, self._taken = (
+            Counter(shared.window, self._coordinator, "evaluations", place) for place in (number, workers + number)
+        )
 
     def post_shard(self, status: np.ndarray, wake: bool = False, shard: int = 0) -> None:
         """Post the status of one of the shards that this worker holds, by default the first."""
@@ -159,6 +178,12 @@ class WorkerReports(Reports):
         self._comm.Send(np.ascontiguousarray(values), self._process, Tag.VALUES)
 
     def evaluated(self, evaluated: Evaluated) -> None:
-        """Send an evaluation after an epoch to the coordinator; a status posted afterwards counts it."""
-        self._comm.send(evaluated, self._process, Tag.EVALUATED)
+        """Give an evaluation after an epoch to the coordinator, which sees it before any status posted afterwards."""
+        given = self._given.read()
+        while given - self._taken.read() >= EVALUATIONS:
+            time.sleep(self.interval(WAITING))
+        values = np.array([evaluated.epoch, evaluated.time, *evaluated.values])
+        place = self._number * EVALUATIONS + given % EVALUATIONS
+        self._put(self._coordinator, "evaluated", place * len(values), values)
+        self._given.raise_to(given + 1)
         self._doorbells.ring(self._coordinator)

@@ -73,7 +73,7 @@ class WorkerLink:
         self.shards: list[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
         self.tickets, self.clocks = Tickets(shared, number), Clocks(shared, replica)
         self.orders = Orders(shared, route.rank)
-        self.reports = WorkerReports(shared, route.row, route.rank, route.reporting, own)
+        self.reports = WorkerReports(shared, number, own)
         self.evaluation, self.shared = Evaluation(shared), SharedMemory(shared)
         parts = [slice(*shard) for shard in self.shards[: len(servers)]]
         outboxes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,8 +45,10 @@ class CheckpointCoordinator:
     """Orders and completes checkpoints, one at a time. A thread writes files, so that MPI makes progress meanwhile.
 
     A checkpoint has the files of `shards` shards. Replicas have `partitions` ranks; `intermediaries` are the ranks that
-    push without being workers, and report what they keep.
+    push without being workers, and report what they keep. `before_completion` is called before an index is written.
     """
+
+    before_completion: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, intermediaries: int = 0
@@ -68,6 +71,25 @@ class CheckpointCoordinator:
     def active(self) -> bool:
         """Whether a checkpoint has been ordered and is not complete."""
         return self._checkpoint is not None
+
+    def state(self) -> dict[str, Any]:
+        """Return what the coordinator of the same checkpoints in another process goes on with.
+
+        "completing" has the order and the step of a checkpoint whose index is being written, if one is.
+        """
+        completing = None
+        if self._checkpoint is not None and self._completed is not None and self._completed[0] == self._order:
+            completing = self._order, self._completed[1].step
+        return {"order": self._order, "end": self._end, "completing": completing}
+
+    def load(self, state: Mapping[str, Any], ordered: int) -> int | None:
+        """Go on with the `state` of another, whose last order is `ordered`; a checkpoint in progress is given up.
+
+        Return the step of one that is on disk without having been recorded.
+        """
+        self._order, self._end = max(state["order"], ordered), state["end"]
+        completing = state["completing"]
+        return completing[1] if completing and self._checkpoints.is_complete(*completing) else None
 
     def bind(self, link: CoordinatorLink) -> None:
         """Reach the other ranks by `link` from now on."""
@@ -119,6 +141,7 @@ class CheckpointCoordinator:
             position = self._where(found)._replace(rates=found.rates)
             order, files = self._order, sorted(found.files)
             self._completed = order, position
+            self.before_completion()
             self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))
 
     def _where(self, found: _Checkpoint) -> Position:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 
 from mpidl.algorithms import Exchange
@@ -16,9 +17,10 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
-from mpidl.errors import DivergenceError
+from mpidl.errors import DivergenceError, MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
+from mpidl.job.job import Job
 from mpidl.job.ready import ReadyJob
 from mpidl.launch.points import point
 from mpidl.metrics.figures import named
@@ -26,7 +28,7 @@ from mpidl.parameters import Range
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.events import Diverged, Looked, Saved, Started, Trained
+from mpidl.roles.events import Diverged, Event, Incident, Looked, Saved, Started, TakenOver, Trained
 from mpidl.roles.instructions import Fail, Save, Slow, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
@@ -42,8 +44,14 @@ IDLE_SLEEP = 0.02
 class Coordinator(Role):
     """Executes a run on the ranks. It computes nothing: every rank's counters wait for it.
 
-    `intermediaries` is the number of ranks that push without being workers.
+    `intermediaries` is the number of ranks that push without being workers. `incidents` returns the deaths of ranks and
+    the recoveries so far, without a number of the first ones; it is called at each look.
+
+    Its small state is kept as a record in the rank's memory, from which another process can go on at any moment: see
+    `adopt` and `irreplaceable`.
     """
+
+    incidents: Callable[[int], Sequence[Incident]] = staticmethod(lambda seen: ())
 
     def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, intermediaries: int = 0) -> None:
         super().__init__()
@@ -58,26 +66,44 @@ class Coordinator(Role):
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
         files_of_shards = 1 if shared else shards
         self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
-        self._tickets, self._evaluations, self._phase = 0, 0, Phase.TRAIN
+        self._tickets, self._phase = 0, Phase.TRAIN
         reporter.present = self._present
         self._evaluated = self._first_values() if placed.sends_values else None
+        self._checkpoints.before_completion = self._keep
         self._started = self._stopped = False
+        self._incidents = 0
+        self._kept: dict[str, Any] = {}
+        # The event that tells how this process goes on where another has died.
+        self._taken_over: Event | None = None
 
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
-        self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
-        self._roles, self._workers = transport.roles, transport.workers
-        self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
+        self._attach(transport)
         self._link.tickets.set(NO_MORE if self._stopped else self._tickets)
         self._link.orders.set_phase(self._phase)
         self._link.orders.reduce(self._ready.placed.schedule.reductions)
-        self._checkpoints.bind(self._link)
-        if self._sandblaster is not None:
-            self._sandblaster.bind(self._link)
         if not self._started:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._started = True
             self._control.tell(Started())
+        self._keep()
+
+    def adopt(self, transport: Transport) -> None:
+        if (reason := irreplaceable(self._ready.job)) is not None:
+            raise MpidlError(f"no other process can go on as the coordinator: {reason}")
+        self._attach(transport)
+        record = self._link.record.read()
+        if record is None:
+            raise MpidlError("the coordinator's process has died and left no record of the run's state")
+        self._load(msgspec.msgpack.decode(record))
+
+    def _attach(self, transport: Transport) -> None:
+        self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
+        self._roles, self._workers = transport.roles, transport.workers
+        self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
+        self._checkpoints.bind(self._link)
+        if self._sandblaster is not None:
+            self._sandblaster.bind(self._link)
 
     def unbind(self) -> None:
         """Keep what only the transport's memory holds, which is about to be freed."""
@@ -87,9 +113,16 @@ class Coordinator(Role):
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
-        self._control.tell(Trained(self._watch()))
+        if self._phase == Phase.EXIT:  # The process that died had written it.
+            return self._reporter.recorder.read_summary()
+        if self._taken_over is not None:
+            self._control.tell(self._taken_over)
+        if self._control.trained is None:
+            self._control.tell(Trained(self._watch()))
         while (summary := self._control.summary) is None:
             self._complete_checkpoint()
+            self._take_incidents()
+            self._keep()
             self._backoff.pause()
         point("summary-written")
         self._set_phase(Phase.EXIT)
@@ -114,6 +147,7 @@ class Coordinator(Role):
             states = [each["state"] for each in (posted.workers, posted.servers, posted.intermediaries)]
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
+            self._keep()
             self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
@@ -124,13 +158,13 @@ class Coordinator(Role):
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.tickets.show_taken(self._tickets_taken())
         totals = self._totals()
-        for evaluated in self._link.posted.evaluations(self._evaluations):
-            self._evaluations += 1
+        for evaluated in self._link.evaluations.look():
             self._receive_values()
             values = zip(self._ready.figures.names, evaluated.values, strict=True)
             figures = {f"{self._split}_{name}": value for name, value in values}
             self._control.evaluated(replace(totals, now=evaluated.time), figures, evaluated.epoch)
         self._look_for_divergence()
+        self._take_incidents()
         self._reporter.report_due(totals)
         return totals
 
@@ -177,6 +211,50 @@ class Coordinator(Role):
         if position is not None:
             self._control.tell(Saved(monotonic.now(), position.step))
 
+    def _take_incidents(self) -> None:
+        for incident in self.incidents(self._incidents):
+            self._incidents += 1
+            self._control.tell(incident)
+
+    # What another process goes on with.
+
+    def _keep(self) -> None:
+        """Record this coordinator's state if it has changed."""
+        state = {
+            "control": self._control.state(),
+            "reporter": self._reporter.state(),
+            "checkpoints": self._checkpoints.state(),
+            "evaluations": self._link.evaluations.seen,
+            "incidents": self._incidents,
+            "tickets": self._tickets if self._stopped else None,
+        }
+        if state != self._kept:
+            self._kept = state
+            self._link.record.write(msgspec.msgpack.encode(state, enc_hook=lambda value: value.tolist()))
+        self._link.evaluations.take()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        """Go on from the state that a process kept, and from what it and other ranks have done since."""
+        given, tickets = self._link.orders.given(), state["tickets"]
+        if tickets is None and self._link.tickets.taken() >= NO_MORE:
+            # It has just stopped handing out portions: replicas know of all tickets from this one on.
+            tickets = self._link.tickets.shown()
+            self._checkpoints.stop(tickets)
+        self._control.load(state["control"])
+        self._reporter.load(state["reporter"])
+        self._incidents, self._phase, self._started = state["incidents"], Phase(given.phase), True
+        self._link.evaluations.seen = state["evaluations"]
+        if tickets is not None:
+            self._stopped, self._tickets = True, tickets
+        self._ready.placed.schedule.reductions = given.reductions
+        # A signal to it is recorded here at least.
+        self.interrupted |= given.last > 0
+        step = self._checkpoints.load(state["checkpoints"], given.number)
+        self._taken_over = TakenOver() if step is None else Saved(monotonic.now(), step)
+        # It may have died before it had written these to all.
+        self._link.orders.set_phase(self._phase)
+        self._link.orders.reduce(given.reductions)
+
     # What the run's control asks.
 
     def signalled(self) -> bool:
@@ -192,6 +270,8 @@ class Coordinator(Role):
 
     def stop(self) -> None:
         """Hand out no more portions; an iteration of an algorithm's coordinator is completed first."""
+        if self._stopped:
+            return  # The process that died had done so.
         self._stopped = True
         if self._sandblaster is None:
             self._tickets = self._link.tickets.set(NO_MORE)
@@ -204,11 +284,14 @@ class Coordinator(Role):
         while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.posted.look()
+            self._take_incidents()
         self._receive_values()
         values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._ready.job.evaluated))
-        self._control.evaluated(self._control.trained, values, final=True)
+        self._control.evaluated(None, values, final=True)
 
     def fail(self, fail: Fail) -> NoReturn:
+        if fail.passing:
+            raise MpidlError(fail.cause)
         raise DivergenceError(fail.cause, self._rank if fail.worker is None else self._workers[fail.worker])
 
     def sizes(self) -> dict[str, int]:
@@ -248,3 +331,14 @@ class Coordinator(Role):
 
     def stopped(self) -> bool:
         return self._stopped
+
+
+def irreplaceable(job: Job) -> str | None:
+    """Return why no other process can go on as the coordinator of a job; None if one can."""
+    if isinstance(job.algorithm, Coordinated):
+        return f"the search of {job.algorithm.name} is in the coordinator's process only"
+    if job.config.run.deterministic:
+        return "run.deterministic = true, and the moment of a death is not determined"
+    if job.script.callbacks.functions:
+        return "the state of callbacks is in the coordinator's process only"
+    return None

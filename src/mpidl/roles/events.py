@@ -125,9 +125,9 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """The checkpoint that was ordered last will not be completed: a part of it was lost with a process."""
+class TakenOver:
+    """The coordinator's process has died, and another goes on: what was under way begins anew."""
 
 
 Incident = Failed | Recovered
-Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | GivenUp
+Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | TakenOver

@@ -61,11 +61,13 @@ class Log:
 class Fail:
     """End the run at once; its last checkpoint stays as it is.
 
-    `cause` is one line for a person; `worker` is the one that met it, if one did.
+    `cause` is one line for a person; `worker` is the one that met it, if one did. `passing` says whether the same run,
+    started again, may not meet it.
     """
 
     cause: str
     worker: int | None = None
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,12 @@ class RunControl:
         self.summary: dict[str, Any] | None = None
 
     @property
-    def trained(self) -> Totals:
-        """The totals at the end of the training."""
+    def trained(self) -> Totals | None:
+        """The totals at the end of the training; None before it."""
+        return self._supervisor.trained
+
+    @property
+    def _end(self) -> Totals:
         return self._supervisor.trained or Totals(0.0)
 
     def state(self) -> dict[str, Any]:
@@ -118,9 +122,10 @@ class RunControl:
         return kinds
 
     def evaluated(
-        self, totals: Totals, values: Mapping[str, float], epoch: float | None = None, final: bool = False
+        self, totals: Totals | None, values: Mapping[str, float], epoch: float | None = None, final: bool = False
     ) -> None:
-        """Report an evaluation after `epoch` epochs, by default those of the totals."""
+        """Report an evaluation after `epoch` epochs, by default those of the totals, by default the last ones."""
+        totals = totals or self._end
         epoch = self._reporter.epoch(totals) if epoch is None else epoch
         self._reporter.evaluated(totals, epoch, values, final)
         self.tell(Evaluated(totals.seconds, epoch, values))
@@ -155,6 +160,6 @@ class RunControl:
                 self._executor.fail(instruction)
             case Finish(interrupted, seconds_to_target, stopped, best):
                 self.summary = self._reporter.close(
-                    self.trained, self._executor.sizes(), interrupted=interrupted,
+                    self._end, self._executor.sizes(), interrupted=interrupted,
                     seconds_to_target=seconds_to_target, stopped=stopped, best=best,
                 )  # fmt: skip

@@ -22,13 +22,13 @@ from mpidl.roles.events import (
     Evaluated,
     Event,
     Failed,
-    GivenUp,
     Iterated,
     Looked,
     Recovered,
     Saved,
     Signalled,
     Started,
+    TakenOver,
     Trained,
 )
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
@@ -161,8 +161,8 @@ class Supervisor:
                 return self._failed(event)
             case Recovered():
                 return [Log("recovery", asdict(event)), *self._save_again()]
-            case GivenUp():
-                return self._save_again()
+            case TakenOver():
+                return [*self._save_again(), *([Test(final=True)] if self._testing else [])]
 
     def _iterated(self, totals: Totals, iteration: Iteration) -> list[Instruction]:
         self._iteration = iteration
@@ -287,7 +287,7 @@ class Supervisor:
             return self._save(self.trained)
         if self._why_failed is not None:
             self._finished = True
-            return [Fail(self._why_failed)]
+            return [Fail(self._why_failed, passing=True)]
         if self._interrupted:
             return self._finish()
         self._testing = True

@@ -272,7 +272,6 @@ class Worker(Role):
             return
         values = list(self._ready.figures.values(sums).values())
         self._link.reports.evaluated(Evaluated(epoch, at, values))
-        self._engine.status.figures["evaluations"] += 1
 
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data until none are left, as `SandblasterWorker` computes gradients."""

@@ -243,7 +243,7 @@ class OneProcess:
 
     def test(self, test: Test) -> None:
         if test.final:
-            self._control.evaluated(self._control.trained, self._evaluate(*self._ready.job.evaluated), final=True)
+            self._control.evaluated(None, self._evaluate(*self._ready.job.evaluated), final=True)
         else:
             self._evaluate_epoch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,10 +120,18 @@ def play_taken_over(
 def _make_role(world: World, ready: ReadyJob, transport: Transport, reporter: Reporter | None) -> Role:
     """Return the role of the transport's rank, which doesn't train."""
     rank, roles, held = transport.rank, world.roles, transport.capacity.held
-    if rank == roles.coordinator:
-        assert reporter is not None, "continued reporters"
-        return Coordinator(ready, reporter, rank, len(held), len(roles.intermediaries))
-    return _make_server(world, ready, held, transport)
+    if rank != roles.coordinator:
+        return _make_server(world, ready, held, transport)
+    role = Coordinator(ready, reporter or _continued(ready), rank, len(held), len(roles.intermediaries))
+    role.incidents = world.survival.incidents
+    return role
+
+
+def _continued(ready: ReadyJob) -> Reporter:
+    """Return a reporter that goes on with the files of a run, whose coordinator's process has died."""
+    config, placed = ready.job.config, ready.placed
+    named = replace(config, run=replace(config.run, name=ready.directory.name))
+    return Reporter(placed, Recorder(named, token=ready.token))
 
 
 def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport: Transport) -> Server:

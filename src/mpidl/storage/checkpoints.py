@@ -17,7 +17,7 @@ from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import INDEX, UNFINISHED, cannot_read, cannot_write, readable
+from mpidl.storage.files import INDEX, UNFINISHED, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Best
 from mpidl.storage.removal import is_complete, is_own, remove, set_aside
@@ -104,6 +104,21 @@ def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) ->
         # A directory under a checkpoint's name is always complete.
         with contextlib.suppress(OSError):
             remove(set_aside(checkpoints / str(step), "removed"))
+
+
+def discard(checkpoints: Path, token: str, order: int) -> None:
+    """Remove what is left of the checkpoints of this run that were ordered before `order` and given up.
+
+    So is what a process that died has left of a checkpoint that it replaced or removed. The run's `token` is that of
+    `mpidl.storage.files.scratch`.
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(checkpoints.iterdir()):
+            if (found := UNFINISHED.fullmatch(entry.name)) is None:
+                continue
+            given_up = entry == scratch(checkpoints, number := int(found[1]), token) and number < order
+            if given_up or found[3]:
+                remove(entry)
 
 
 def sweep(checkpoints: Path) -> list[str]:

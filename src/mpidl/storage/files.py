@@ -32,7 +32,7 @@ def scratch(checkpoints: Path, order: int, token: str = "") -> Path:
 
 
 #: Names of the directories of unfinished checkpoints, and of those that are being removed or replaced.
-UNFINISHED = re.compile(r"\.\d+(-[0-9a-f]+)?(\.removed|\.replaced)?")
+UNFINISHED = re.compile(r"\.(\d+)(-[0-9a-f]+)?(\.removed|\.replaced)?")
 #: Names of the files of a checkpoint.
 MEMBER = re.compile(r"index\.h5|[a-z]+(-\d+)+\.h5")
 

@@ -103,6 +103,8 @@ class Capacity:
         Whether they are encoded between ranks of one node, too, as in deterministic runs.
     sums : int
         Number of sums that a worker posts of its parts of an evaluation.
+    figures : int
+        Number of figures of an evaluation after an epoch.
     units : int
         Most units of a coordinator's evaluation; 0 without a coordinator that drives the algorithm.
     shared_vectors : int
@@ -127,6 +129,7 @@ class Capacity:
     wire_fetch: Wire | None = None
     within_nodes: bool = True
     sums: int = 4
+    figures: int = 2
     units: int = 0
     shared_vectors: int = 0
     chunk_bytes: int = CHUNK_BYTES

@@ -136,7 +136,6 @@ WORKER_STATUS = np.dtype(
         ("gradient_square", np.float64),  # squared norm of its part of a gradient; 0 before one was measured
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # number of its evaluations of the test data
-        ("evaluations", np.int64),  # `Evaluated` messages that it has sent
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
     ]
 )
@@ -157,6 +156,10 @@ SERVER_STATUS = np.dtype(
 #: Fields of a status that announce that others are final. No transport writes a whole row at once, so that these are
 #: written after all others, one after the other in this order.
 ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
+
+
+#: The evaluations of one worker that wait in the coordinator's memory at most: tiny ones take less than its looks.
+EVALUATIONS = 8
 
 
 class Evaluated(NamedTuple):
@@ -310,7 +313,6 @@ class Tag(IntEnum):
     NOTICE = 3
     SAVED = 4
     VALUES = 5
-    EVALUATED = 6
 
 
 #: Number of numbers in a notice.
