@@ -219,7 +219,9 @@ class Coordinator(Role):
     # What another process goes on with.
 
     def _keep(self) -> None:
-        """Record this coordinator's state if it has changed."""
+        """Record this coordinator's state if it has changed; the summary of a finished run says all."""
+        if self._control.summary is not None:
+            return
         state = {
             "control": self._control.state(),
             "reporter": self._reporter.state(),
