@@ -70,7 +70,8 @@ class WorkerLink:
         servers = shared.routes.servers(partition)
         own = [each for each in capacity.held_by(replica) if each in numbers]
         self.direct = route.direct
-        self.shards: list[Range] = [capacity.shards[each].shift(-capacity.origin(partition)) for each in numbers]
+        origin = capacity.slices[partition].start if capacity.slices else 0
+        self.shards: list[Range] = [capacity.shards[each].shift(-origin) for each in numbers]
         self.tickets, self.clocks = Tickets(shared, number), Clocks(shared, replica)
         self.orders = Orders(shared, route.rank)
         self.reports = WorkerReports(shared, number, own)

@@ -166,10 +166,6 @@ class Capacity:
         """Return the numbers of the shards that make up a partition's slice, in its order."""
         return [number for number, each in enumerate(self._held) if each.partition == partition]
 
-    def origin(self, partition: int) -> int:
-        """Return where a partition's slice begins."""
-        return self.slices[partition].start if self.slices else 0
-
     @cached_property
     def _numbers(self) -> dict[int, list[int]]:
         """The numbers of the shards of each holder."""
