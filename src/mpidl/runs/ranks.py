@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -73,9 +74,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
         local = world.agree(lambda: own_model(world, placed, group))
         staging = world.agree(lambda: staging_of(world, job, local))
         figures = _agree_on_figures(world, placed, local)
-        capacity = capacity_of(placed, len(world.roles.servers), figures)
-        routes = intermediaries.routes(world.roles, capacity)
-        world.agree(lambda: check_window_space(world.comm, routes, config.topology.transport))
+        routes = _find_room(world, placed, figures)
         reporter, directory, token = world.agree(lambda: open_run(world, placed, local.device))
         world.directory = directory
         ready = ReadyJob(placed, local, figures, directory, token)
@@ -129,6 +128,25 @@ def _place(world: World, job: Job) -> PlacedJob:
 
     world.agree(check)
     return placed
+
+
+def _find_room(world: World, placed: PlacedJob, figures: Figures) -> Routes:
+    """Return the routes between windows for which each node's shared memory has room.
+
+    If it is too small for all that servers keep, no other process can take over their ranks.
+    """
+    capacity, way = capacity_of(placed, len(world.roles.servers), figures), placed.job.config.topology.transport
+    if capacity.kept:
+        routes = intermediaries.routes(world.roles, capacity)
+        try:
+            world.agree(lambda: check_window_space(world.comm, routes, way))
+        except MpidlError:
+            world.survival.fix(world.roles.servers, "the node's shared memory has no room for the state of the rule")
+        else:
+            return routes
+    routes = intermediaries.routes(world.roles, replace(capacity, kept=()))
+    world.agree(lambda: check_window_space(world.comm, routes, way))
+    return routes
 
 
 def _join_replica(world: World, placed: PlacedJob) -> MpiGroup | None:

@@ -22,9 +22,10 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
     watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
     if not watches:
         return Mortal()
-    of_servers = takeover.obstacle(config)
-    fixed = {} if of_servers is None else dict.fromkeys(roles.servers, of_servers)
-    return Survival(comm, roles, obstacle(config, roles) or _missing(), fixed)
+    survival = Survival(comm, roles, obstacle(config, roles) or _missing())
+    if (cause := takeover.obstacle(config)) is not None:
+        survival.fix(roles.servers, cause)
+    return survival
 
 
 def _missing() -> str | None:

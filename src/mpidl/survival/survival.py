@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
@@ -38,6 +38,9 @@ class Mortal:
     processes: np.ndarray | None = None
     died = False
 
+    def fix(self, ranks: Iterable[int], cause: str) -> None:
+        """Say why the ranks can't be taken over, in a part of a line; called by all processes."""
+
     def alone(self) -> AbstractContextManager[None]:
         """Return a context that only one process is in at a time."""
         return nullcontext()
@@ -59,11 +62,12 @@ class Survival(Mortal):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where `obstacle` says why ranks can't be taken over, a death ends it at once with a
-    line. `roles` are those of the ranks, and `fixed` says why certain ranks can't be taken over.
+    line. `roles` are those of the ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None, fixed: Mapping[int, str]) -> None:
-        self._own, self._roles, self._obstacle, self._fixed = comm.rank, roles, obstacle, fixed
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None) -> None:
+        self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
+        self._fixed: dict[int, str] = {}
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
         self.processes: np.ndarray = self._table.processes
@@ -99,6 +103,9 @@ class Survival(Mortal):
 
     def alone(self) -> AbstractContextManager[None]:
         return self._table.locked()
+
+    def fix(self, ranks: Iterable[int], cause: str) -> None:
+        self._fixed |= dict.fromkeys(ranks, cause)
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""
