@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -47,8 +48,12 @@ class Reports:
         Counter(self._window, self._coordinator, "control", Control.SIGNALS).fetch_add()
 
     def saved(self, saved: Saved) -> None:
-        """Tell the coordinator that a part of a checkpoint is on disk."""
-        self._comm.send(saved, self._process, Tag.SAVED)
+        """Tell the coordinator that a part of a checkpoint is on disk; it gives up one whose process dies meanwhile."""
+        process = self._process
+        sent = self._comm.isend(saved, process, Tag.SAVED)
+        # A message to a process that has died may never be complete.
+        while not sent.Test() and self._process == process:
+            os.sched_yield()
         self._doorbells.ring(self._coordinator)
 
     @property
