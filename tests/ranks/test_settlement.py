@@ -11,6 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+from mpidl.data.schedule import Portions
+from mpidl.parameters import Range
+
 SAMPLES, PADDING, EPOCHS, BATCH, PORTION = 60, 3000, 4, 4, 12
 
 
@@ -34,6 +37,16 @@ class Counting:
 
 def make(dataset, seed):
     return Counting()
+
+
+def counts(position):
+    """Return how often a checkpoint says that it has each sample."""
+    portions, found = Portions(SAMPLES, BATCH, PORTION, 0, contiguous=True), np.zeros(SAMPLES, int)
+    for number in range(position.next_portion):
+        found[portions.indices(number)] += 1
+    for number, done in position.unfinished:
+        found[portions.indices(number)[done * BATCH :]] -= 1
+    return found
 
 
 class Ended(Exception):
@@ -63,8 +76,10 @@ def deaths(comm, monkeypatch):
     import mpidl.rma.outboxes
     import mpidl.runs.ranks
     from mpidl.rma.takings import Takings
+    from mpidl.roles.events import Recovered
     from mpidl.roles.worker import Worker
     from mpidl.survival.settlement import Settlement
+    from mpidl.survival.survival import Survival
     from mpidl.transport.protocol import Phase
 
     victim, host, wanted = comm.size - 1, comm.size - 2, {}
@@ -111,9 +126,18 @@ def deaths(comm, monkeypatch):
         transport.processes[victim] = host
         settlement = Settlement(worker.ready, victim - 2, worker)
         settlement.adopt(transport.as_rank(victim))
+        comm.send(Recovered(victim, "worker", host, 0.0, {}), 0, tag=98)
         settlement.run()
         settled.set()
 
+    incidents = []
+
+    def look(known):
+        if comm.rank == 0 and comm.iprobe(host, 98):
+            incidents.append(comm.recv(source=host, tag=98))
+        return incidents[known:]
+
+    monkeypatch.setattr(Survival, "incidents", lambda self, known: look(known))
     monkeypatch.setattr(mpidl.rma.outboxes, "point", pass_point)
     monkeypatch.setattr(mpidl.engines.mpi.engine, "point", pass_point)
     monkeypatch.setattr(Takings, "end", note)
@@ -154,13 +178,8 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
         assert len(paths) > 2
         for path in paths:
             checkpoint = Checkpoint(path)
-            values = checkpoint.read("parameters", slice_of(checkpoint.size))
+            values = checkpoint.read("parameters", Range(0, checkpoint.size))
+            assert values[:SAMPLES].tolist() == counts(checkpoint.position).tolist()
             assert np.all(values[SAMPLES:] == checkpoint.position.samples)
             assert values[:SAMPLES].sum() == checkpoint.position.samples
         assert values[:SAMPLES].tolist() == [EPOCHS] * SAMPLES
-
-
-def slice_of(size):
-    from mpidl.parameters import Range
-
-    return Range(0, size)

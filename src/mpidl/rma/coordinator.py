@@ -14,7 +14,7 @@ from mpidl.rma.evaluation import ShownEvaluation
 from mpidl.rma.fetches import ShardReader
 from mpidl.rma.record import Record
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, Order, Phase, Saved, Tag
+from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, GivenBack, Order, Phase, Saved, Tag
 
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
@@ -35,6 +35,14 @@ class Posted:
         self.workers, self.servers = window.local("workers"), window.local("servers")
         self.intermediaries = window.local("intermediaries")
         self.sums = window.local("sums").reshape(len(shared.workers), -1)
+        self._given_back = window.local("given_back").reshape(-1, len(GivenBack))
+
+    def given_back(self, order: int) -> dict[int, tuple[int, int]]:
+        """Return what workers had given back before they marked an order, as `Schedule.given_back`."""
+        rows = self._given_back[: self._numbers[Control.GIVEN_BACK]]
+        found = np.flatnonzero(rows[:, GivenBack.MARKED] < order).tolist()
+        parts = rows[:, [GivenBack.PORTION, GivenBack.FIRST]].tolist()
+        return {-1 - number: tuple(parts[number]) for number in found}
 
     def look(self) -> None:
         """Make the posts of other ranks visible."""

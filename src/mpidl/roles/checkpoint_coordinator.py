@@ -154,4 +154,5 @@ class CheckpointCoordinator:
             placed.schedule,
             taken=None if in_turn else found.taken,
             seconds=found.seconds,
+            given_back=self._link.posted.given_back(self._order),
         )

@@ -48,4 +48,6 @@ def obstacle(config: Config, roles: Roles) -> str | None:
         return "a deterministic run needs all of its workers"
     if config.algorithm.exchange is not Exchange.SERVERS:
         return f"{name} exchanges by {config.algorithm.exchange.value}"
+    if config.algorithm.policy(1).awaited:
+        return f"workers of {name} wait for each other's pushes"
     return None

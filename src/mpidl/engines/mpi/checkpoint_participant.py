@@ -60,7 +60,7 @@ class CheckpointParticipant:
 
     def took(self, ticket: int) -> None:
         """Note a ticket taken by the lead, unless portions are taken in turn: their number then suffices."""
-        if self._lead.leads and not self._in_turn:
+        if self._lead.leads and not self._in_turn and ticket >= 0:
             self._recent.append(ticket)
 
     @property
@@ -73,7 +73,7 @@ class CheckpointParticipant:
             unpushed=[(portion, first, last) for portion, first, last in handler.unpushed.parts],
             working=self._loader.unfinished(self.unused),
             tickets=self._tickets_before + self._loader.tickets,
-            recent=list(self._recent),
+            recent=[*self._loader.retaken, *self._recent],
             portion=handler.unpushed.portion,
             clock=self.clock,
             fetched=self._source.last_fetched(),
