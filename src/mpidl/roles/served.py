@@ -76,9 +76,9 @@ class ServedShard:
         """
         self._connect(transport)
         self.shard.adopt(self.link.vectors)
-        for worker, (applied, last) in enumerate(self._ledger.resume()):
-            self._inbox.begin_behind(worker, applied, last.push, last.chunk)
-            if last.chunk == END:
+        for worker, (applied, push, chunk) in enumerate(self._ledger.resume()):
+            self._inbox.begin_behind(worker, applied, push, chunk)
+            if chunk == END:
                 self._training.discard(worker)
         self.order = self.link.cut
         self.link.reports.read(self.status.row)

@@ -1,9 +1,10 @@
 """A shard's numbers in memory that outlives its process, so that another process can go on with the shard.
 
 Each ring of pushes has a row: the number of the message being applied, the number of those applied, the header of the
-open push, and two entries. Both numbers are raised by storing one word. Before `APPLIED` is raised, the shard's numbers
-after this message are written into the entry for its parity, which the present value doesn't select. So the row selects
-a whole entry wherever the process ends, and a message was being applied then if `APPLYING` is ahead of `APPLIED`.
+push that was begun last, and two entries with the shard's numbers at the end of a push. Both numbers are raised by
+storing one word. Header and entry are written before `APPLIED` is raised to the number of their message, an entry in
+the place of the older one. So the row has a whole entry wherever the process ends, and a message was being applied then
+if `APPLYING` is ahead of `APPLIED`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,25 @@ from mpidl.shards.staleness import BINS
 from mpidl.shards.state import PushHeader
 
 
-class Entry(NamedTuple):
-    """The shard's numbers after a message.
+class Header(NamedTuple):
+    """A push with several chunks; `applied` is the number of its first message, and `push` the worker's of it."""
 
-    `sequence` counts the messages of all rings; `push` and `chunk` are the message's own.
+    applied: int
+    push: int
+    ordinal: int
+    fetched: int
+    staleness: int
+    first: int
+    last: int
+
+
+class Entry(NamedTuple):
+    """The shard's numbers after the last message of a push, or one between two pushes.
+
+    `applied` is the number of that message, `sequence` counts those of all rings; `push` and `chunk` are its own.
     """
 
+    applied: int
     sequence: int
     clock: int
     begun: int
@@ -37,8 +51,9 @@ class Entry(NamedTuple):
     chunk: int
 
 
-#: Places in a row; that of the header has the fields of a `PushHeader` but the worker.
-APPLYING, APPLIED, HEADER, ENTRIES = 0, 1, 2, 7
+#: Places in a row.
+APPLYING, APPLIED, HEADER = 0, 1, 2
+ENTRIES = HEADER + len(Header._fields)
 _ENTRY = len(Entry._fields)
 _ROW = ENTRIES + 2 * _ENTRY
 _WORD = np.dtype(np.int64).itemsize
@@ -61,20 +76,23 @@ class Ledger:
     """
 
     def __init__(self, shard: Shard, numbers: np.ndarray) -> None:
-        self._shard, self._counts = shard, numbers[:BINS]
+        self._shard, self._counts, self._last = shard, numbers[:BINS], shard.chunks - 1
         self._rows = numbers[BINS:].reshape(-1, _ROW)
         # Views to which Python stores a number in a third of the time that an array takes.
         self._words, self._bytes = numbers[BINS:].data, numbers[BINS:].view(np.uint8).data
-        self._pack_header = Struct(f"={ENTRIES - HEADER}q").pack_into
-        self._pack = Struct(f"={_ENTRY}q").pack_into
+        self._pack_header = Struct(f"={len(Header._fields)}q").pack_into
+        self._pack_entry = Struct(f"={_ENTRY}q").pack_into
         self._sequence, self._applied = 0, [0] * len(self._rows)
+        # The place of each ring's last entry.
+        self._current = [0] * len(self._rows)
 
     def open(self) -> None:
         """Note the shard as it is before the first message of any ring."""
         self._counts[...] = self._shard.staleness.counts
         self._shard.staleness.counts = self._counts
         for ring in range(len(self._rows)):
-            self._write(ring, 0, -1, 0)
+            for _ in range(2):
+                self._write_entry(ring, 0, -1, 0)
 
     def close(self) -> None:
         """Move the histogram back into the shard's own memory."""
@@ -87,44 +105,57 @@ class Ledger:
     def end(self, ring: int, push: int, chunk: int) -> None:
         """Note that it has been applied: a chunk of a push, by their numbers, or a message between two pushes."""
         self._applied[ring] = applied = self._applied[ring] + 1
-        self._sequence += 1
-        if 0 < chunk == self._shard.chunks - 1:
-            header = self._shard.open[ring]
-            numbers = header.ordinal, header.fetched, header.staleness, *header.batches
-            self._pack_header(self._bytes, _WORD * (ring * _ROW + HEADER), *numbers)
-        self._write(ring, applied, push, chunk)
+        if chunk <= 0:
+            self._write_entry(ring, applied, push, chunk)
+        elif chunk == self._last:
+            self._write_header(ring, applied, push)
         self._words[ring * _ROW + APPLIED] = applied
 
-    def _write(self, ring: int, applied: int, push: int, chunk: int) -> None:
-        shard = self._shard
-        staleness = shard.staleness
-        self._pack(
-            self._bytes, _WORD * (ring * _ROW + ENTRIES + (applied & 1) * _ENTRY),
-            self._sequence, shard.clock, shard.begun, shard.pushes, shard.dropped, shard.batch,
+    def _write_entry(self, ring: int, applied: int, push: int, chunk: int) -> None:
+        shard, staleness = self._shard, self._shard.staleness
+        self._sequence += 1
+        self._current[ring] = place = 1 - self._current[ring]
+        self._pack_entry(
+            self._bytes, _WORD * (ring * _ROW + ENTRIES + place * _ENTRY), applied, self._sequence,
+            shard.clock, shard.begun, shard.pushes, shard.dropped, shard.batch,
             staleness.sum, staleness.max, push, chunk,
+        )  # fmt: skip
+
+    def _write_header(self, ring: int, applied: int, push: int) -> None:
+        header = self._shard.open[ring]
+        self._pack_header(
+            self._bytes, _WORD * (ring * _ROW + HEADER), applied, push,
+            header.ordinal, header.fetched, header.staleness, *header.batches,
         )  # fmt: skip
 
     # Another process goes on.
 
-    def resume(self) -> Sequence[tuple[int, Entry]]:
+    def resume(self) -> Sequence[tuple[int, int, int]]:
         """Give the shard the numbers that another process has noted.
 
-        Return the number of messages of each ring that have been applied, and the entry after the last of them.
+        Return for each ring the number of its messages that have been applied, and the last one's push and chunk.
         """
-        shard, rows = self._shard, self._rows
-        self._applied = rows[:, APPLIED].tolist()
-        entries = rows[:, ENTRIES:].reshape(-1, 2, _ENTRY)
-        found = [Entry(*entries[ring, applied & 1].tolist()) for ring, applied in enumerate(self._applied)]
-        last = max(found)
-        self._sequence, shard.clock, shard.begun = last.sequence, last.clock, last.begun
-        shard.pushes, shard.dropped, shard.batch = last.pushes, last.dropped, last.batch
+        shard, found, entries = self._shard, [], []
+        for ring, row in enumerate(self._rows.tolist()):
+            applied, header = row[APPLIED], Header(*row[HEADER:ENTRIES])
+            both = [Entry(*row[start : start + _ENTRY]) for start in (ENTRIES, ENTRIES + _ENTRY)]
+            entry = max(each for each in both if each.applied <= applied)
+            self._applied[ring], self._current[ring] = applied, both.index(entry)
+            entries.append(entry)
+            push, chunk = entry.push, entry.chunk
+            if entry.applied < header.applied <= applied:
+                push, chunk = header.push, self._last - (applied - header.applied)
+                batches = header.first, header.last
+                shard.open[ring] = PushHeader(ring, header.ordinal, header.fetched, header.staleness, batches)
+            found.append((applied, push, chunk))
+        last = max(entries, key=lambda entry: entry.sequence)
+        self._sequence, shard.clock, shard.pushes = last.sequence, last.clock, last.pushes
+        # Of the pushes that were accepted, the last one may be open.
+        shard.begun = max(last.begun, *(push.ordinal for push in shard.open.values()), 0)
+        shard.dropped, shard.batch = last.dropped, last.batch
         shard.staleness.counts = self._counts
         shard.staleness.sum, shard.staleness.max = last.sum, last.largest
-        for ring, entry in enumerate(found):
-            if entry.chunk > 0:
-                ordinal, fetched, staleness, *batches = rows[ring, HEADER:ENTRIES].tolist()
-                shard.open[ring] = PushHeader(ring, ordinal, fetched, staleness, (batches[0], batches[1]))
-        return list(zip(self._applied, found, strict=True))
+        return found
 
     def torn(self) -> int | None:
         """Return the ring whose next chunk another process was applying when it ended."""
