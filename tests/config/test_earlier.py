@@ -48,7 +48,6 @@ def test_a_target_accuracy_is_a_target():
 @pytest.mark.parametrize(
     ("name", "table", "line"),
     [
-        ("topology", {"standby": 1}, "topology.standby: 1, but every rank has work; leave the key out"),
         (
             "algorithm",
             {"name": "sandblaster", "warm_rate": 0.1},

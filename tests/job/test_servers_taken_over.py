@@ -1,12 +1,16 @@
 """Jobs whose servers' ranks another process can take over, and those where a line says why not."""
 
+from dataclasses import replace
+
 import pytest
 
 from mpidl.config import from_dict
 from mpidl.job.build import build
+from mpidl.job.callbacks import Callbacks
 from mpidl.job.footprint import capacity_of, footprints
+from mpidl.job.job import Script
 from mpidl.job.placed import place
-from mpidl.job.takeover import obstacle
+from mpidl.job.takeover import obstacle, obstacle_to_coordinator
 from mpidl.metrics.figures import Figures
 from mpidl.topology.roles import assign
 from mpidl.transport.routes import Routes
@@ -57,3 +61,22 @@ def test_the_vectors_of_the_rule_lie_in_the_memory_of_the_rank_and_are_counted_o
     vector = placed.layout.size * placed.job.dtype.itemsize
     assert (found.parameters, found.state) == (vector, 2 * vector)
     assert found.exchange < 20 * vector
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "key"),
+    [
+        ("downpour", {}, None),
+        ("sync", {}, None),
+        ("sandblaster", {}, "algorithm.name: sandblaster"),
+        ("downpour", {"run": {"deterministic": True}}, "run.deterministic: true"),
+    ],
+)
+def test_a_line_says_what_prevents_the_takeover_of_a_coordinator(name, sections, key):
+    found = obstacle_to_coordinator(build(config(name, **sections)))
+    assert found == key or found.startswith(f"{key},")
+
+
+def test_callbacks_prevent_the_takeover_of_a_coordinator():
+    job = replace(build(config("downpour")), script=Script(callbacks=Callbacks([print])))
+    assert obstacle_to_coordinator(job).startswith("callbacks:")

@@ -2,15 +2,17 @@
 
 import json
 import re
+import tomllib
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from mpidl.config import from_dict
 from mpidl.engines.totals import Spent, Totals
 from mpidl.job.build import build
 from mpidl.job.placed import place
-from mpidl.report.recorder import Recorder
+from mpidl.report.recorder import Recorder, record_event
 from mpidl.report.reporter import Reporter
 
 SAMPLES = 1437
@@ -75,6 +77,43 @@ def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(repo
     for second in range(1, 200):  # an epoch takes 100 s, and its loss in each second is the second's number
         reporter.report_due(totals(second, second / 100, second * (second + 1) / 200))
     assert records(reporter)[-1]["train_loss"] == pytest.approx(185, abs=2)  # over the last 10 s
+
+
+def test_another_process_goes_on_with_the_files_of_a_run(reporter, capsys):
+    """What the first one wrote after its state was kept is written once, and what a death cut short is gone."""
+    directory = reporter.recorder.directory
+    for epoch in (1, 2, 3):
+        reporter.evaluated(totals(epoch * 5.0, epoch, 2.0 * epoch), epoch, {"test_loss": 0.5, "test_accuracy": 0.75})
+    reporter.log("checkpoint", 0, "coordinator", step=40)
+    reporter.log("failure", 2, "worker 0", host="node7", pid=1234, noticed=1e9, signal=None)
+    state = msgspec.msgpack.decode(msgspec.msgpack.encode(reporter.state()))
+
+    def go_on(reporter):
+        reporter.evaluated(totals(20.0, 4, 7.0), 4, {"test_loss": 0.25, "test_accuracy": 0.5})
+        reporter.log("checkpoint", 0, "coordinator", step=80)
+
+    go_on(reporter)
+    record_event(directory, "drop", 1, "server 0", worker=1)
+    for name in ("metrics", "events"):
+        with open(directory / f"{name}.jsonl", "a") as file:
+            file.write('{"time": 17')
+    reporter.abandon()
+    capsys.readouterr()
+    config = from_dict(tomllib.loads((directory / "config.toml").read_text()))
+    recorder = Recorder(config, token=reporter.recorder.token)
+    assert (recorder.directory, recorder.token) == (directory, reporter.recorder.token)
+    again = Reporter(place(build(config), 1), recorder)
+    again.load(state)
+    assert capsys.readouterr().err == ""
+    go_on(again)
+    again.evaluated(totals(25.0, 5, 8.0), 5, {"test_loss": 0.125, "test_accuracy": 1.0}, final=True)
+    summary = again.close(totals(25.0, 5, 8.0), SIZES, interrupted=False, **END)
+    assert [record["epoch"] for record in records(again)] == [1, 2, 3, 4, 5]
+    assert [record["train_loss"] for record in records(again)] == pytest.approx([2, 2, 2, 1, 1])
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    assert [each.get("step", each["event"]) for each in events] == [40, "failure", 80, "drop"]
+    assert (summary["seed"], summary["failures"], summary["test_loss"]) == (7, 1, 0.125)
+    assert recorder.read_summary()["test_loss"] == 0.125
 
 
 def test_deaths_and_recoveries_are_counted_and_shown(reporter, capsys):

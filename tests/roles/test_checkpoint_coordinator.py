@@ -41,18 +41,26 @@ class Checkpoints:
         self.may_complete.wait(10)
         self.completed.append((order, position.step, shards, files))
 
+    def is_complete(self, order, step):
+        return (order, step) in [each[:2] for each in self.completed]
+
 
 @pytest.fixture
 def saving():
+    made = coordinator(Checkpoints())
+    yield made
+    made.files.may_complete.set()
+
+
+def coordinator(files):
     job = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(deterministic=False)))
     schedule = Schedule(Portions(100, 10, 20, seed=0), epochs=4)
     placed = SimpleNamespace(job=job, replicas=REPLICAS, position=Position(0, 0, 0.0, 0, []), schedule=schedule)
-    files, link = Checkpoints(), Link()
+    link = Link()
     made = CheckpointCoordinator(placed, files, SHARDS, intermediaries=1)
     made.bind(link)
     made.files, made.link = files, link
-    yield made
-    files.may_complete.set()
+    return made
 
 
 def order(saving, last=False):
@@ -68,10 +76,14 @@ def report(saving, number, batches):
 
 
 def wait(saving):
+    return wait_for(saving.completed)
+
+
+def wait_for(something):
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        if (position := saving.completed()) is not None:
-            return position
+        if found := something():
+            return found
     raise AssertionError("the checkpoint is never complete")
 
 
@@ -135,3 +147,29 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
     saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
     assert wait(saving).next_portion == 3
+
+
+@pytest.mark.parametrize("reached", [0, 1, 2])
+def test_another_coordinator_goes_on_with_the_orders(saving, reached):
+    """A checkpoint that has got its name counts, if it was recorded that it was about to get it."""
+    kept = []
+    saving.before_completion = lambda: kept.append(saving.state())
+    order(saving)
+    report(saving, 1, 3)
+    before = saving.state()
+    assert saving.completed() is None
+    assert len(kept) == 1, "the state is kept before the index is written"
+    if reached == 2:
+        saving.files.may_complete.set()
+        wait_for(lambda: saving.files.completed)
+    another = coordinator(saving.files)
+    # The order that was given last may not be in the state yet.
+    assert another.load(kept[0] if reached else before, ordered=1) == (6 if reached == 2 else None)
+    assert (another.number, another.active, another.link.orders) == (1, False, [])
+    saving.files.may_complete.set()
+    order(another)
+    assert another.link.orders == [(2, 0)]
+    report(another, 1, 3)  # to the process that has died
+    report(another, 2, 5)
+    assert wait(another).step == 10
+    assert another.state()["completing"] is None

@@ -29,6 +29,7 @@ class TopologyKeywords(TypedDict, total=False):
     relay: Annotated[bool | None, "topology.relay"]
     survive: Annotated[Literal["auto", "off"] | None, "topology.survive"]
     standby: Annotated[int | None, "topology.standby"]
+    min_workers: Annotated[int | None, "topology.min_workers"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class TopologySection(Checked):
         Whether the run goes on where it can when a rank's process dies ("auto"): others of its node play its rank.
     standby : int
         Number of ranks that wait for work: a server's or the coordinator's, when its process dies.
+    min_workers : int
+        Least number of workers: if fewer processes of workers live, the run saves and fails.
     """
 
     servers: Count = 1
@@ -70,6 +73,7 @@ class TopologySection(Checked):
     relay: bool = False
     survive: Literal["auto", "off"] = "auto"
     standby: Annotated[int, Meta(ge=0)] = 0
+    min_workers: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +86,10 @@ class TopologySection(Checked):
     def assign(self, nodes: Sequence[int], servers: int, partitions: int | None = None) -> Roles:
         """Return the role of each rank, given its node and the number of servers; see `mpidl.topology.roles.assign`."""
         partitions = self.partitions if partitions is None else partitions
-        return assign(nodes, servers, partitions, self.standby, self.relay)
+        roles = assign(nodes, servers, partitions, self.standby, self.relay)
+        if (workers := len(roles.replicas) * partitions) < self.min_workers:
+            raise UsageError(f"topology.min_workers: {self.min_workers}, but {len(nodes)} ranks have {workers} workers")
+        return roles
 
     def check_ranks(self, ranks: int, servers: int) -> None:
         """Raise UsageError if there are too few ranks, or if some are sure to have no work wherever they are."""

@@ -1,13 +1,15 @@
-"""Whether another process of a node can continue with a server's rank when its process has ended."""
+"""Whether another process of a node can continue with a rank when its process has ended."""
 
 from __future__ import annotations
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
+from mpidl.job.job import Job
 
 
 def obstacle(config: Config, nodes: int = 1) -> str | None:
-    """Return what prevents that, in a line such as "run.deterministic: true, ..."; None if nothing does.
+    """Return what prevents that for a server, in a line such as "run.deterministic: true, ..."; None if nothing does.
 
     `nodes` is the number of the job's nodes. Everything that a server keeps must lie in its rank's memory, which its
     node's processes share.
@@ -30,4 +32,18 @@ def obstacle(config: Config, nodes: int = 1) -> str | None:
         return f"algorithm.wire_fetch: {algorithm.wire_fetch}, servers encode differences from what each worker has"
     if not algorithm.shard_policy(1).stateless:
         return f"{name}, servers gather pushes outside of the shared memory"
+    return None
+
+
+def obstacle_to_coordinator(job: Job) -> str | None:
+    """Return what prevents that for the coordinator, in a line; None if nothing does.
+
+    Its small state lies in its rank's memory.
+    """
+    if isinstance(job.algorithm, Coordinated):
+        return f"algorithm.name: {job.algorithm.name}, its search is in the coordinator's process"
+    if job.config.run.deterministic:
+        return "run.deterministic: true, and the moment of a death is not determined"
+    if job.script.callbacks.functions:
+        return "callbacks: functions with a state of their own in the coordinator's process"
     return None

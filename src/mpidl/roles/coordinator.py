@@ -20,8 +20,8 @@ from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import DivergenceError, MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
-from mpidl.job.job import Job
 from mpidl.job.ready import ReadyJob
+from mpidl.job.takeover import obstacle_to_coordinator
 from mpidl.launch.points import point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
@@ -48,7 +48,7 @@ class Coordinator(Role):
     the recoveries so far, without a number of the first ones; it is called at each look.
 
     Its small state is kept as a record in the rank's memory, from which another process can go on at any moment: see
-    `adopt` and `irreplaceable`.
+    `adopt`.
     """
 
     incidents: Callable[[int], Sequence[Incident]] = staticmethod(lambda seen: ())
@@ -89,7 +89,7 @@ class Coordinator(Role):
         self._keep()
 
     def adopt(self, transport: Transport) -> None:
-        if (reason := irreplaceable(self._ready.job)) is not None:
+        if (reason := obstacle_to_coordinator(self._ready.job)) is not None:
             raise MpidlError(f"no other process can go on as the coordinator: {reason}")
         self._attach(transport)
         record = self._link.record.read()
@@ -283,6 +283,7 @@ class Coordinator(Role):
         if not test.final:
             return  # After an iteration, `SandblasterCoordinator` has it done.
         self._set_phase(Phase.EVALUATE)
+        self._take_incidents()
         while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.posted.look()
@@ -333,14 +334,3 @@ class Coordinator(Role):
 
     def stopped(self) -> bool:
         return self._stopped
-
-
-def irreplaceable(job: Job) -> str | None:
-    """Return why no other process can go on as the coordinator of a job; None if one can."""
-    if isinstance(job.algorithm, Coordinated):
-        return f"the search of {job.algorithm.name} is in the coordinator's process only"
-    if job.config.run.deterministic:
-        return "run.deterministic = true, and the moment of a death is not determined"
-    if job.script.callbacks.functions:
-        return "the state of callbacks is in the coordinator's process only"
-    return None

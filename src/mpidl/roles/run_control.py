@@ -70,6 +70,7 @@ class RunControl:
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,
             plateau=self._plateau(placed),
+            min_workers=job.config.topology.min_workers,
         )
         self.summary: dict[str, Any] | None = None
 
