@@ -283,6 +283,20 @@ def test_budget_of_files_that_name_a_feature(feature):
     assert len(found) <= most, sorted(found)
 
 
+def test_only_what_puts_a_job_together_knows_of_survival(graph):
+    knowing = {
+        name for name in FILES if room(name) != "survival" and any(room(each) == "survival" for each in graph[name])
+    }
+    assert {room(name) for name in knowing} == {"runs"}
+    assert len(knowing) <= 3, sorted(knowing)
+
+
+def test_algorithms_rules_networks_and_data_name_no_deaths():
+    rooms, words = ("algorithms", "rules", "nn", "data", "wire", "parameters"), r"take_?over|taken over|estate|settle"
+    texts = {name: path.read_text() for name, path in FILES.items() if room(name) in rooms}
+    assert not [name for name, text in texts.items() if re.search(words, text, re.IGNORECASE)]
+
+
 def test_what_is_inherited_is_described_once(trees):
     """A docstring that only points to another one hides what Sphinx and editors show."""
     texts = ((name, node.value.value) for name, tree in trees.items() for node in docstrings(tree))
