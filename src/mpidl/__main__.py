@@ -1,6 +1,6 @@
 """The command ``mpidl``, also as ``python -m mpidl``."""
 
-from mpidl.launch import output, signals
+from mpidl.launch import keeper, output, signals
 
 
 def main() -> None:
@@ -8,6 +8,7 @@ def main() -> None:
     # Nothing is imported before: until they are blocked, signals that ask to stop kill the process.
     signals.hold()
     output.occupy()
+    keeper.keep(signals.STOPPING)
     from mpidl import cli
 
     code = cli.main()

@@ -114,7 +114,8 @@ def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
         os.kill(process_of_rank(6, tmp_path), signal.SIGKILL)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 1
-        assert errors.splitlines()[-1] == "mpidl: rank 6 (worker 1, partition 1 of 2) was killed by SIGKILL"
+        line = "mpidl: rank 6 (worker 1, partition 1 of 2) was killed by SIGKILL, which ends the job: replicas are cut"
+        assert errors.splitlines()[-1] == line
     else:
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=30)

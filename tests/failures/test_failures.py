@@ -102,8 +102,8 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
         (1, "messages"),
     ],
 )
-def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
-    settings = ("--set", "run.epochs=100000", "--set", f"topology.transport={transport}")
+def test_a_killed_rank_ends_a_job_that_is_not_to_survive(job, start, tmp_path, rank, transport):
+    settings = ("--set=run.epochs=100000", f"--set=topology.transport={transport}", "--set=topology.survive=off")
     process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.001")
     wait_for(lambda: trains(tmp_path))
     os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_a_killed_rank_ends_the_job(job, start, tmp_path, rank, transport):
 
 @pytest.mark.long
 def test_a_killed_rank_is_a_restart_that_uses_every_sample_exactly_once(job, start, tmp_path):
-    process = start("train", job, "-n", 4, "--retries", 1, "--json", TALLY_SECONDS="0.02")
+    process = start("train", job, "-n", 4, "--retries", 1, "--json", "--set=topology.survive=off", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     time.sleep(0.5)
     os.kill(process_of_rank(2, tmp_path), signal.SIGKILL)

@@ -34,8 +34,8 @@ def save(run, step):
     (run / "checkpoints" / str(step)).mkdir()
 
 
-def failed(*runs, line=KILLED.line):
-    return Ended(1, line, KILLED, True, runs)
+def failed(*runs, line=KILLED.line, cause=KILLED):
+    return Ended(1, line, cause, True, runs)
 
 
 def test_a_training_goes_on_in_its_run_from_the_newest_checkpoint(run, capfd):
@@ -51,8 +51,10 @@ def test_a_training_goes_on_in_its_run_from_the_newest_checkpoint(run, capfd):
 
 
 def test_a_failure_that_a_rank_has_recorded_is_not_recorded_again(run):
-    Retries(1, ["train"]).after(failed(run, line=""))
+    Retries(1, ["train"]).after(failed(run, line="", cause=Death("rank 3 (worker 1) failed")))
     assert [each["event"] for each in events(run)] == ["recovery"]
+    Retries(1, ["train"]).after(failed(run, line=""))
+    assert [each["event"] for each in events(run)] == ["recovery", "failure", "recovery"]
 
 
 def test_a_rank_that_died_at_a_point_does_not_die_there_again(run, monkeypatch):
@@ -116,20 +118,24 @@ sys.exit(main(sys.argv[1:]))
 
 
 def mark(text):
-    return f"printf '\\002mpidl:{text}\\003\\n' >&2; "
+    return f"printf '\\002mpidl:%s\\003\\n' '{text}' >&2; "
+
+
+def failed_mark(again):
+    return mark("failed " + json.dumps(["rank 3 (worker 1) failed", again, None, ""]))
 
 
 RUN = mark("ready") + mark('run "runs/digits"')
 #: What the job says at each start, how it ends, and what the command returns.
 STARTS = {
     "killed": ([RUN + "exit 137", RUN + mark("saved 0") + "echo '{}'; exit 0"], 0),
-    "failed": ([RUN + mark("failed 1 1 rank 3 (worker 1)") + "exit 1", RUN + mark("saved 0") + "exit 0"], 0),
+    "failed": ([RUN + failed_mark(True) + "exit 1", RUN + mark("saved 0") + "exit 0"], 0),
     "lost": ([RUN + "exit 0", RUN + mark("saved 0") + "exit 0"], 0),
-    "diverged": ([RUN + mark("failed 1 0 rank 3 (worker 1)") + "exit 1"], 1),
+    "diverged": ([RUN + failed_mark(False) + "exit 1"], 1),
     "wrong": (["exit 2"], 2),
     "stopped": ([RUN + mark("saved 75") + "exit 75"], 75),
     "always": ([RUN + "exit 137"] * 3, 1),
-    "at last without space": ([RUN + "exit 137", RUN + mark("saved 0") + "exit 1"], 1),
+    "at last without space": ([RUN + "exit 137", RUN + mark("saved 0") + mark("saved 1") + "exit 1"], 1),
 }
 
 

@@ -57,7 +57,8 @@ def run_train(arguments: argparse.Namespace) -> int:
     code = STOPPED if summary.get("interrupted") else 0
     if speaks(started.rank):
         marks.tell_done(code, started.size)
-        code = _show_summary(summary, arguments.json, code)
+        if (shown := _show_summary(summary, arguments.json, code)) != code:
+            marks.tell_done(code := shown, started.size)
     return code
 
 
@@ -76,15 +77,16 @@ def _launch(
     words: Sequence[str],
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
     retries: int = 0,
+    outlives: bool = False,
 ) -> int:
     from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
 
     if retries == 0:
-        return launch(ranks, words, Screen(), role)
+        return launch(ranks, words, Screen(), role, outlives=outlives)
     from mpidl.runs.retries import Retries
 
-    return launch(ranks, words, Screen(), role, Retries(retries, words).after)
+    return launch(ranks, words, Screen(), role, Retries(retries, words).after, outlives)
 
 
 def _check_retries(retries: int, launches: bool) -> None:
@@ -107,7 +109,11 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     if arguments.json:
         passed.append("--json")
     topology, servers = config.topology, config.servers
-    return _launch(ranks, passed, lambda rank, nodes: topology.assign(nodes, servers).role(rank), arguments.retries)
+
+    def role(rank: int, nodes: Sequence[int]) -> str:
+        return topology.assign(nodes, servers).role(rank)
+
+    return _launch(ranks, passed, role, arguments.retries, outlives=topology.survive == "auto")
 
 
 def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
@@ -146,7 +152,8 @@ def run_script(arguments: argparse.Namespace) -> int:
         raise
     if ranks > started.size:
         os.environ[JOB] = script.job
-        return _launch(ranks, ["run", argument(script.path), "--", *script.arguments], retries=arguments.retries)
+        words = ["run", argument(script.path), "--", *script.arguments]
+        return _launch(ranks, words, retries=arguments.retries, outlives=True)
     environment.prepare_libraries()
     if started.size == 1:
         # As in any script, a signal acts at once where no training handles it.

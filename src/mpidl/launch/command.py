@@ -41,6 +41,13 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return [str(mpiexec), "-n", str(ranks), *options, sys.executable, *arguments], environment
 
 
+def on_one_node(environment: Mapping[str, str]) -> bool:
+    """Return whether a job's ranks are sure to be on one node."""
+    if job(environment) is None:
+        return HOSTS not in environment and "HYDRA_HOST_FILE" not in environment
+    return "SLURM_JOB_NUM_NODES" in environment and number(environment, "SLURM_JOB_NUM_NODES", least=1) == 1
+
+
 def find_mpiexec() -> Path:
     """Return the path of mpiexec or mpirun: in the directory of this Python, else on PATH.
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import marks, shared_memory
+from mpidl.launch.keeper import launcher
 
 
 class World(NamedTuple):
@@ -144,7 +145,7 @@ def _bound(environment: Mapping[str, str]) -> int:
         return number(environment, "SLURM_CPUS_PER_TASK", least=1)
     own = os.sched_getaffinity(0)
     try:
-        of_launcher = os.sched_getaffinity(os.getppid())
+        of_launcher = os.sched_getaffinity(launcher())
     except OSError:
         return 0
     return len(own) if own < of_launcher else 0

@@ -68,17 +68,18 @@ class Ended(NamedTuple):
 class Forwarding:
     """Forwards the signals `received` that ask this process to stop to a job, once it can handle them.
 
-    The node of each rank, in `nodes`, is replaced when the job reports it.
+    The node of each rank, in `nodes`, is replaced when the job reports it. If the job `outlives` its processes, only a
+    rank can say how it ends.
     """
 
-    def __init__(self, screen: Screen, nodes: list[int]) -> None:
-        self._screen, self.nodes = screen, nodes
+    def __init__(self, screen: Screen, nodes: list[int], outlives: bool) -> None:
+        self._screen, self.nodes, self._outlives = screen, nodes, outlives
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._saved: int | None = None
         self._runs: list[Path] = []
-        self._failure: tuple[str, bool] | None = None
+        self._failure: tuple[Death, bool] | None = None
 
     def __enter__(self) -> None:
         self._before = signal.signal(signal.SIGALRM, self._lose_patience)
@@ -110,8 +111,8 @@ class Forwarding:
         elif word == marks.RUN:
             self._runs.append(Path(json.loads(rest)))
         elif word == marks.FAILED and self._failure is None:
-            _, again, who = rest.split(" ", 2)
-            self._failure = f"{who} failed", again == "1"
+            cause, again, rank, role = json.loads(rest)
+            self._failure = Death(cause, rank, role), again
 
     def handle(self, number: int, frame: Any) -> None:
         """Handle a signal that asks to stop."""
@@ -158,13 +159,17 @@ class Forwarding:
             what = "the job ended before all ranks had started"
         return Death(f"{what}; {launcher} returned {code}")
 
+    def survived(self) -> bool:
+        """Return whether the work of a job that outlives its processes is done, so that no death matters any more."""
+        return self._outlives and self._saved is not None
+
     def verdict(self, code: int, death: Death) -> Ended:
         """Return how a job has ended whose launcher returned `code`.
 
         `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
         also when it loses a host.
         """
-        if self._saved is not None and self.received and code not in OWN_CODES:
+        if self._saved is not None and (self._outlives or (self.received and code not in OWN_CODES)):
             return Ended(self._saved)
         # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
@@ -172,8 +177,8 @@ class Forwarding:
             return Ended(STOPPED, NOTHING_LOST)
         done = self._saved == 0 if code == 0 else code in OWN_CODES
         if done and not (code == 1 and self.forced):
-            cause, again = self._failure or ("the job failed", self._saved is None)
-            return Ended(code, "", Death(cause), code == 1 and again and not self.received, self._runs)
+            cause, again = self._failure or (Death("the job failed"), self._saved is None)
+            return Ended(code, "", cause, code == 1 and again and not self.received, self._runs)
         ended = 1 if self.forced or environment.job() is None else STOPPED
         if self.received:
             return Ended(ended, "ended without saving")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpidl.errors import MpidlError
-from mpidl.launch import shared_memory
+from mpidl.launch import keeper, shared_memory
 from mpidl.launch.shared_memory import OF_LAUNCHER, own_directory, prefix, remove_at_exit, start
 
 #: Names that Open MPI, MPICH, UCX and Intel MPI give to files in shared memory.
@@ -41,7 +41,7 @@ def note(temporary: str | None = None) -> None:
     library has taken another user's file for its shared memory.
     """
     directory = own_directory()
-    launcher = os.getppid()
+    launcher = keeper.launcher()
     given = os.environ.get(OF_LAUNCHER) if temporary is None else temporary
     text = json.dumps({
         "launcher": [launcher, start(launcher)] if temporary is None else None,

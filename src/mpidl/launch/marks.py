@@ -54,12 +54,12 @@ def tell_done(code: int, ranks: int) -> None:
         time.sleep(0.2)
 
 
-def tell_failed(code: int, who: str, again: bool = True) -> None:
-    """Inform the launcher, if it listens, that `who` ends the job with exit code `code`.
+def tell_failed(cause: str, again: bool = True, rank: int | None = None, role: str = "") -> None:
+    """Inform the launcher, if it listens, of the cause that ends the job; a text without control characters.
 
-    If it starts `again`, the job may succeed.
+    If it starts `again`, the job may succeed. The `rank` with its `role` is one that has died, if that is the cause.
     """
-    tell(f"{FAILED} {code} {int(again)} {who}")
+    tell(f"{FAILED} {json.dumps([cause[: LONGEST // 8], again, rank, role])}")
 
 
 def tell_run(directory: Path) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.launch import environment, leftovers, marks
-from mpidl.launch.command import command
+from mpidl.launch import environment, keeper, leftovers, marks
+from mpidl.launch.command import command, on_one_node
 from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
@@ -28,6 +28,8 @@ TEMPORARY = 1 << 20
 #: Variables of the user's that say where Open MPI's mpirun makes its directory; the first is that of this machine.
 SESSIONS = ("PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "PRTE_MCA_prte_top_session_dir")
 
+#: Name of the file that the keepers of a job's ranks lock, in the job's temporary directory.
+KEEPERS = "keepers"
 #: Bytes of memory that every rank needs at least.
 RANK_BYTES = 50_000_000
 
@@ -41,6 +43,7 @@ def launch(
     screen: Screen,
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
     again: Callable[[Ended], Sequence[str] | None] = lambda ended: None,
+    outlives: bool = False,
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
 
@@ -48,6 +51,7 @@ def launch(
     continue when it is queued again. A job whose stdout can't be written doesn't return 0. `screen` shows the job's
     stderr and progress; `role` returns the role of a rank, given the nodes of all, for messages about it; ``""`` if it
     is unknown. `again` is told how each job has ended, and returns the arguments with which to start another, or None.
+    A job that `outlives` its processes isn't ended by the launcher when one dies, if all are on one node.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
@@ -60,16 +64,22 @@ def launch(
     _check_memory(ranks)
     following: Sequence[str] | None = arguments
     while following is not None:
-        ended = _run(ranks, following, screen, role)
+        ended = _run(ranks, following, screen, role, outlives and on_one_node(os.environ))
         following = again(ended)
     if ended.line:
         interject(ended.line)
     return ended.code
 
 
-def _run(ranks: int, arguments: Sequence[str], screen: Screen, role: Callable[[int, Sequence[int]], str]) -> Ended:
+def _run(
+    ranks: int,
+    arguments: Sequence[str],
+    screen: Screen,
+    role: Callable[[int, Sequence[int]], str],
+    outlives: bool,
+) -> Ended:
     """Run a job, and wait until it ends."""
-    forwarding = Forwarding(screen, [0] * ranks)
+    forwarding = Forwarding(screen, [0] * ranks, outlives)
     deaths = Deaths(lambda rank: role(rank, forwarding.nodes), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
@@ -82,6 +92,9 @@ def _run(ranks: int, arguments: Sequence[str], screen: Screen, role: Callable[[i
         own = _own_temporary(temporary)
         if not any(each in variables for each in SESSIONS):
             variables[SESSIONS[0]] = own
+        if outlives:
+            variables[keeper.VARIABLE] = f"{own}/{KEEPERS}"
+            Path(own, KEEPERS).touch()
         process = subprocess.Popen(
             words,
             env=variables,
@@ -95,10 +108,11 @@ def _run(ranks: int, arguments: Sequence[str], screen: Screen, role: Callable[[i
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout, process.stderr:
-            copied = Copied(process.stdout)
+            copied = Copied(process.stdout, forwarding.survived)
             try:
                 forwarding.to(process)
-                for text in quieten(marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)):
+                stderr = marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)
+                for text in quieten(stderr, forwarding.survived):
                     screen.write(text)
                 code = process.wait()
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,6 +26,9 @@ REDUNDANT = (
     re.compile(rb'has exited due to process rank \d+.*calling\s+"abort"', re.DOTALL),
 )
 
+#: Messages about ranks that have ended without a farewell to MPI.
+ENDS = (re.compile(rb"has exited due to process rank \d+.*exiting\s+improperly", re.DOTALL),)
+
 #: Beginnings of lines that only repeat such a code (MPICH, Intel MPI), or that report a file that the launcher closed
 #: too early (Open MPI); and the lines.
 LINES = (
@@ -38,8 +41,10 @@ STARTS = tuple(start for start, _ in LINES)
 UNREACHED = re.compile(rb"\[[^\]\n]+:\d+\] PMIX ERROR: PMIX_ERR_UNREACH in file \S+/pmix_server\.c at line \d+\n")
 
 
-def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def quieten(chunks: Iterable[bytes], survived: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
     """Yield a job's stderr as it arrives, without the launcher's messages about exit codes of mpidl itself.
+
+    When the job has `survived()`, that is, its work is done, messages about the ends of ranks are left out, too.
 
     A message of mpidl or of the launcher that follows an unfinished line, such as a user's own progress bar, starts on
     a line of its own.
@@ -51,7 +56,7 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
             at_start = True
         pending += chunk
         while pending:
-            length, shown = _next(pending) if at_start else _line(pending)
+            length, shown = _next(pending, REDUNDANT + ENDS * survived()) if at_start else _line(pending)
             if length == 0:
                 break
             if shown:
@@ -62,13 +67,13 @@ def quieten(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield pending
 
 
-def _next(text: bytes) -> tuple[int, bool]:
+def _next(text: bytes, redundant_messages: Sequence[re.Pattern[bytes]]) -> tuple[int, bool]:
     """Return the length of the message or line that begins here (0 if its end is missing), and whether to show it."""
     if RULE.startswith(text[: len(RULE)]):
         end = text.find(b"\n" + RULE + b"\n", len(RULE))
         if end >= 0:
             length = end + len(RULE) + 2
-            return length, not any(message.search(text[:length]) for message in REDUNDANT)
+            return length, not any(message.search(text[:length]) for message in redundant_messages)
         if len(text) < LONGEST:
             return 0, True
     redundant = [line for start, line in LINES if start.startswith(text[: len(start)])]

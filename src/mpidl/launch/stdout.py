@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,6 +14,11 @@ from typing import IO
 
 from mpidl.launch.output import GONE, STDOUT
 
+#: What the launchers of MPICH and Intel MPI write, at once and as the last thing.
+OBITUARY = re.compile(
+    rb"\n=+\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION.*|YOUR APPLICATION TERMINATED WITH THE EXIT.*", re.DOTALL
+)
+
 #: Seconds between two looks for a reason not to wait any longer.
 LOOK_EVERY = 0.1
 
@@ -20,10 +26,12 @@ LOOK_EVERY = 0.1
 class Copied:
     """Copies a job's stdout to this process's own in a thread, as it arrives.
 
-    MPICH's launcher ends a job if it can't write itself, and Open MPI's keeps silent.
+    MPICH's launcher ends a job if it can't write itself, and Open MPI's keeps silent. When the job has `survived()`,
+    what a launcher writes in the end about ranks that have died is left out.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], survived: Callable[[], bool]) -> None:
+        self._survived = survived
         self._stream, self._error = stream, None if sys.stdout is not None else OSError(errno.EBADF, "closed")
         self._copied = 0
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -33,6 +41,8 @@ class Copied:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with suppress(OSError, ValueError):  # the stream is closed: nothing more is wanted
             while chunk := os.read(self._stream.fileno(), 65536):
+                if self._survived():
+                    chunk = OBITUARY.sub(b"", chunk)
                 self._copied += len(chunk)
                 self._write(chunk)
 

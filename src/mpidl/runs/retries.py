@@ -41,7 +41,7 @@ class Retries:
             self._attempt = 1
         self._reached = reached
         step = None if run is None else reached[run]
-        if ended.line and run is not None:
+        if run is not None and (ended.line or ended.cause.rank is not None):
             record_event(run, "failure", ended.cause.rank, ended.cause.role, cause=ended.cause.line)
         self._attempt += 1
         if self._attempt > self._most + 1:

@@ -65,7 +65,7 @@ def end_job(code: int) -> None:
     """End all ranks when this process exits, because some may wait for this one."""
     if (survival := sys.modules.get(SURVIVAL)) is not None:
         survival.fail()
-    marks.tell_failed(code, f"rank {environment.world().rank}")
+    marks.tell_failed(f"rank {environment.world().rank} failed")
     time.sleep(PASSING)
     if _mpi() is not None:
         from mpi4py import run

@@ -107,7 +107,7 @@ class World:
         first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")
-            marks.tell_failed(1, f"rank {rank} ({role}){roles.place(rank)}", again=not diverged)
+            marks.tell_failed(f"rank {rank} ({role}){roles.place(rank)} failed", again=not diverged)
         if run is not None:
             record_event(
                 run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()

@@ -16,6 +16,8 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.launch import marks
+from mpidl.launch.keeper import may_die
 from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.roles.events import Failed, Incident, Recovered
@@ -80,6 +82,7 @@ class Survival(Mortal):
             path.unlink()
         others = {process: pid for process, pid in enumerate(pids) if process != self._own}
         self._watch = Watch(others, self._own, self._ended)
+        may_die()
         _at_work(self)
 
     @property
@@ -178,6 +181,7 @@ class Survival(Mortal):
         if obstacle is not None:
             table.fail()
             say(f"{self._named(process)} {cause}, which ends the job: {obstacle}")
+            marks.tell_failed(f"{self._named(process)} {cause}", rank=process, role=self._roles.role(process))
             return
         workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
         table.note(rank=process, by=-1, signal=number, time=noticed, workers=len(workers))

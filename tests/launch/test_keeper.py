@@ -1,0 +1,92 @@
+"""The keepers of a job's processes: what launchers see of processes that die."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mpidl.launch.keeper import VARIABLE
+
+#: A process with a keeper, which a launcher starts: it says its number, and does what is asked.
+PROCESS = """
+import os, signal, sys, time
+from mpidl.launch import keeper, signals
+signals.hold()
+keeper.keep(signals.STOPPING)
+print(os.getpid(), flush=True)
+exec(sys.argv[1])
+"""
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+MAY = "keeper.may_die(); "
+
+
+@pytest.fixture
+def start(tmp_path, bare_environment):
+    """Starts a process of one job with a keeper; returns the keeper, whose ``process`` is the process's number."""
+    keepers = []
+    (tmp_path / "lock").touch()
+
+    def begin(action):
+        keeper = subprocess.Popen(
+            [sys.executable, "-c", PROCESS, action],
+            env=bare_environment | {VARIABLE: str(tmp_path / "lock")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        keepers.append(keeper)
+        keeper.process = int(keeper.stdout.readline())
+        assert keeper.process != keeper.pid
+        return keeper
+
+    yield begin
+    for keeper in keepers:
+        keeper.kill()
+        keeper.wait()
+        keeper.stdin.close()
+        keeper.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        (DIE, -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        ("sys.exit(3)", 3),
+        ("sys.exit(0)", 0),
+        (MAY + "os._exit(1)", 1),
+        (MAY + "sys.exit(2)", 2),
+    ],
+)
+def test_what_a_launcher_sees_at_once(start, action, code):
+    start("sys.stdin.read()")
+    assert start(action).wait(timeout=10) == code
+
+
+def test_a_death_that_others_see_to_and_ends_after_it_wait_for_all(start):
+    last = start(MAY + "sys.stdin.read()")
+    ended = [start(MAY + each) for each in (DIE, "sys.exit(0)", "sys.exit(75)")]
+    time.sleep(0.2)
+    assert [each.poll() for each in ended] == [None] * 3
+    last.stdin.close()
+    assert [each.wait(timeout=10) for each in (last, *ended)] == [0, 0, 0, 75]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_reach_the_process(start, number):
+    keeper = start("sys.exit(40 + signal.sigwait(signals.STOPPING))")
+    keeper.send_signal(number)
+    assert keeper.wait(timeout=10) == 40 + number
+
+
+def test_a_process_ends_with_its_keeper(start):
+    keeper = start("print(flush=True); time.sleep(60)")
+    keeper.stdout.readline()
+    ended = os.pidfd_open(keeper.process)
+    keeper.kill()
+    assert select.select([ended], [], [], 10)[0]
+    os.close(ended)
