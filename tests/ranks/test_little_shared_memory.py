@@ -5,16 +5,15 @@ import pytest
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("fits", [True, False])
-def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, fits):
+def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, capfd, fits):
     from mpidl.config import from_dict
     from mpidl.errors import MpidlError
     from mpidl.job.build import build
     from mpidl.rma import shm_space
     from mpidl.rma.transport import Transport
     from mpidl.runs.ranks import run
-    from mpidl.survival.survival import Survival
 
-    needed, fixed, kept = [], [], []
+    needed, kept = [], []
     parameters = 65 * 500 + 501 * 10
 
     def check_free(directory, size, *texts):
@@ -26,9 +25,8 @@ def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, fit
         make(self, *given, **options)
         kept.extend(self.capacity.kept)
 
-    make, fix = Transport.__init__, Survival.fix
+    make = Transport.__init__
     monkeypatch.setattr(shm_space, "check_free", check_free)
-    monkeypatch.setattr(Survival, "fix", lambda self, *what: (fixed.append(what), fix(self, *what))[1])
     monkeypatch.setattr(Transport, "__init__", making)
     values = {
         "run": {"dir": str(shared_path), "epochs": 1},
@@ -41,8 +39,9 @@ def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, fit
     summary = run(config := from_dict(values), lambda: build(config), comm)
     assert summary["samples"] > 0
     if fits:
-        assert (kept, fixed, len(needed)) == (["first_moment", "second_moment"], [], 1)
+        assert (kept, len(needed)) == (["first_moment", "second_moment"], 1)
     else:
         assert kept == []
         assert needed[0] - needed[1] >= 2 * 4 * parameters
-        assert [list(ranks) for ranks, _ in fixed] == [[1]]
+    said = "a server's death ends the run: the node's shared memory" in capfd.readouterr().err
+    assert said == (comm.rank == 0 and not fits)

@@ -155,8 +155,8 @@ class Reporter:
                     advice = resumption(str(directory), self._job.config.run.name)
                 show_on_terminal(f"mpidl: saved: {saved}; {advice}")
 
-    def assigned(self, roles: Roles) -> None:
-        """Record and show the roles of each host."""
+    def assigned(self, roles: Roles, notes: Sequence[str] = ()) -> None:
+        """Record and show the roles of each host, with lines about them."""
         lines = placement(roles)
         self.recorder.event("placement", rank=0, role="coordinator", hosts=lines)
         hosts, job = len(set(roles.hosts)), self._origin["job_id"]
@@ -166,6 +166,8 @@ class Reporter:
         )
         for line in lines:
             self._progress.write(shown(line, COLUMNS - 1))
+        for line in [line for note in notes for line in textwrap.wrap(note, COLUMNS - 1, break_on_hyphens=False)]:
+            self._progress.write(line)
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
         """Record and show the devices of the workers and servers that had a choice."""

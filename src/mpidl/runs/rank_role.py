@@ -68,7 +68,7 @@ def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Re
             library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
             marks.tell_run(recorder.directory)
             reporter = Reporter(placed, recorder, origin(roles.hosts, library, config.run.seed))
-            reporter.assigned(roles)
+            reporter.assigned(roles, world.survival.limits)
             servers = [devices[rank] for rank in roles.servers if devices[rank]]
             workers = [each for rank, each in enumerate(devices) if each and rank not in roles.servers]
             reporter.placed(workers, servers)

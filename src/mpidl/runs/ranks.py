@@ -141,7 +141,7 @@ def _find_room(world: World, placed: PlacedJob, figures: Figures) -> Routes:
         try:
             world.agree(lambda: check_window_space(world.comm, routes, way))
         except MpidlError:
-            world.survival.fix(world.roles.servers, "the node's shared memory has no room for the state of the rule")
+            world.survival.fix_servers("the node's shared memory has no room for the state of the rule")
         else:
             return routes
     routes = intermediaries.routes(world.roles, replace(capacity, kept=()))

@@ -24,7 +24,7 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
         return Mortal()
     survival = Survival(comm, roles, obstacle(config, roles) or _missing())
     if (cause := takeover.obstacle(config)) is not None:
-        survival.fix(roles.servers, cause)
+        survival.fix_servers(cause)
     return survival
 
 

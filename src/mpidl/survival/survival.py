@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
@@ -40,8 +40,13 @@ class Mortal:
     processes: np.ndarray | None = None
     died = False
 
-    def fix(self, ranks: Iterable[int], cause: str) -> None:
-        """Say why the ranks can't be taken over, in a part of a line; called by all processes."""
+    @property
+    def limits(self) -> list[str]:
+        """What a death ends although the job may outlive others, in lines."""
+        return []
+
+    def fix_servers(self, cause: str) -> None:
+        """Say why servers can't be taken over, in a part of a line; called by all processes."""
 
     def alone(self) -> AbstractContextManager[None]:
         """Return a context that only one process is in at a time."""
@@ -69,7 +74,7 @@ class Survival(Mortal):
 
     def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None) -> None:
         self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
-        self._fixed: dict[int, str] = {}
+        self._of_servers: str | None = None
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
         self.processes: np.ndarray = self._table.processes
@@ -107,8 +112,14 @@ class Survival(Mortal):
     def alone(self) -> AbstractContextManager[None]:
         return self._table.locked()
 
-    def fix(self, ranks: Iterable[int], cause: str) -> None:
-        self._fixed |= dict.fromkeys(ranks, cause)
+    @property
+    def limits(self) -> list[str]:
+        if self._obstacle is not None:
+            return [f"a rank's death ends the run: {self._obstacle}"]
+        return [] if self._of_servers is None else [f"a server's death ends the run: {self._of_servers}"]
+
+    def fix_servers(self, cause: str) -> None:
+        self._of_servers = cause
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""
@@ -174,8 +185,11 @@ class Survival(Mortal):
         if obstacle is None:
             for rank in orphans:
                 found = heir(rank, self._roles, table.processes.tolist(), table.alive)
-                if rank in self._fixed or found is None:
-                    obstacle = self._fixed.get(rank, f"no process is left that can be {self._roles.role(rank)}")
+                if found is None:
+                    obstacle = f"no process is left that can be {self._roles.role(rank)}"
+                    break
+                if rank in self._roles.servers and self._of_servers is not None:
+                    obstacle = self._of_servers
                     break
                 table.processes[rank] = found
         if obstacle is not None:
