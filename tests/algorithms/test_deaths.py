@@ -19,7 +19,7 @@ def run(lab, problem, algorithm, deaths, seed=0, bandwidth=math.inf, **options):
     times = Times(Exponential(1.0), Constant(0.01), bandwidth=bandwidth, chunk=16.0, deaths=deaths)
     engine = lab.engine(
         problem, algorithm, rule=Sgd(1.0), replicas=3, epochs=EPOCHS, times=times, seed=seed,
-        on_event=lambda kind, replica, **details: events.append((kind, replica)), **options,
+        on_event=lambda kind, rank, role, **details: events.append((kind, role)), **options,
     )  # fmt: skip
     return engine, engine.run(), events
 
@@ -58,7 +58,7 @@ def test_those_that_wait_for_each_other_do_not_wait_for_the_dead(lab, tally, alg
     # What who died had given to a reduction that never was is computed again.
     again = totals.samples - EPOCHS * SAMPLES
     assert again >= 0 if isinstance(algorithm, Averaging) else again == 0
-    assert events == [("failure", 1), ("failure", 2), ("recovery", 1)]
+    assert events == [("failure", "worker 1"), ("failure", "worker 2"), ("recovery", "worker 1")]
 
 
 def test_if_all_die_the_rest_is_known(lab, tally):

@@ -8,10 +8,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from mpidl.engines.virtual.times import Death, Jitter, Times, parse
-from mpidl.errors import UsageError
+from mpidl.engines.virtual.times import Death, Distribution, Jitter, Times, parse
+from mpidl.errors import UsageError, quoted
 from mpidl.paths import measured_file, read_text, user_path
 from mpidl.schema import Checked, Count, Natural, NonNegative, Positive
+
+#: Seconds until the process of another rank plays one that has died: to notice it, and to bind its memory.
+TAKEOVER = 0.1
+#: Seconds from a failure that ends a job until all ranks train again; measured with 4 ranks on a loaded machine.
+RESTART = 20.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,12 @@ class VirtualSection(Checked):
         Number of consecutive ranks on each node; each rank has its own node if not given.
     cores : int, optional
         Number of cores of one node that all ranks share; each rank has its own if not given.
+    failures, node_failures : str or float, optional
+        Seconds between two failures of a rank, and between two of a node, with which all of its ranks die: as above,
+        "exponential:86400" for a failure a day. A failure that nobody takes over (`topology.survive`) ends the job,
+        which starts again from the last checkpoint (`checkpoint.every`).
+    restart : str or float
+        Seconds from such a failure until all ranks train again.
     slow : tuple of Slow
         ``[[virtual.slow]]``: slow replicas.
     death : tuple of Death
@@ -66,18 +77,27 @@ class VirtualSection(Checked):
     memory_bandwidth: Positive | None = None
     ranks_per_node: Count | None = None
     cores: Count | None = None
+    failures: str | float | None = None
+    node_failures: str | float | None = None
+    restart: str | float = RESTART
     slow: tuple[Slow, ...] = ()
     death: tuple[Death, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("compute", "latency", "service"):
-            if getattr(self, key) is not None:
-                parse(str(getattr(self, key)), key)
+        for key in ("compute", "latency", "service", "failures", "node_failures", "restart"):
+            found = self.distribution(key)
+            if "failures" in key and found is not None and found.mean <= 0:
+                raise UsageError(f"{key}: {quoted(str(getattr(self, key)))}, expected more than 0 seconds on average")
         if self.ranks_per_node is not None and self.cores is not None:
             raise UsageError(
                 f"ranks_per_node: {self.ranks_per_node}, can't be combined with cores, which is for one node"
             )
+
+    def distribution(self, key: str) -> Distribution | None:
+        """Return the distribution that a key describes; None if it isn't given."""
+        found = getattr(self, key)
+        return None if found is None else parse(str(found), key)
 
     def measurements(self) -> Path | None:
         """Return the file of ``mpidl doctor --save`` to take durations from, if any."""
@@ -105,15 +125,10 @@ class VirtualSection(Checked):
                 raise UsageError(
                     f"virtual.{kind}: replica {section.replica}, there are {replicas} (0 to {replicas - 1})"
                 )
-        given = {
-            key: parse(str(getattr(self, key)), f"virtual.{key}")
-            for key in ("compute", "latency", "service")
-            if getattr(self, key) is not None
-        }
         return Times(
-            compute=given.get("compute", measured.compute),
-            latency=given.get("latency", measured.latency),
-            service=given.get("service", measured.service),
+            compute=self.distribution("compute") or measured.compute,
+            latency=self.distribution("latency") or measured.latency,
+            service=self.distribution("service") or measured.service,
             bandwidth=self.bandwidth or measured.bandwidth,
             memory_bandwidth=self.memory_bandwidth or measured.memory_bandwidth,
             ranks_per_node=self.ranks_per_node or measured.ranks_per_node,
@@ -139,7 +154,7 @@ class Calibration(NamedTuple):
 
 
 class _Timing(msgspec.Struct):
-    """The durations of `mpidl.engines.totals.Totals.timing`."""
+    """The durations of `mpidl.engines.totals.timing`."""
 
     compute: Positive
     compute_deviation: NonNegative

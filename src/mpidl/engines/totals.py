@@ -103,6 +103,8 @@ class Totals:
         Time of the totals, in seconds of the run's clock (`mpidl.engines.monotonic`).
     samples, batches : int
         Number of samples and of batches that all replicas have trained on.
+    again : int
+        Number of these samples that don't count: their gradients were lost with a rank, and are computed again.
     loss, weight : float
         Sum of the batches' training losses, each times the batch's weight, and sum of these weights; if batches have
         no weights, sum of the samples' losses and number of samples.
@@ -123,6 +125,7 @@ class Totals:
     now: float
     samples: int = 0
     batches: int = 0
+    again: int = 0
     loss: float = 0.0
     weight: float = 0.0
     pushes: int = 0
@@ -148,33 +151,34 @@ class Totals:
         """Training time of a finished run: from the first fetch to the last push, without evaluations."""
         return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
 
-    def timing(self) -> dict[str, float | None]:
-        """Return the durations by which a virtual cluster can simulate this run.
 
-        Empty if nothing was measured, or if there are other ranks through which workers exchange with servers.
+def timing(totals: Totals) -> dict[str, float | None]:
+    """Return the durations by which a virtual cluster can simulate a run.
 
-        Returns
-        -------
-        dict
-            "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
-            deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-            push. "bandwidth": bytes per second of pushes, and of fetches other than those right behind a push, latency
-            included; None if there were none.
-        """
-        spent = self.spent
-        if not self.batches or not spent.computing_seconds or spent.intermediaries:
-            return {}
-        gradient = spent.computing_seconds / self.batches
-        variance = max(0.0, spent.computing_squares / self.batches - gradient * gradient)
-        mean = gradient + spent.overhead_seconds / self.batches
-        moving = spent.fetching_seconds + spent.pushing_seconds
-        servers = max(1, len(spent.busy_seconds))
-        return {
-            "compute": mean,
-            "compute_deviation": variance**0.5 / mean,
-            "service": sum(spent.busy_seconds) / servers / self.pushes if self.pushes else 0.0,
-            "bandwidth": (self.bytes_pushed + self.bytes_fetched - spent.bytes_behind) / moving if moving else None,
-        }
+    Empty if nothing was measured, or if there are other ranks through which workers exchange with servers.
+
+    Returns
+    -------
+    dict
+        "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
+        deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
+        push. "bandwidth": bytes per second of pushes, and of fetches other than those right behind a push, latency
+        included; None if there were none.
+    """
+    spent = totals.spent
+    if not totals.batches or not spent.computing_seconds or spent.intermediaries:
+        return {}
+    gradient = spent.computing_seconds / totals.batches
+    variance = max(0.0, spent.computing_squares / totals.batches - gradient * gradient)
+    mean = gradient + spent.overhead_seconds / totals.batches
+    moving = spent.fetching_seconds + spent.pushing_seconds
+    servers = max(1, len(spent.busy_seconds))
+    return {
+        "compute": mean,
+        "compute_deviation": variance**0.5 / mean,
+        "service": sum(spent.busy_seconds) / servers / totals.pushes if totals.pushes else 0.0,
+        "bandwidth": (totals.bytes_pushed + totals.bytes_fetched - spent.bytes_behind) / moving if moving else None,
+    }
 
 
 def to_state(totals: Totals) -> dict[str, Any]:

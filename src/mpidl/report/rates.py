@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mpidl.engines.totals import Totals
+from mpidl.engines.totals import Totals, timing
 
 #: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
@@ -75,7 +75,7 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_fetched": totals.bytes_fetched,
         "bytes_moved": totals.bytes_moved,
         "dropped": totals.dropped,
-        "timing": totals.timing(),
+        "timing": timing(totals),
         "shares": totals.spent.shares(totals.trained_seconds),
     }
 

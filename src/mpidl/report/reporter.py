@@ -126,7 +126,7 @@ class Reporter:
 
     def epoch(self, totals: Totals) -> float:
         """Return the number of epochs of data used, including those before a resume."""
-        samples = totals.samples if self._accrued is None else self._accrued
+        samples = totals.samples - totals.again if self._accrued is None else self._accrued
         return (self._done_before + samples) / self._samples_per_epoch
 
     def log(self, kind: str, rank: int, role: str, **details: Any) -> None:
@@ -255,7 +255,7 @@ class Reporter:
     def _report(self, totals: Totals) -> dict[str, Any]:
         return {
             "time": self._seconds_before + totals.seconds,
-            "samples": self._done_before + totals.samples,
+            "samples": self._done_before + totals.samples - totals.again,
             "epoch": max(self.epoch(totals), self._reached),
             **self._losses,
             **self._rates.values,
@@ -285,7 +285,7 @@ class Reporter:
     def close(
         self,
         totals: Totals,
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, float],
         *,
         interrupted: bool,
         seconds_to_target: float | None,
@@ -321,7 +321,7 @@ class Reporter:
             "interrupted": interrupted,
             "epochs": self.epoch(totals),
             **self._iteration,
-            "samples": self._done_before + totals.samples,
+            "samples": self._done_before + totals.samples - totals.again,
             "seconds": self._seconds_before + totals.trained_seconds,
             "samples_per_second": self._rates.speed(totals),
             "seconds_to_target": seconds_to_target,

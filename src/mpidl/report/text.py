@@ -79,7 +79,12 @@ def summary(summary: Mapping[str, Any]) -> str:
 def _incidents(summary: Mapping[str, Any]) -> list[str]:
     if not (failures := summary.get("failures", 0)):
         return []
-    return [f"{failures} rank{'s' * (failures > 1)} died, {summary['recoveries']} taken over"]
+    restarts = summary.get("restarts", 0)
+    text = f"{failures} rank{'s' * (failures > 1)} died, {summary['recoveries'] - restarts} taken over"
+    if "goodput" in summary:
+        text += f", {_count(summary, 'restarts')}; {summary['samples_again']} samples were computed again: "
+        text += f"goodput {summary['goodput']:.0f} samples/s"
+    return [text]
 
 
 def resumption(run_dir: str, name: str) -> str:

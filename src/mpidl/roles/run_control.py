@@ -35,8 +35,8 @@ class Executor(Protocol):
 
     def fail(self, fail: Fail) -> NoReturn: ...
 
-    def sizes(self) -> Mapping[str, int]:
-        """Return the sizes of the job; see `mpidl.topology.roles.Roles.sizes`."""
+    def sizes(self) -> Mapping[str, float]:
+        """Return the sizes of the job (see `mpidl.topology.roles.Roles.sizes`), and other figures that it alone has."""
         ...
 
 

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from mpidl.config.topology import TopologySection
-from mpidl.engines.virtual.times import Intermediaries
-from mpidl.relays import feature as intermediaries
+from collections.abc import Collection, Sequence
 
-__all__ = ["intermediaries", "virtual_intermediaries"]
+from mpidl.config import Config
+from mpidl.config.topology import TopologySection
+from mpidl.engines.virtual.times import Heir, Intermediaries
+from mpidl.job import takeover
+from mpidl.relays import feature as intermediaries
+from mpidl.survival import feature as survival
+from mpidl.survival.takeover import heir
+from mpidl.topology.roles import Roles
+
+__all__ = ["intermediaries", "virtual_heir", "virtual_intermediaries"]
 
 
 def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
     """Return the intermediaries of a virtual cluster, if the topology has any."""
     return intermediaries.VirtualRelay if topology.relay else None
+
+
+def virtual_heir(config: Config, roles: Roles, nodes: int) -> Heir | str:
+    """Return what determines who takes over a rank of a virtual cluster, or why nobody does, as part of a line."""
+    if config.topology.survive == "off":
+        return "topology.survive is 'off'"
+    if nodes > 1:
+        return f"the ranks are on {nodes} nodes, which don't share memory"
+    if (cause := survival.obstacle(config, roles)) is not None:
+        return cause
+    if takeover.obstacle(config) is None:
+        return heir
+
+    def of_others(rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
+        return None if rank in roles.servers else heir(rank, roles, processes, alive)
+
+    return of_others

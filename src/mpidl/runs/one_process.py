@@ -196,14 +196,10 @@ class OneProcess:
         self._control.evaluated(self._engine.current_totals(), values, epoch)
         self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 
-    def _log(self, kind: str, replica: int, **details: Any) -> None:
-        """Record what happened to a replica, with the virtual time."""
-        roles = self._engine.roles
-        assert roles is not None, "replicas die in virtual time only"
-        self._recorder.event(
-            kind, rank=roles.replicas[replica][0], role=f"worker {replica}", **details,
-            virtual_time=self._engine.current_totals().seconds,
-        )  # fmt: skip
+    def _log(self, kind: str, rank: int, role: str, **details: Any) -> None:
+        """Record what happened to a rank, with the virtual time."""
+        now = self._engine.current_totals().seconds
+        self._recorder.event(kind, rank=rank, role=role, **details, virtual_time=now)
 
     def _log_drop(self, shard: int, push: PushHeader) -> None:
         log = dropped(push, self._placed.schedule.portion)
@@ -260,14 +256,14 @@ class OneProcess:
         self._reporter.abandon()
         raise MpidlError(f"{role}: {fail.cause}")
 
-    def sizes(self) -> dict[str, int]:
-        roles = self._engine.roles or Roles((), ((0,),))
-        own = {
+    def sizes(self) -> dict[str, float]:
+        roles, course = self._engine.roles or Roles((), ((0,),)), self._engine.course
+        own: dict[str, float] = {
             "servers": self._ready.job.config.servers,
             "replicas": self._placed.replicas,
             "partitions": self._partitions,
         }
-        return roles.sizes() | own
+        return {**roles.sizes(), **own, **({} if course is None else course.figures(self._engine.current_totals()))}
 
     def _evaluate(self, *splits: str) -> dict[str, float]:
         """Return the figures of the shards' parameters on splits of these names."""

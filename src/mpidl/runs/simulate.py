@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config
+from mpidl.config.virtual import TAKEOVER
+from mpidl.engines.virtual import Times
+from mpidl.engines.virtual.machines import place_ranks
+from mpidl.engines.virtual.times import Failures
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Durations
 from mpidl.job.planning import virtual_cut
 from mpidl.launch.output import say
-from mpidl.runs.features import virtual_intermediaries
+from mpidl.report.text import duration
+from mpidl.runs.features import virtual_heir, virtual_intermediaries
 from mpidl.runs.one_process import OneProcess
 
 #: The directory of virtual runs, within that of all runs: none is taken for a real run of its name.
@@ -51,7 +56,31 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     times = replace(times, messages=config.topology.messages, intermediaries=virtual_intermediaries(config.topology))
     if config.topology.partitions > 1:
         times = replace(times, cut=virtual_cut(job, durations.measured.costs))
+    times = replace(times, standby=config.topology.standby)
+    times, consequences = _with_failures(config, times, replicas)
     run = OneProcess(job, replicas, times)
     # A run that is refused says that alone.
     say(f"durations: {durations}")
+    if consequences:
+        say(consequences)
     return run.run()
+
+
+def _with_failures(config: Config, times: Times, replicas: int) -> tuple[Times, str]:
+    """Return the times with the failures that the configuration describes, and a line about what follows from them."""
+    section = config.virtual
+    of_rank, of_node = section.distribution("failures"), section.distribution("node_failures")
+    if of_rank is None and of_node is None:
+        return times, ""
+    nodes, roles = place_ranks(times, replicas, config.servers)
+    found, restart = virtual_heir(config, roles, len(set(nodes))), section.distribution("restart")
+    assert restart is not None
+    failures = Failures(
+        of_rank, of_node, config.checkpoint.every, times.service.mean, TAKEOVER, restart,
+        heir=None if isinstance(found, str) else found,
+    )  # fmt: skip
+    rate = sum(len(of) / each.mean for each, of in ((of_rank, nodes), (of_node, set(nodes))) if each is not None)
+    line = f"failures: one every {duration(1 / rate)}"
+    if isinstance(found, str):
+        line += f"; each starts the job again, from the last checkpoint: {found}"
+    return replace(times, failures=failures), line

@@ -204,6 +204,10 @@ class VirtualReplica(Exchanger):
             firsts[portion] = min(first, firsts.get(portion, first))
         return sorted(firsts.items())
 
+    def unpushed_batches(self) -> list[Assignment]:
+        """Return the batches whose gradients it has computed and not pushed."""
+        return [part for part in self.unpushed if part is not self.computing]
+
 
 class Spares:
     """Unused vectors of one dtype."""
@@ -223,7 +227,7 @@ class Spares:
 
 
 class VirtualCluster:
-    """The state of one virtual cluster: servers, replicas, spare vectors, and totals without those of the shards.
+    """The state of one virtual cluster: servers, replicas, spare vectors, and the run's totals without the shards'.
 
     Nothing takes time without `machines`. The `clock` returns the time of the totals, in seconds.
     """
@@ -235,11 +239,12 @@ class VirtualCluster:
         servers: list[VirtualServer],
         dtype: Any,
         clock: Callable[[], float],
+        totals: Totals,
     ) -> None:
         self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
         self.replicas: list[VirtualReplica] = []
         self.spares = Spares(dtype)
-        self.totals = Totals(0.0)
+        self.totals = totals
 
     def collect(self, vector: np.ndarray, within: Range | None = None, name: str = PARAMETERS) -> None:
         """Copy a vector of all shards, or of those within a range, into `vector`, shape (size,)."""

@@ -17,11 +17,12 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
-from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Learning, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.failures import Course, Saved
 from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
@@ -57,22 +58,40 @@ class VirtualEngine:
         resumed: Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]] | None = None,
         taken: int = 0,
     ) -> None:
-        time, self._hooks = time or VirtualTime(), hooks or Hooks()
+        self._time, self._hooks = time or VirtualTime(), hooks or Hooks()
         self.shards = shards
         self._training, self._state = training, state
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
-        environment = self._environment = simpy.Environment()
-        times = time.times
-        ranks = len(shards) if self._algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
-        machines = Machines(environment, times, time.seed, replicas, ranks) if times is not None else None
-        servers = [VirtualServer(environment, shard) for shard in shards]
-        clock = time.clock or (lambda: time.start + float(environment.now))
-        self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters.dtype, clock)
         self._tickets, self._in_turn = taken, taken > 0
         self._resumed = dict(resumed or {})
         self._given_back: deque[int] = deque()
-        self._wasted: list[Assignment] = []
         self._epochs: set[int] = set()
+        self._totals, self._wasted_batches = Totals(0.0), 0
+        self._accrued, self._paused, self._restarts = 0, 0.0, 0
+        self._vectors = self._allocate(replicas)
+        self._begin(replicas)
+        times = self._time.times
+        self.course: Course | None = None
+        if times is not None and times.failures is not None:
+            machines = self._cluster.machines
+            assert machines is not None
+            self.course = Course(
+                self, times.failures, machines.nodes, self._time.seed, self._hooks.on_event,
+                coordinated=self._coordinated,
+            )  # fmt: skip
+
+    def _begin(self, replicas: int, at: float = 0.0) -> None:
+        """Make a cluster whose replicas begin at a time, in seconds of its environment."""
+        time, times = self._time, self._time.times
+        environment = self._environment = simpy.Environment(at)
+        ranks = len(self.shards) if self._algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+        seed = (time.seed, self._restarts) if self._restarts else time.seed
+        machines = Machines(environment, times, seed, replicas, ranks) if times is not None else None
+        servers = [VirtualServer(environment, shard) for shard in self.shards]
+        clock = time.clock or (lambda: time.start + float(environment.now) + self._paused)
+        self._cluster = VirtualCluster(
+            environment, machines, servers, self._model.parameters.dtype, clock, self._totals
+        )
         self._taken, self._advanced = Signal(environment), Signal(environment)
         self._handler = self._make_handler(replicas)
         self._actions: Mapping[type, Action] = {
@@ -82,19 +101,24 @@ class VirtualEngine:
             Clock: self._wait_for_clock,
             **self._handler.actions,
         }
-        self._vectors = self._allocate(replicas)
         for number in range(replicas):
             self.replicas.append(self._start(number))
         for death in times.deaths if times is not None else ():
-            environment.process(self._die(self.replicas[death.replica], death))
+            if death.at > at:
+                environment.process(self._die_and_return(death))
+
+    @property
+    def _coordinated(self) -> bool:
+        return isinstance(self._algorithm, Coordinated)
 
     def _make_handler(self, replicas: int) -> RequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._cluster, self._gradient)
-        if isinstance(self._algorithm, Coordinated):
-            return VirtualSandblaster(self._cluster, self._training, self._gradient, self._hooks, self._state)
+        if self._coordinated:
+            hooks = replace(self._hooks, on_iteration=self._iterated)
+            return VirtualSandblaster(self._cluster, self._training, self._gradient, hooks, self._state, self._accrued)
         return ThroughServers(self._cluster, self._algorithm, replicas)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
@@ -129,7 +153,7 @@ class VirtualEngine:
     @property
     def totals(self) -> Totals:
         """The running totals, without those of the shards."""
-        return self._cluster.totals
+        return self._totals
 
     @property
     def replicas(self) -> list[VirtualReplica]:
@@ -161,17 +185,16 @@ class VirtualEngine:
         totals, first = self.totals, self.replicas[0]
         # Batches that are being computed are among the unpushed ones, which are subtracted later.
         computing = [replica.computing for replica in self.replicas if replica.computing is not None]
-        # Those that died have computed some in vain.
-        parts = [(1, part) for part in computing] + [(-1, part) for part in self._wasted]
-        samples = totals.samples + sum(sign * self._schedule.samples(*part) for sign, part in parts)
-        batches = totals.batches + sum(sign * (part.last - part.first) for sign, part in parts)
+        samples = totals.samples - totals.again + sum(self._schedule.samples(*part) for part in computing)
+        batches = totals.batches - self._wasted_batches + len(computing)
         positions = [first.position(batches, samples)]
         return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
 
     @property
     def given_back(self) -> dict[int, tuple[int, int]]:
         """What replicas have given back and no other has taken, as `Schedule.given_back`."""
-        return {ticket: self._schedule.given_back[ticket] for ticket in self._given_back}
+        given_back = self._schedule.given_back
+        return {ticket: given_back[ticket] for ticket in self._given_back}
 
     def stop(self) -> None:
         """Let every replica end after its current batch."""
@@ -181,6 +204,8 @@ class VirtualEngine:
     def run(self) -> Totals:
         """Run all replicas to their end and return the totals."""
         own = self._model.parameters
+        if self.course is not None:
+            self.course.run()
         self._environment.run()
         self._model.parameters = own
         for shard in self.shards:
@@ -224,6 +249,57 @@ class VirtualEngine:
             self._epochs.add(epoch)
             self._hooks.on_epoch(epoch)
 
+    # Failures.
+
+    def advance(self, until: float) -> bool:
+        """Let time pass until a number of seconds after the beginning; return whether replicas are still at work."""
+        environment, until = self._environment, until - self._paused
+        while environment.peek() <= until < math.inf:
+            environment.step()
+        working = any(replica.active for replica in self.replicas)
+        if working and until > environment.now:
+            environment.run(until if until < math.inf else None)
+        return working and until < math.inf
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass in which nobody does anything."""
+        self._paused += seconds
+
+    def die(self, replica: int) -> None:
+        """Let a replica die, if it is at work; others take over what it has not pushed."""
+        if self.replicas[replica].active:
+            self.replicas[replica].process.interrupt()
+
+    def delay(self, server: int, seconds: float) -> None:
+        """Let a server apply no push for a time."""
+        self._environment.process(self._cluster.servers[server].rest(seconds))
+
+    def save(self) -> Saved:
+        """Return what a restart of the job goes on from, as a checkpoint would have it."""
+        shards = [
+            copy.copy() if copy is own else copy for own, copy in zip(self.shards, self.settled_shards(), strict=True)
+        ]
+        firsts: dict[int, int] = {}
+        left = [part for replica in self.replicas for part in replica.unfinished()]
+        for portion, first in [*left, *self.given_back.values()]:
+            firsts[portion] = min(first, firsts.get(portion, first))
+        unpushed = [part for replica in self.replicas for part in replica.unpushed_batches()]
+        samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
+        batches = self._totals.batches - self._wasted_batches - len(unpushed)
+        return Saved(shards, self.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued)
+
+    def restart(self, saved: Saved, at: float) -> None:
+        """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
+        totals = self._totals
+        totals.again, self._wasted_batches = totals.samples - saved.samples, totals.batches - saved.batches
+        for shard, copy in zip(self.shards, saved.shards, strict=True):
+            shard.load(copy.state())
+            shard.policy.expect_all()
+        self._tickets, self._state, self._accrued = saved.tickets, saved.state, saved.accrued
+        self._given_back = deque(self._schedule.give_back(*part) for part in saved.left)
+        self._restarts += 1
+        self._begin(len(self.replicas), at - self._paused)
+
     # The life of a replica.
 
     def _live(self, replica: VirtualReplica) -> Process:
@@ -238,28 +314,40 @@ class VirtualEngine:
         self._advance_clock(replica, math.inf)
         yield from self._handler.remove_replica(replica)
 
-    def _die(self, replica: VirtualReplica, death: Death) -> Process:
-        yield self._environment.timeout(death.at)
+    def _die_and_return(self, death: Death) -> Process:
+        yield self._environment.timeout(death.at - self._environment.now)
+        replica = self.replicas[death.replica]
         if not replica.active:
             return
-        replica.process.interrupt()
+        self.die(replica.number)
         if death.returns is None:
             return
         yield self._environment.timeout(death.returns - death.at)
         yield replica.process  # its pushes arrive first
-        self._hooks.on_event("recovery", replica.number)
+        self._log("recovery", replica)
         others = [other.clock for other in self.replicas if other.active]
         returned = self.replicas[replica.number] = self._start(replica.number)
         returned.clock = min(others, default=0)
         self._handler.add_replica(returned)
 
+    def _log(self, kind: str, replica: VirtualReplica, **details: Any) -> None:
+        assert self.roles is not None
+        self._hooks.on_event(kind, self.roles.replicas[replica.number][0], f"worker {replica.number}", **details)
+
     def _give_back(self, replica: VirtualReplica) -> None:
         """Make the batches that a dead replica had taken and not pushed available again."""
-        left = replica.unfinished()
-        self._wasted += [part for part in replica.unpushed if part is not replica.computing]
+        left, computed = replica.unfinished(), replica.unpushed_batches()
+        self._totals.again += sum(self._schedule.samples(*part) for part in computed)
+        self._wasted_batches += len(computed)
         replica.loader, replica.unpushed, replica.computing = self._loader(), [], None
         self._given_back.extend(self._schedule.give_back(*part) for part in left)
-        self._hooks.on_event("failure", replica.number, portions=[portion for portion, _ in left])
+        self._log("failure", replica, portions=[portion for portion, _ in left])
+
+    def _iterated(self, iteration: Iteration) -> bool:
+        self._state, self._accrued = iteration.state, iteration.samples
+        if self.course is not None:
+            self.course.iterated(float(self._environment.now) + self._paused)
+        return self._hooks.on_iteration(iteration)
 
     # Requests without servers.
 
@@ -281,7 +369,7 @@ class VirtualEngine:
         if request.parameters is not self._model.parameters:
             self._model.parameters = request.parameters
         loss, gradient = self._model.loss_and_gradient(batch)
-        if not math.isfinite(loss) and not isinstance(self._algorithm, Coordinated):
+        if not math.isfinite(loss) and not self._coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:
             # The next gradient overwrites the model's buffer.

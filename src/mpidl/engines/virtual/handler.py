@@ -61,7 +61,8 @@ class Hooks:
     on_batch : callable
         Called without arguments before each batch or unit.
     on_event : callable
-        Called as (kind, replica, **details) when a replica dies ("failure") or returns ("recovery").
+        Called as (kind, rank, role, **details) when a rank dies ("failure"), and when it returns, is taken over or
+        starts again with all others ("recovery").
     on_divergence : callable
         Called as (replica, portion, loss) when the loss of a batch is NaN or infinite, except under a coordinator.
     on_iteration : callable
@@ -70,6 +71,6 @@ class Hooks:
 
     on_epoch: Callable[[int], None] = lambda epoch: None
     on_batch: Callable[[], None] = lambda: None
-    on_event: Callable[..., None] = lambda kind, replica, **details: None
+    on_event: Callable[..., None] = lambda kind, rank, role, **details: None
     on_divergence: Callable[[int, int, float], None] = lambda replica, portion, loss: None
     on_iteration: Callable[[Iteration], bool] = lambda iteration: False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Generator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,11 @@ def place_ranks(times: Times, replicas: int, servers: int) -> tuple[list[int], R
     partitions, of_node = times.cut.partitions, times.ranks_per_node
     # Ranks that share cores are on one node.
     between = times.intermediaries if times.cores is None else None
-    place = assign if between is None else between.assign
-    ranks = times.ranks or most_ranks(replicas, servers, partitions, of_node, None if between is None else place)
+    place = partial(assign, standby=times.standby) if between is None else between.assign
+    ranks = times.ranks or (
+        most_ranks(replicas, servers, partitions, of_node, None if between is None else place)
+        + (times.standby if between is None else 0)
+    )
     nodes = [rank // of_node for rank in range(ranks)]
     return nodes, place(nodes, servers, partitions)
 
@@ -36,9 +39,9 @@ class Machines:
     intermediaries have the numbers after those of the replicas; `served` lists the replicas of each.
     """
 
-    def __init__(self, environment: simpy.Environment, times: Times, seed: int, replicas: int, servers: int) -> None:
+    def __init__(self, environment: simpy.Environment, times: Times, seed: Any, replicas: int, servers: int) -> None:
         self._environment, self._times, self.chunk = environment, times, times.chunk
-        nodes, self.roles = place_ranks(times, replicas, servers)
+        nodes, self.roles = self.nodes, _ = place_ranks(times, replicas, servers)
         roles = self.roles
         streams = np.random.default_rng(seed).spawn(replicas + servers + len(roles.intermediaries))
         self._servers = streams[replicas : replicas + servers]

@@ -45,7 +45,7 @@ class VirtualSandblaster(ThroughServers):
 
     Units consist of the portions of the schedule's first epoch; the run ends with the schedule. `compute` computes a
     gradient after the passage of its time, and adds to the replica's `loss` and `weight`. The coordinator resumes from
-    `state`, that of an earlier `Iteration`.
+    `state`, that of an earlier `Iteration`, by which `accrued` samples had been accrued.
     """
 
     def __init__(
@@ -55,10 +55,12 @@ class VirtualSandblaster(ThroughServers):
         compute: Action,
         hooks: Hooks,
         state: dict[str, Any] | None = None,
+        accrued: int = 0,
     ) -> None:
         super().__init__(cluster, training.algorithm, replicas=1)
         assert isinstance(training.algorithm, Coordinated)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
+        self._accrued = accrued
         schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
         self.actions = {
@@ -123,9 +125,10 @@ class VirtualSandblaster(ThroughServers):
 
     def _iterate(self, request: Iteration) -> Process:
         yield from ()
-        counted = replace(request, operating=self._operating, messages=self._messages)
+        samples = self._accrued + request.samples
+        counted = replace(request, samples=samples, operating=self._operating, messages=self._messages)
         self._messages, self._operating = 0, 0.0
-        return self._hooks.on_iteration(counted) or request.samples >= self._samples
+        return self._hooks.on_iteration(counted) or samples >= self._samples
 
     # The replicas.
 

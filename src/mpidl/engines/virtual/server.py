@@ -66,6 +66,16 @@ class VirtualServer:
             yield event
         self._serving = True
 
+    def rest(self, seconds: float) -> Process:
+        """Apply nothing for a time, before any push that waits."""
+        if self._serving:
+            event = self._environment.event()
+            self._queue.appendleft(event)
+            yield event
+        self._serving = True
+        yield self._environment.timeout(seconds)
+        self.done()
+
     def done(self) -> None:
         """Give the next push in the queue its turn."""
         self._serving = False

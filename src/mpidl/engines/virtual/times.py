@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -147,6 +147,43 @@ class Death:
             raise UsageError(f"returns: {self.returns:g}, expected more than at ({self.at:g})")
 
 
+class Heir(Protocol):
+    """Determines which process plays a rank whose process has died."""
+
+    def __call__(self, rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
+        """Return the process, given the processes of all ranks and those that are alive; None if there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failures of ranks and nodes, and what follows from them.
+
+    Attributes
+    ----------
+    of_rank, of_node : Distribution, optional
+        Seconds between two failures of a rank, and of a node with all of its ranks; by default there are none.
+    every : float
+        Seconds of training between two checkpoints.
+    saving : float
+        Seconds for which a checkpoint holds up the training.
+    takeover : float
+        Seconds until another process plays the rank of one that has died.
+    restart : Distribution
+        Seconds until all ranks train again after a failure that ends the job.
+    heir : Heir, optional
+        Determines who takes over a rank. By default every failure ends the job, which starts again.
+    """
+
+    of_rank: Distribution | None = None
+    of_node: Distribution | None = None
+    every: float = math.inf
+    saving: float = 0.0
+    takeover: float = 0.0
+    restart: Distribution = field(default_factory=Constant)
+    heir: Heir | None = None
+
+
 class Intermediaries(Protocol):
     """Ranks that exchange with the servers for replicas."""
 
@@ -192,6 +229,10 @@ class Times:
         For each slow replica, the factor of its gradients' durations.
     deaths : tuple of Death
         Replicas that die.
+    failures : Failures, optional
+        Failures of ranks and nodes; by default there are none.
+    standby : int
+        Number of ranks that wait for work; none with intermediaries.
     cut : Cut
         Division of the model over the ranks of a replica, each with its own random durations. By default it is uncut.
     """
@@ -209,6 +250,8 @@ class Times:
     chunk: float = CHUNK_BYTES
     slow: dict[int, float] = field(default_factory=dict)
     deaths: tuple[Death, ...] = ()
+    failures: Failures | None = None
+    standby: int = 0
     cut: Cut = UNCUT
 
 
