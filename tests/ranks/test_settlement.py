@@ -3,6 +3,7 @@
 The worker's process goes on in these tests, but plays no part any more.
 """
 
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -74,6 +75,7 @@ def deaths(comm, monkeypatch):
     """Return a function that lets the last worker end when it passes a point for the n-th time; others settle it."""
     import mpidl.engines.mpi.engine
     import mpidl.rma.outboxes
+    import mpidl.roles.worker
     import mpidl.runs.ranks
     from mpidl.rma.takings import Takings
     from mpidl.roles.events import Recovered
@@ -85,6 +87,18 @@ def deaths(comm, monkeypatch):
     victim, host, wanted = comm.size - 1, comm.size - 2, {}
     begin, bind, run = Worker.__init__, Worker.bind, Worker.run
     end, capacity_of = Takings.end, mpidl.runs.ranks.capacity_of
+
+    def drain(self):
+        """Let the worker leave when it has computed some gradients."""
+        delay = self.delay
+
+        def count(seconds):
+            wanted["drained"] -= 1
+            if not wanted["drained"]:
+                self.interrupt(signal.SIGTERM)
+            return delay(seconds)
+
+        self.delay = count
 
     def pass_point(name):
         if comm.rank != victim or name not in wanted or threading.current_thread() is not threading.main_thread():
@@ -106,11 +120,16 @@ def deaths(comm, monkeypatch):
         bind(self, transport)
 
     def play(self):
+        if comm.rank == victim and "drained" in wanted:
+            drain(self)
         if comm.rank == host:
             threading.Thread(target=settle, args=(self,), daemon=True).start()
         try:
             run(self)
+            if self.left:
+                raise Ended("drained")
         except Ended:
+            self.left = False
             comm.send(None, host, tag=99)
             orders = self.transport.worker(comm.rank - 2).orders
             while orders.read().phase != Phase.EXIT:
@@ -141,6 +160,8 @@ def deaths(comm, monkeypatch):
     monkeypatch.setattr(mpidl.rma.outboxes, "point", pass_point)
     monkeypatch.setattr(mpidl.engines.mpi.engine, "point", pass_point)
     monkeypatch.setattr(Takings, "end", note)
+    monkeypatch.setattr(mpidl.roles.worker, "FOR_ALL", 0.0)
+    monkeypatch.setattr(Worker, "hand_over", lambda self: True)
     monkeypatch.setattr(Worker, "__init__", prepare)
     monkeypatch.setattr(Worker, "bind", keep)
     monkeypatch.setattr(Worker, "run", play)
@@ -156,6 +177,7 @@ def deaths(comm, monkeypatch):
         ({"name": "downpour"}, "data-written", 16),
         ({"name": "downpour", "n_push": 5}, "ticket-not-noted", 4),
         ({"name": "ssp", "bound": 1}, "gradient-computed", 9),
+        ({"name": "downpour", "n_push": 5}, "drained", 7),
     ],
 )
 def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, count):

@@ -15,14 +15,15 @@ class Role:
 
     A role has its own state; `bind` gives it the other ranks.
 
-    `interrupted` says whether a signal has asked this rank to stop. `lost` counts the chunks of pushes that `adopt` has
+    `interrupted` says whether a signal has asked this rank to stop, and `left` whether `run` has ended early because
+    others play the rank from the end of this process on. `lost` counts the chunks of pushes that `adopt` has
     found lost.
     """
 
     lost = 0
 
     def __init__(self) -> None:
-        self.interrupted = False
+        self.interrupted = self.left = False
         self._before: list[int] = []
 
     @property
@@ -53,8 +54,8 @@ class Role:
     def unbind(self) -> None:
         """Let go of the transport's memory, which is about to be freed."""
 
-    def interrupt(self) -> None:
-        """Ask the run to stop; called by a signal."""
+    def interrupt(self, number: int) -> None:
+        """Ask the run to stop; called by a signal of that number."""
         self.interrupted = True
 
     def report_interruption(self, reports: Reports) -> None:

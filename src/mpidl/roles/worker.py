@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
 from mpidl.nn.model import PlacedModel, evaluate_split
 from mpidl.parameters import Held, Range, split
+from mpidl.report.recorder import record_event
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.ticket_taker import TicketTaker
@@ -42,6 +44,8 @@ from mpidl.transport.protocol import NO_MORE, TICKETS, Evaluated, Phase, State
 
 #: Seconds between polls of the coordinator's order after training, with few workers.
 LOOK_EVERY = 1e-3
+#: Seconds in which a signal to a whole job reaches all of its processes.
+FOR_ALL = 1.0
 #: Pieces per worker into which evaluated data are split, where idle workers evaluate them.
 PIECES = 4
 
@@ -53,8 +57,11 @@ class Worker(Role):
     algorithm, and the first of them decides for all.
 
     `number` is the replica's. `held` has all shards and their holders. `direct` says whether this worker pushes to the
-    servers themselves; see `mpidl.transport.routes.Route`.
+    servers themselves; see `mpidl.transport.routes.Route`. `hand_over` lets others play this rank from the end of this
+    process on, if they can, and returns whether they do.
     """
+
+    hand_over: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True) -> None:
         super().__init__()
@@ -68,6 +75,8 @@ class Worker(Role):
         self._handler.lead = self._lead
         self._engine = self._make_engine()
         self._delay = self._job.config.debug.delay(number)
+        # When a signal asked this process to end.
+        self._terminated: float | None = None
         self._borrowers: SimpleQueue[Callable[[PlacedModel], None]] = SimpleQueue()
         # Reading and first touching the data, and compiling, don't count as training.
         for each in (self._job.dataset.train, *self._job.evaluated.values()):
@@ -143,6 +152,7 @@ class Worker(Role):
         """Train with the ranks of a transport from now on."""
         number = self._number * self._lead.partitions + self._lead.partition
         self._link = transport.worker(number, self._encodings.feedback, self._encodings.copies)
+        self._rank = transport.rank
         self._engine.bind(self._link)
         self.tickets.bind(self._link)
         self._link.reports.post(self._engine.status.row)
@@ -158,6 +168,8 @@ class Worker(Role):
         begin_data(self._placed, self._number)
         self._handler.start(parameters)
         self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
+        if self.left:
+            return
         self._report_interruption()
         self._engine.announce_end()
         point("trained")
@@ -167,9 +179,27 @@ class Worker(Role):
     # What the engine asks.
 
     def between_batches(self) -> None:
-        """Report a signal, and lend the model."""
-        self._report_interruption()
+        """Follow a signal, and lend the model."""
+        if self._terminated is None:
+            self._report_interruption()
+        elif time.monotonic() - self._terminated > FOR_ALL:
+            self._leave()
         self._lend_model()
+
+    def interrupt(self, number: int) -> None:
+        """Ask the run to stop, or this process to leave it if it alone gets SIGTERM; called by a signal."""
+        super().interrupt(number)
+        if number == signal.SIGTERM:
+            self._terminated = self._terminated or time.monotonic()
+
+    def _leave(self) -> None:
+        """Take no more batches, and let another process play this rank, if the run goes on and that is possible."""
+        self._terminated = None
+        if self._link.orders.read().last == 0 and self.hand_over():
+            self.left, self.interrupted = True, False
+            self._engine.loader.stop()
+            record_event(self._ready.directory, "drain", self._rank, f"worker {self._number}")
+        self._report_interruption()
 
     def lend_model(self, use: Callable[[PlacedModel], None]) -> None:
         """Have the thread that trains call `use` between two batches, or when it is done; parameters may change there.

@@ -158,7 +158,7 @@ class OneProcess:
     def _fingerprints(self) -> list[int]:
         return [shard.fingerprint() for shard in self._shards]
 
-    def interrupt(self) -> None:
+    def interrupt(self, number: int) -> None:
         """Save and stop before the next batch."""
         self._interrupted = True
 

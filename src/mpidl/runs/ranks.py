@@ -218,6 +218,8 @@ def _train(
         with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play):
             point("training-begins")
             own = role.run()
+            if role.left:
+                world.survival.end()
             point("exit-ordered")
         if world.survival.died:
             owned.pop_all()

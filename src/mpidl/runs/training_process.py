@@ -37,8 +37,8 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at each signal that asks to stop; a second Ctrl-C ends the process at once."""
+def stopping(interrupt: Callable[[int], None]) -> Iterator[None]:
+    """Call `interrupt` with the number of each signal that asks to stop; a second Ctrl-C ends the process at once."""
     first: float | None = None
 
     def handle(number: int, frame: Any) -> None:
@@ -49,7 +49,7 @@ def stopping(interrupt: Callable[[], None]) -> Iterator[None]:
             elif monotonic() - first > SAME:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
-        interrupt()
+        interrupt(number)
 
     with handled(handle):
         yield

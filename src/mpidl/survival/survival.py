@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
 from mpidl.launch import marks
 from mpidl.launch.keeper import may_die
-from mpidl.launch.output import say
+from mpidl.launch.output import finish, say
 from mpidl.launch.points import point
 from mpidl.roles.events import Failed, Incident, Recovered
 from mpidl.survival.table import Stage, State, Table
@@ -56,6 +56,15 @@ class Mortal:
         """Return what has happened to the job's processes, but for the first `known` incidents."""
         return []
 
+    def hand_over(self) -> bool:
+        """Let others play this process's rank from its end on; return whether they can."""
+        return False
+
+    def end(self) -> NoReturn:
+        """End this process, which has handed its rank over, with exit code 0."""
+        finish()
+        os._exit(0)
+
     @contextmanager
     def taking_over(self, play: Play) -> Iterator[None]:
         """Survive deaths in this context, where that is possible.
@@ -81,7 +90,7 @@ class Survival(Mortal):
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
         self._play: Play | None = None
-        self._playing, self._threads = {self._own}, list[threading.Thread]()
+        self._playing, self._gone, self._threads = {self._own}, set[int](), list[threading.Thread]()
         comm.Barrier()
         if comm.rank == 0:
             path.unlink()
@@ -92,8 +101,8 @@ class Survival(Mortal):
 
     @property
     def died(self) -> bool:  # type: ignore[override]
-        """Whether a process has died."""
-        return self._table.deaths > 0
+        """Whether a process has died, or has handed its rank over."""
+        return self._table.deaths > 0 or bool((self.processes != np.arange(len(self.processes))).any())
 
     @property
     def coordinates(self) -> bool:
@@ -120,6 +129,20 @@ class Survival(Mortal):
 
     def fix_servers(self, cause: str) -> None:
         self._of_servers = cause
+
+    def hand_over(self) -> bool:
+        with self._table.locked():
+            table, own = self._table, self._own
+            stages = {Stage(table.stages[each]) for each in table.alive}
+            if self._obstacle is not None or own in self._fixed or stages != {Stage.TRAINING} or table.failed:
+                return False
+            others = [each for each in table.alive if each != own]
+            found = heir(own, self._roles, table.processes.tolist(), others)
+            # What it plays for others can't be handed on.
+            if found is None or table.played_by(own) != [own]:
+                return False
+            table.states[own], table.processes[own] = State.LEFT, found
+            return True
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""
@@ -162,8 +185,10 @@ class Survival(Mortal):
         if self._table.failed:
             time.sleep(PASSING)
             os._exit(1)
+        self._gone.add(process)
         for rank in self._table.played_by(self._own):
-            if rank not in self._playing:
+            # A process that hands its rank over plays it to its own end.
+            if rank not in self._playing and rank in self._gone:
                 self._playing.add(rank)
                 thread = threading.Thread(target=self._take_over, args=(rank, noticed), daemon=True)
                 self._threads.append(thread)
