@@ -142,6 +142,7 @@ def deaths(comm, monkeypatch):
     def settle(worker):
         comm.recv(source=victim, tag=99)
         transport = worker.transport
+        transport.processes = transport.processes.copy()
         transport.processes[victim] = host
         settlement = Settlement(worker.ready, victim - 2, worker)
         settlement.adopt(transport.as_rank(victim))

@@ -134,7 +134,7 @@ class Survival(Mortal):
         with self._table.locked():
             table, own = self._table, self._own
             stages = {Stage(table.stages[each]) for each in table.alive}
-            if self._obstacle is not None or own in self._fixed or stages != {Stage.TRAINING} or table.failed:
+            if self._obstacle is not None or stages != {Stage.TRAINING} or table.failed:
                 return False
             others = [each for each in table.alive if each != own]
             found = heir(own, self._roles, table.processes.tolist(), others)
