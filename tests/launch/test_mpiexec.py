@@ -338,3 +338,12 @@ def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):
     assert find_mpiexec() == tmp_path / "own" / "mpirun"
     (tmp_path / "own" / "mpirun").unlink()
     assert find_mpiexec() == tmp_path / "other" / "mpirun"
+
+
+def test_a_death_that_a_rank_has_explained_is_no_second_line_and_queues_the_job_again(started):
+    failure = '["rank 1 (server 0) was killed by SIGKILL", true, 1, "server 0"]'
+    said = f"printf '\\002mpidl:failed %s\\003\\n' '{failure}' >&2"
+    for code, variables, expected in (("1", {}, 1), ("9", {}, 1), ("1", {"SLURM_JOB_ID": "7"}, 75)):
+        process = started(f"{READY}; {said}; exit {code}", **variables)
+        _, err = process.communicate(timeout=10)
+        assert (process.returncode, err) == (expected, "")

@@ -78,6 +78,7 @@ def _launch(
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
     retries: int = 0,
     outlives: bool = False,
+    fits: Callable[[int], bool] = lambda ranks: True,
 ) -> int:
     from mpidl.launch.mpiexec import launch
     from mpidl.report.screen import Screen
@@ -86,7 +87,7 @@ def _launch(
         return launch(ranks, words, Screen(), role, outlives=outlives)
     from mpidl.runs.retries import Retries
 
-    return launch(ranks, words, Screen(), role, Retries(retries, words).after, outlives)
+    return launch(ranks, words, Screen(), role, Retries(retries, words).after, outlives, fits)
 
 
 def _check_retries(retries: int, launches: bool) -> None:
@@ -113,7 +114,14 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     def role(rank: int, nodes: Sequence[int]) -> str:
         return topology.assign(nodes, servers).role(rank)
 
-    return _launch(ranks, passed, role, arguments.retries, outlives=topology.survive == "auto")
+    def fits(ranks: int) -> bool:
+        try:
+            topology.check_ranks(ranks, servers)
+        except UsageError:
+            return False
+        return ranks > 1
+
+    return _launch(ranks, passed, role, arguments.retries, topology.survive == "auto", fits)
 
 
 def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:

@@ -175,14 +175,17 @@ class Forwarding:
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
         if not self._ready and (self.forced or code in early):
             return Ended(STOPPED, NOTHING_LOST)
+        lost = 1 if self.forced or environment.job() is None else STOPPED
         done = self._saved == 0 if code == 0 else code in OWN_CODES
+        if self._failure is not None and self._saved is None and not self.received and code not in (2, STOPPED):
+            cause, again = self._failure
+            return Ended(1 if cause.rank is None else lost, "", cause, again, self._runs)
         if done and not (code == 1 and self.forced):
-            cause, again = self._failure or (Death("the job failed"), self._saved is None)
-            return Ended(code, "", cause, code == 1 and again and not self.received, self._runs)
-        ended = 1 if self.forced or environment.job() is None else STOPPED
+            failed = code == 1 and self._saved is None and not self.received
+            return Ended(code, "", Death("the job failed"), failed, self._runs)
         if self.received:
-            return Ended(ended, "ended without saving")
-        return Ended(ended, death.line, death, True, self._runs)
+            return Ended(lost, "ended without saving")
+        return Ended(lost, death.line, death, True, self._runs)
 
 
 def end_session(session: int) -> None:

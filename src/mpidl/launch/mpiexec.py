@@ -17,6 +17,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, keeper, leftovers, marks
 from mpidl.launch.command import command, on_one_node
 from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session
+from mpidl.launch.hosts import leave_lost_hosts
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
 from mpidl.launch.signals import STOPPED, STOPPING, handled
@@ -44,6 +45,7 @@ def launch(
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
     again: Callable[[Ended], Sequence[str] | None] = lambda ended: None,
     outlives: bool = False,
+    fits: Callable[[int], bool] = lambda ranks: True,
 ) -> int:
     """Run ``mpidl ARGUMENTS`` on the ranks of an MPI job, and wait until it ends; return the job's exit code.
 
@@ -51,7 +53,8 @@ def launch(
     continue when it is queued again. A job whose stdout can't be written doesn't return 0. `screen` shows the job's
     stderr and progress; `role` returns the role of a rank, given the nodes of all, for messages about it; ``""`` if it
     is unknown. `again` is told how each job has ended, and returns the arguments with which to start another, or None.
-    A job that `outlives` its processes isn't ended by the launcher when one dies, if all are on one node.
+    It has fewer ranks if hosts are lost, as far as `fits` says that so many have work. A job that `outlives` its
+    processes isn't ended by the launcher when one dies, if all are on one node.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can
     handle it. The same happens when the reader of this process's stderr goes away. Before the job's start, they prevent
@@ -65,7 +68,8 @@ def launch(
     following: Sequence[str] | None = arguments
     while following is not None:
         ended = _run(ranks, following, screen, role, outlives and on_one_node(os.environ))
-        following = again(ended)
+        if (following := again(ended)) is not None:
+            ranks = leave_lost_hosts(ranks, fits)
     if ended.line:
         interject(ended.line)
     return ended.code
