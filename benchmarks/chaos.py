@@ -1,7 +1,8 @@
 """Whole jobs, started as users start them, are struck by a fault at a random moment: what becomes of them.
 
-    python benchmarks/chaos.py [--runs 100] [--seed 0] [--mpi openmpi mpich impi] [--faults NAME ...] [--ranks 5]
-                               [--retries 2] [--hosts 2] [--set SECTION.KEY=VALUE ...] [--points [NAME ...]] [--json]
+    python benchmarks/chaos.py [--runs 100] [--seed 0] [--mpi openmpi mpich impi] [--faults NAME ...]
+                               [--points [NAME ...]] [--ranks 5] [--servers 2] [--hosts 2] [--retries 2] [--mpirun]
+                               [--set SECTION.KEY=VALUE ...] [--json]
 
 Most jobs count: parameter i is how often sample i was applied, so that the last checkpoint shows what was lost or
 applied twice; they also record when each gradient begins. The others train a network on the digits, for its accuracy.
@@ -46,6 +47,7 @@ from outcomes import OUTCOMES, Found
 from ranks_on_hosts import SLOTS, of_launchers
 from running_job import RunningJob
 
+from mpidl.launch.command import ROOT_PERMISSIONS
 from mpidl.launch.points import POINTS, VARIABLE
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles, assign
@@ -53,6 +55,12 @@ from mpidl.topology.roles import Roles, assign
 ROOT = Path(__file__).parent.parent
 #: The environment of each MPI library, beside the sources.
 ENVIRONMENTS = {"openmpi": ".venv", "mpich": ".venv-mpich", "impi": ".venv-impi"}
+#: Options of each library's mpiexec by which a job may outlive its processes.
+TOLERANT = {
+    "openmpi": ["--enable-recovery", "--oversubscribe", "--bind-to", "none"],
+    "mpich": ["-disable-auto-cleanup"],
+    "impi": ["-disable-auto-cleanup"],
+}
 DIGITS = ROOT / "jobs" / "digits.toml"
 #: Seconds of a gradient of the digits, so that faults hit the training.
 GRADIENT = 0.02
@@ -75,6 +83,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=5)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--retries", type=int, default=2)
+    parser.add_argument("--mpirun", action="store_true", help="start jobs by mpiexec, which can't start them again")
     parser.add_argument("--hosts", type=int, default=1, help="number of emulated hosts")
     parser.add_argument("--epochs", type=int, default=16, help="of the jobs that count, of 0.5 s each")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a job hangs")
@@ -171,23 +180,27 @@ class Run:
 
     def _words(self, config: Path) -> list[Any]:
         options = self.options
-        words: list[Any] = ["train", config, "-n", options.ranks, f"--set=topology.servers={options.servers}"]
+        words: list[Any] = ["train", config, f"--set=topology.servers={options.servers}"]
         words += ["--set=checkpoint.every=0.5", *(f"--set={each}" for each in options.sets)]
         words += [f"--set=debug.gradient_seconds={GRADIENT}"] if config == DIGITS else []
-        return [*words, f"--retries={options.retries}"] if options.retries else words
+        return words if options.mpirun else [*words, "-n", options.ranks, f"--retries={options.retries}"]
 
     def _environment(self, case: Case) -> dict[str, str]:
         of_job = THREADS | case.environment(self.directory, case.replicas[0])
         of_job |= {VARIABLE: self.die} if self.die else {}
+        of_job |= dict.fromkeys(ROOT_PERMISSIONS, "1")
         return os.environ | of_job | (of_launchers(self.hosts) if self.hosts else {})
 
     def _place(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.mpi:
-            found["python"] = str(ROOT / ENVIRONMENTS[self.mpi] / "bin" / "python")
-        if self.hosts:
-            found["host"] = lambda words: self.hosts.words(["env", f"--chdir={self.directory}", *words])
-        return found
+        python = str(ROOT / ENVIRONMENTS[self.mpi] / "bin" / "python") if self.mpi else sys.executable
+        return {"python": python, "host": self._started}
+
+    def _started(self, words: list[str]) -> list[str]:
+        """Return the words that start the job from its own directory, on the head of its hosts, if there are any."""
+        if self.options.mpirun:
+            mpiexec = Path(words[0]).parent / "mpiexec"
+            words = [str(mpiexec), *TOLERANT[self.mpi or "openmpi"], "-n", str(self.options.ranks), *words]
+        return words if self.hosts is None else self.hosts.words(["env", f"--chdir={self.directory}", *words])
 
 
 def summed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
