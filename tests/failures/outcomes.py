@@ -84,9 +84,10 @@ class Found:
 
     def _notice(self) -> float | None:
         """Return the seconds from the first fault to the event of a failure; None without one."""
-        struck = min(self.target.struck, default=0.0)
+        if not self.target.struck:
+            return None
         times = [event.get("noticed", event["time"]) for event in self._events("failure")]
-        return min(times) - struck if times else None
+        return min(times) - min(self.target.struck) if times else None
 
     def _update(self) -> float | None:
         """Return the seconds from the last fault to the begin of a rank's second gradient after it.
