@@ -125,6 +125,7 @@ def deaths(comm, monkeypatch):
         if comm.rank == host:
             threading.Thread(target=settle, args=(self,), daemon=True).start()
         try:
+            pass_point("training-begins")
             run(self)
             if self.left:
                 raise Ended("drained")
@@ -179,6 +180,7 @@ def deaths(comm, monkeypatch):
         ({"name": "downpour", "n_push": 5}, "ticket-not-noted", 4),
         ({"name": "ssp", "bound": 1}, "gradient-computed", 9),
         ({"name": "downpour", "n_push": 5}, "drained", 7),
+        ({"name": "downpour"}, "training-begins", 1),
     ],
 )
 def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, count):

@@ -76,7 +76,7 @@ class Settlement(Role):
                 self._obey(ended=False)
                 self._backoff.pause()
             self._backoff.until(self._link.pushes.end)
-        self._post(max(State.TRAINED, State(self._status["state"][0])))
+        self._post(State(max(State.TRAINED, self._status["state"][0])))
         while self._link.orders.read().phase != Phase.EXIT:
             self._obey(ended=True)
             self._backoff.pause()
