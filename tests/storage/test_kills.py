@@ -8,7 +8,7 @@ import pytest
 from saved import LAYOUT, OTHER, POSITION, save, save_files
 
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.checkpoints import newest_good, prune, steps, sweep
+from mpidl.storage.checkpoints import discard, newest_good, prune, steps, sweep
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import verify
 from mpidl.storage.writer import save_index
@@ -134,3 +134,19 @@ def test_a_whole_checkpoint_without_its_name_gets_it_and_a_half_one_goes(templat
     sweep(checkpoints)
     assert sorted(os.listdir(checkpoints)) == [".file", "42"]
     assert samples(run) == 1000
+
+
+def test_what_was_given_up_is_discarded_and_nothing_else(template, tmp_path):
+    """Of the run with the token "ab", whose checkpoint of order 5 is complete while order 6 is being written."""
+    run = tmp_path / "run"
+    shutil.copytree(template, run)
+    checkpoints = run / "checkpoints"
+    names = [".3-ab", ".4-ab", ".6-ab", ".3-cd", ".7-0123456789abcdef.removed", ".42-0123456789abcdef.replaced"]
+    for name in names:
+        shutil.copytree(checkpoints / "42", checkpoints / name)
+    (checkpoints / ".4-ab" / "index.h5").unlink()
+    (checkpoints / ".git").mkdir()
+    shutil.copytree(checkpoints / ".3-ab", checkpoints / ".2-ab")
+    (checkpoints / ".2-ab" / "notes.txt").touch()
+    discard(checkpoints, "ab", 5)
+    assert sorted(os.listdir(checkpoints)) == [".2-ab", ".3-cd", ".42", ".6-ab", ".git", "42"]
