@@ -42,7 +42,7 @@ def test_every_gradient_counts_exactly_once_despite_deaths(lab, tally, algorithm
     engine, _, _ = run(lab, (model, split), algorithm, deaths, seed, bandwidth)
     # Who dies when all others are done leaves something behind.
     batches = lab.batches((model, split), EPOCHS)
-    left = sum(np.sum(batches[portion] + 1.0) for portion, _ in engine.given_back.values())
+    left = sum(np.sum(batches[portion] + 1.0) for portion, _ in engine.supply.given_back.values())
     assert np.array_equal(engine.parameters(), (1.0 + np.arange(13)) * left - model.total(SAMPLES, EPOCHS))
 
 
@@ -65,7 +65,7 @@ def test_if_all_die_the_rest_is_known(lab, tally):
     model, split = tally()
     engine, totals, _ = run(lab, (model, split), Downpour(), tuple(Death(r, 5.0 + r) for r in range(3)))
     assert totals.samples < EPOCHS * SAMPLES
-    assert engine.given_back
+    assert engine.supply.given_back
 
 
 def test_who_is_done_cannot_die(lab, tally):

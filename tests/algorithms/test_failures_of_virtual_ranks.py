@@ -105,6 +105,17 @@ def test_a_standby_rank_outlives_the_last_server(lab, tally):
     assert totals.again == engine.course.restarts == 0
 
 
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_a_job_with_too_few_workers_starts_again_with_all(lab, tally, least):
+    """After a coordinator and a server come three workers, which die at 10, 20 and 30 s."""
+    lives = iter([math.inf, math.inf, 10.0, 20.0, 30.0, *[math.inf] * 9])
+    failures = Failures(lambda random: next(lives), every=5.0, restart=Constant(2.0), heir=heir, min_workers=least)
+    _, _, events, _ = run(lab, tally(), Downpour(), failures, servers=1)
+    kinds = [kind for kind, *_ in events]
+    assert (kinds.count("failure"), kinds.count("restart")) == (3, (1, 1, 3)[least - 1])
+    assert kinds.index("restart") == 4 - least
+
+
 def test_a_node_dies_with_all_of_its_ranks(lab, tally):
     failures = Failures(None, Exponential(40.0), every=5.0, restart=Constant(1.0))
     _, _, events, figures = run(lab, tally(), Downpour(), failures)

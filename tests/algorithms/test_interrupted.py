@@ -101,7 +101,7 @@ def test_a_position_has_the_batches_of_all_reductions_that_have_updated_the_shar
 
     def look():
         start = Position(0, 0, 0.0, 0, [])
-        position = cut_position(start, engine.positions(), schedule, taken=engine.tickets, seconds=0.0)
+        position = cut_position(start, engine.positions(), schedule, taken=engine.supply.tickets, seconds=0.0)
         assert position.step == updated[0]
         steps.add(position.step)
 

@@ -89,7 +89,7 @@ class Stop:
     """Where a run was stopped: all that a checkpoint holds of it."""
 
     def __init__(self, engine, schedule, start, in_turn):
-        taken = None if in_turn else engine.tickets
+        taken = None if in_turn else engine.supply.tickets
         position = cut_position(start, engine.positions(), schedule, taken=taken, seconds=0.0)
         self.position = Position.of(position.attributes()).with_replicas(schedule, in_turn)
         self.shards = [{name: np.array(values) for name, values in shard.state().items()} for shard in engine.shards]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mpidl.algorithms import Agn, Downpour, Easgd, Ssp
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
+from mpidl.engines.totals import Totals
 from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.cluster import VirtualCluster
 from mpidl.engines.virtual.machines import Machines
@@ -87,8 +88,7 @@ def test_every_gradient_counts_once(tally, algorithm, servers, replicas, at, awa
     totals = run.run()
     # Who dies when all others are done leaves something behind.
     portions = Portions(205, BATCH, BATCH, seed=7)
-    left = [each for position in run.positions() for each, _ in position.working]
-    left = sum(np.sum(portions.batches(each)[0] + 1.0) for each in left)
+    left = sum(np.sum(portions.batches(each)[0] + 1.0) for each, _ in run.supply.given_back.values())
     expected = (1.0 + np.arange(13)) * left - model.total(205, EPOCHS)
     if algorithm.wire == "fp32":
         assert np.array_equal(run.parameters(), expected)
@@ -105,7 +105,7 @@ def test_what_is_on_its_way_through_a_relay_counts_in_a_cut(tally):
     def look():
         parameters = np.concatenate([shard.parameters for shard in run.settled_shards()])
         unpushed = {each for position in run.positions() for each, *_ in [*position.unpushed, *position.working]}
-        pushed = [portions.batches(each)[0] + 1.0 for each in set(range(run.tickets)) - unpushed]
+        pushed = [portions.batches(each)[0] + 1.0 for each in set(range(run.supply.tickets)) - unpushed]
         assert parameters[0] == -sum(map(np.sum, pushed))
         looks.append(np.array_equal(parameters, run.parameters()))
 
@@ -184,7 +184,9 @@ def by_hand():
         shard.receive_push = noted
         machines = Machines(environment, times, seed=3, replicas=5, servers=1)
         servers = [VirtualServer(environment, shard)]
-        cluster = VirtualCluster(environment, machines, servers, vector.dtype, lambda: float(environment.now))
+        cluster = VirtualCluster(
+            environment, machines, servers, vector.dtype, lambda: float(environment.now), Totals(0.0)
+        )
         relay = VirtualRelay(machines.replicas, *machines.served, cluster, Traffic(cluster, None), None)
 
         def push(replica, fetched=6, portion=0):

@@ -230,10 +230,10 @@ class OneProcess:
         placed, engine = self._placed, self._engine
         seconds = placed.position.seconds + engine.current_totals().seconds
         in_turn = placed.job.config.run.deterministic and not self._virtual
-        taken = None if in_turn else engine.tickets
+        taken = None if in_turn else engine.supply.tickets
         position = cut_position(
             placed.position, engine.positions(), placed.schedule, taken=taken, seconds=seconds,
-            given_back=engine.given_back,
+            given_back=engine.supply.given_back,
         )  # fmt: skip
         return position._replace(replicas=()) if self._virtual else position
 

@@ -77,7 +77,7 @@ def _with_failures(config: Config, times: Times, replicas: int) -> tuple[Times, 
     assert restart is not None
     failures = Failures(
         of_rank, of_node, config.checkpoint.every, times.service.mean, TAKEOVER, restart,
-        heir=None if isinstance(found, str) else found,
+        heir=None if isinstance(found, str) else found, min_workers=config.topology.min_workers,
     )  # fmt: skip
     rate = sum(len(of) / each.mean for each, of in ((of_rank, nodes), (of_node, set(nodes))) if each is not None)
     line = f"failures: one every {duration(1 / rate)}"

@@ -7,7 +7,6 @@ the oracle of the tests and predicts the behaviour of a cluster; one replica wit
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +26,7 @@ from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Trainin
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
+from mpidl.engines.virtual.supply import Supply
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import Death, VirtualTime
 from mpidl.engines.virtual.without_servers import ByReduction, InMemory
@@ -62,10 +62,8 @@ class VirtualEngine:
         self.shards = shards
         self._training, self._state = training, state
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
-        self._tickets, self._in_turn = taken, taken > 0
+        self.supply, self._in_turn = Supply(training.schedule, self._hooks.on_epoch, taken), taken > 0
         self._resumed = dict(resumed or {})
-        self._given_back: deque[int] = deque()
-        self._epochs: set[int] = set()
         self._totals, self._wasted_batches = Totals(0.0), 0
         self._accrued, self._paused, self._restarts = 0, 0.0, 0
         self._vectors = self._allocate(replicas)
@@ -92,7 +90,8 @@ class VirtualEngine:
         self._cluster = VirtualCluster(
             environment, machines, servers, self._model.parameters.dtype, clock, self._totals
         )
-        self._taken, self._advanced = Signal(environment), Signal(environment)
+        self.supply.begin(environment)
+        self._advanced = Signal(environment)
         self._handler = self._make_handler(replicas)
         self._actions: Mapping[type, Action] = {
             NextBatch: self._next_batch,
@@ -148,7 +147,9 @@ class VirtualEngine:
 
     def _loader(self, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
         alone = self._cluster.machines is None
-        return Loader(self._schedule, self._training.split, self._take, self._announce_epoch, resumed, prepare=alone)
+        return Loader(
+            self._schedule, self._training.split, self.supply.take, self.supply.announce_epoch, resumed, prepare=alone
+        )
 
     @property
     def totals(self) -> Totals:
@@ -175,11 +176,6 @@ class VirtualEngine:
         """The load of the busiest network card, as `Machines.load`; 0 if nothing takes time."""
         return self._cluster.machines.load if self._cluster.machines is not None else 0.0
 
-    @property
-    def tickets(self) -> int:
-        """Number of portions taken so far."""
-        return min(self._tickets, self._schedule.tickets)
-
     def positions(self) -> list[ReplicaPosition]:
         """Return the positions of the replicas; the first one counts the batches and samples of all."""
         totals, first = self.totals, self.replicas[0]
@@ -189,12 +185,6 @@ class VirtualEngine:
         batches = totals.batches - self._wasted_batches + len(computing)
         positions = [first.position(batches, samples)]
         return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
-
-    @property
-    def given_back(self) -> dict[int, tuple[int, int]]:
-        """What replicas have given back and no other has taken, as `Schedule.given_back`."""
-        given_back = self._schedule.given_back
-        return {ticket: given_back[ticket] for ticket in self._given_back}
 
     def stop(self) -> None:
         """Let every replica end after its current batch."""
@@ -237,18 +227,6 @@ class VirtualEngine:
         self._cluster.collect(vector, name=name)
         return vector
 
-    def _take(self) -> int:
-        if self._given_back:
-            return self._given_back.popleft()
-        self._tickets += 1
-        self._taken.announce()
-        return self._tickets - 1
-
-    def _announce_epoch(self, epoch: int) -> None:
-        if epoch not in self._epochs:
-            self._epochs.add(epoch)
-            self._hooks.on_epoch(epoch)
-
     # Failures.
 
     def advance(self, until: float) -> bool:
@@ -281,12 +259,12 @@ class VirtualEngine:
         ]
         firsts: dict[int, int] = {}
         left = [part for replica in self.replicas for part in replica.unfinished()]
-        for portion, first in [*left, *self.given_back.values()]:
+        for portion, first in [*left, *self.supply.given_back.values()]:
             firsts[portion] = min(first, firsts.get(portion, first))
         unpushed = [part for replica in self.replicas for part in replica.unpushed_batches()]
         samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
         batches = self._totals.batches - self._wasted_batches - len(unpushed)
-        return Saved(shards, self.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued)
+        return Saved(shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued)
 
     def restart(self, saved: Saved, at: float) -> None:
         """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
@@ -295,8 +273,8 @@ class VirtualEngine:
         for shard, copy in zip(self.shards, saved.shards, strict=True):
             shard.load(copy.state())
             shard.policy.expect_all()
-        self._tickets, self._state, self._accrued = saved.tickets, saved.state, saved.accrued
-        self._given_back = deque(self._schedule.give_back(*part) for part in saved.left)
+        self._state, self._accrued = saved.state, saved.accrued
+        self.supply.reset(saved.tickets, saved.left)
         self._restarts += 1
         self._begin(len(self.replicas), at - self._paused)
 
@@ -340,7 +318,7 @@ class VirtualEngine:
         self._totals.again += sum(self._schedule.samples(*part) for part in computed)
         self._wasted_batches += len(computed)
         replica.loader, replica.unpushed, replica.computing = self._loader(), [], None
-        self._given_back.extend(self._schedule.give_back(*part) for part in left)
+        self.supply.give_back(left)
         self._log("failure", replica, portions=[portion for portion, _ in left])
 
     def _iterated(self, iteration: Iteration) -> bool:
@@ -390,9 +368,7 @@ class VirtualEngine:
         return gradient
 
     def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:
-        wanted = self._schedule.tickets_before(request.epoch)
-        while self._tickets < wanted:
-            yield self._taken.next
+        return self.supply.wait(request.epoch)
 
     def _wait_for_clock(self, replica: VirtualReplica, request: Clock) -> Process:
         yield from self._handler.wait_applied(replica)

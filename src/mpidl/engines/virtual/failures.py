@@ -191,7 +191,7 @@ class Course:
     def _heirs(self, dead: list[int]) -> dict[int, int] | None:
         """Return who takes over each rank that dead processes have played; None if one can't be taken over."""
         heir, roles, processes = self._failures.heir, self._roles, list(self._processes)
-        if heir is None:
+        if heir is None or len(self._alive & self._replicas.keys()) < self._failures.min_workers:
             return None
         found = {}
         for rank, process in enumerate(self._processes):

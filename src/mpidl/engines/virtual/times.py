@@ -173,6 +173,8 @@ class Failures:
         Seconds until all ranks train again after a failure that ends the job.
     heir : Heir, optional
         Determines who takes over a rank. By default every failure ends the job, which starts again.
+    min_workers : int
+        Number of workers with fewer of which the job ends, and starts again.
     """
 
     of_rank: Distribution | None = None
@@ -182,6 +184,7 @@ class Failures:
     takeover: float = 0.0
     restart: Distribution = field(default_factory=Constant)
     heir: Heir | None = None
+    min_workers: int = 1
 
 
 class Intermediaries(Protocol):
