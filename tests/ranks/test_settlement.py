@@ -26,7 +26,7 @@ class Counting:
         self._gradient = np.zeros_like(self.parameters)
 
     def loss_and_gradient(self, batch):
-        time.sleep(2e-3)
+        time.sleep(6e-3)
         numbers = batch.inputs[:, 0].astype(int)
         self._gradient[:SAMPLES] = -np.bincount(numbers, minlength=SAMPLES)
         self._gradient[SAMPLES:] = -len(numbers)
@@ -163,7 +163,7 @@ def deaths(comm, monkeypatch):
     monkeypatch.setattr(mpidl.engines.mpi.engine, "point", pass_point)
     monkeypatch.setattr(Takings, "end", note)
     monkeypatch.setattr(mpidl.roles.worker, "FOR_ALL", 0.0)
-    monkeypatch.setattr(Worker, "hand_over", lambda self: True)
+    monkeypatch.setattr(Survival, "hand_over", lambda self: True)
     monkeypatch.setattr(Worker, "__init__", prepare)
     monkeypatch.setattr(Worker, "bind", keep)
     monkeypatch.setattr(Worker, "run", play)
@@ -200,7 +200,7 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
     if comm.rank == 0:
         assert summary["samples"] == EPOCHS * SAMPLES
         paths = sorted((shared_path / "counts" / "checkpoints").iterdir(), key=lambda path: int(path.name))
-        assert len(paths) > 2
+        assert len(paths) > 1
         for path in paths:
             checkpoint = Checkpoint(path)
             values = checkpoint.read("parameters", Range(0, checkpoint.size))
