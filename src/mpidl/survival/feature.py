@@ -46,6 +46,8 @@ def obstacle(config: Config, roles: Roles) -> str | None:
         return "replicas are cut"
     if config.run.deterministic:
         return "a deterministic run needs all of its workers"
+    if topology.transport == "messages":
+        return "ranks exchange by messages, and don't share memory"
     if config.algorithm.exchange is not Exchange.SERVERS:
         return f"{name} exchanges by {config.algorithm.exchange.value}"
     if config.algorithm.policy(1).awaited:
