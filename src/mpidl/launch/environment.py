@@ -193,17 +193,19 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False, survives:
     """Set the environment variables that MPI reads when it starts, except those that the user set.
 
     Where messages travel between nodes, of parameters or of samples (`distributed`), a thread of a worker keeps them
-    moving while it computes. On a single node, a process plays the ranks of others that have died in threads, if the
-    job `survives`. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided communication over
-    Ethernet at a higher thread level. On a node without InfiniBand, each of Open MPI's ranks would warn that UCX
-    is of no use. Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of open
-    files is raised from the 1024 that many systems set. A rank's files in shared memory go into its own directory; see
-    `mpidl.launch.shared_memory`.
+    moving while it computes. On a single node, threads of a process play the ranks of others that have died, one at a
+    time, if the job `survives`. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided
+    communication over Ethernet at a higher thread level, and MPICH takes twice as long for each call. On a node without
+    InfiniBand, each of Open MPI's ranks would warn that UCX is of no use. Where MPICH uses UCX over TCP, UCX's default
+    segments of 64 KiB cost processor time. The limit of open files is raised from the 1024 that many systems set. A
+    rank's files in shared memory go into its own directory; see `mpidl.launch.shared_memory`.
     """
     between_nodes = distributed or transport != "windows"
     several = _local_ranks(os.environ) < world().size
-    threads = transport == "messages" or (between_nodes if several else survives)
-    os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", "multiple" if threads else "funneled")
+    level = "serialized" if survives and not several else "funneled"
+    if transport == "messages" or (between_nodes and several):
+        level = "multiple"
+    os.environ.setdefault("MPI4PY_RC_THREAD_LEVEL", level)
     _prepare_start()
 
 

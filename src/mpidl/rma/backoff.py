@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.turn import Turn
 from mpidl.rma.verbs import RemoteMemory
 
 #: Longest sleep in seconds of a rank that every other rank can ring, and of one that has to poll for other nodes.
@@ -29,13 +30,14 @@ class Backoff:
     networks without progress of their own.
 
     It sleeps for at most `sleep` seconds, after spinning for `spin` seconds since `reset`; 0 if the ranks outnumber the
-    cores.
+    cores. It leaves the `turn` to other threads of the process while it sleeps.
     """
 
     def __init__(
-        self, comm: MPI.Comm, memory: RemoteMemory, doorbells: Doorbells, sleep: float, spin: float = 0.0
-    ) -> None:
-        self._comm, self._memory, self._doorbells = comm, memory, doorbells
+        self, comm: MPI.Comm, memory: RemoteMemory, doorbells: Doorbells, sleep: float, spin: float = 0.0,
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
+        self._comm, self._memory, self._doorbells, self._turn = comm, memory, doorbells, turn or Turn()
         self._sleep, self._spin = sleep, spin
         self._spin_until = 0.0
         self._looks = LOOKS
@@ -55,6 +57,7 @@ class Backoff:
 
     def progress(self) -> bool:
         """Let MPI make progress without waiting; return whether anything has arrived."""
+        self._turn.pass_on()
         served = self._memory.serve()
         return self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) or served
 
@@ -72,7 +75,10 @@ class Backoff:
         if self._looks:
             self._looks -= 1
             return False
-        if not self._doorbells.sleep(max(0.0, min(self._sleep, longest))):
+        self._turn.leave()
+        rung = self._doorbells.sleep(max(0.0, min(self._sleep, longest)))
+        self._turn.take()
+        if not rung:
             return True
         self._doorbells.clear()
         self._looks = LOOKS

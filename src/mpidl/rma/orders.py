@@ -24,13 +24,14 @@ class Orders:
     """Orders in the memory of another `rank`: of the coordinator, or of a rank that has them from it."""
 
     def __init__(self, shared: SharedState, rank: int) -> None:
-        self._window, self._rank = shared.window, rank
+        self._window, self._rank, self._turn = shared.window, rank, shared.turn
         self._numbers, self._coming = np.zeros((2, len(Control)), np.int64)
         self._asked = False
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
 
     def read(self) -> Order:
         """Return what the coordinator has ordered."""
+        self._turn.pass_on()
         self._window.get(self._numbers, self._rank, "control")
         self._window.flush(self._rank)
         return Order.of(self._numbers)
@@ -40,6 +41,7 @@ class Orders:
 
         The first call waits, and returns the present order.
         """
+        self._turn.pass_on()
         if self._asked:
             self._window.flush(self._rank)
             self._numbers[:] = self._coming

@@ -38,7 +38,7 @@ class Reports:
     ) -> None:
         self._window, self._doorbells, self._comm = shared.window, shared.doorbells, shared.comm
         self._coordinator, self._region, self._row = shared.roles.coordinator, region, row
-        self._processes = shared.processes
+        self._processes, self._turn = shared.processes, shared.turn
         self._rank = self._coordinator if rank is None else rank
         self._reporting = shared.routes.reporting if reporting is None else reporting
         self._posted: dict[tuple[str, int], np.ndarray] = {}
@@ -53,6 +53,7 @@ class Reports:
         sent = self._comm.isend(saved, process, Tag.SAVED)
         # A message to a process that has died may never be complete.
         while not sent.Test() and self._process == process:
+            self._turn.pass_on()
             os.sched_yield()
         self._doorbells.ring(self._coordinator)
 
@@ -186,7 +187,8 @@ class WorkerReports(Reports):
         """Give an evaluation after an epoch to the coordinator, which sees it before any status posted afterwards."""
         given = self._given.read()
         while given - self._taken.read() >= EVALUATIONS:
-            time.sleep(self.interval(WAITING))
+            with self._turn.left():
+                time.sleep(self.interval(WAITING))
         values = np.array([evaluated.epoch, evaluated.time, *evaluated.values])
         place = self._number * EVALUATIONS + given % EVALUATIONS
         self._put(self._coordinator, "evaluated", place * len(values), values)

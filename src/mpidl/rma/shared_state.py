@@ -20,6 +20,7 @@ from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.regions import regions
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
+from mpidl.rma.turn import Turn
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
@@ -40,7 +41,8 @@ class SharedState(Owner):
     default those to the servers and the coordinator.
 
     `processes`, int64 (ranks,), has the process that plays each rank, as its number in `comm`: its own, unless another
-    has taken it over. It is looked up for every message.
+    has taken it over. It is looked up for every message. Threads of a process that plays several ranks call MPI in
+    `turn`.
 
     `peers` is, on a worker of a job without servers, the workers with the same partition of their replicas, else None.
     `geometries` has the mailboxes of each shard, at its server. `workers` has the rank of each: those of the first
@@ -61,7 +63,7 @@ class SharedState(Owner):
         self.processes = np.arange(comm.size) if processes is None else processes
         self.workers, self.geometries = self.routes.workers, self.routes.geometries
         self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
-        self.doorbells = Doorbells(self.comm)
+        self.doorbells, self.turn = Doorbells(self.comm), Turn()
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
@@ -135,7 +137,7 @@ class SharedState(Owner):
         sleep = POLLING_SLEEP
         if self._direct:
             sleep = RUNG_SLEEP if longest is None else longest
-        return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN)
+        return Backoff(self.comm, self.window, self.doorbells, sleep, 0.0 if self.crowded else SPIN, self.turn)
 
     def quiesce(self) -> None:
         """Wait for all ranks, serving them, until all their writes have arrived; collective.

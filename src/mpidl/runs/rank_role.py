@@ -107,6 +107,7 @@ def play_taken_over(
 
     `own` is the role of this process's own rank.
     """
+    transport.turn.take()
     transport = transport.as_rank(rank)
     if rank in world.workers:
         assert isinstance(own, Worker), "workers take over workers"
@@ -116,6 +117,7 @@ def play_taken_over(
     role.adopt(transport)
     recovered(role.lost)
     role.run()
+    transport.turn.leave()
 
 
 def _make_role(world: World, ready: ReadyJob, transport: Transport, reporter: Reporter | None) -> Role:

@@ -221,6 +221,8 @@ def _train(
             if role.left:
                 world.survival.end()
             point("exit-ordered")
+        with transport.turn.left():
+            world.survival.join()
         if world.survival.died:
             owned.pop_all()
             return _without_others(ready, transport)

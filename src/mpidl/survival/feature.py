@@ -30,8 +30,8 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
 
 def _missing() -> str | None:
     """Return what the MPI library or its windows lack for a process to play several ranks; None if nothing."""
-    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
-        return "this MPI library isn't called from several threads"
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        return "MPI has been begun for calls from one thread alone"
     if (chosen := allocation_chosen()) != "allocate":
         return f"MPIDL_WINDOWS: {chosen}, ranks don't share their memory"
     return None

@@ -59,7 +59,7 @@ class Settlement(Role):
             transport.shards, self._job.dtype, algorithm.encoding(), None, own_statistics(placed, own_slice)
         )
         self._link = transport.worker(self._number, encodings.feedback)
-        self._rank, self._estates = transport.rank, Estates(transport)
+        self._rank, self._estates, self._turn = transport.rank, Estates(transport), transport.turn
         self._backoff = self._link.backoff(LOOK_EVERY)
         self._link.reports.read(self._status)
 
@@ -146,7 +146,8 @@ class Settlement(Role):
             done.set_result(None)
 
         self._host.lend_model(answer)
-        done.result()
+        with self._turn.left():
+            done.result()
 
     def _complete(self, torn: tuple[int, int]) -> None:
         """Complete a push that some shards lack, or have in part, computed on the first to the last of two batches."""

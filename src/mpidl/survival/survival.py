@@ -69,9 +69,12 @@ class Mortal:
     def taking_over(self, play: Play) -> Iterator[None]:
         """Survive deaths in this context, where that is possible.
 
-        On leaving the context, the process waits until all ranks that it plays have been played to their ends.
+        The process's own rank has been played to its end when it leaves the context.
         """
         yield
+
+    def join(self) -> None:
+        """Wait until all ranks that this process has taken over have been played to their ends."""
 
 
 class Survival(Mortal):
@@ -115,6 +118,8 @@ class Survival(Mortal):
         self._table.stages[self._own] = Stage.TRAINING
         yield
         self._table.stages[self._own] = Stage.CLOSING
+
+    def join(self) -> None:
         for thread in self._threads:
             thread.join()
 
