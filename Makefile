@@ -4,7 +4,7 @@
 # make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
 # make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
 #                Intel MPI: twenty minutes
-# make crashes   jobs that are killed and resumed: an hour
+# make crashes   jobs that are killed and resumed, and deaths at each point with three MPIs: an hour and a half
 # make rubbish   2000 bad configurations: ten minutes
 # make formulas  wrong formulas that the tests must notice: a quarter of an hour
 # make lowest    the tests on the lowest versions that pyproject.toml allows

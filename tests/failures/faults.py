@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs_apart import parent
 from running_job import RunningJob
 
 from mpidl.topology.roles import Roles
@@ -123,6 +124,16 @@ def _saving(target: Target) -> None:
     target.send(target.ranks()[:1], signal.SIGKILL)
 
 
+def _drain(target: Target) -> None:
+    target.send(target.ranks("worker")[:1], signal.SIGTERM)
+
+
+def _keeper(target: Target) -> None:
+    (rank,) = target.ranks()[:1]
+    keepers = {parent(process) for process in target.job.processes(rank)} - {target.job.launcher.pid}
+    target.hit(sorted(keepers), signal.SIGKILL, f"the parent of rank {rank} ({target.roles[rank]})")
+
+
 def _aftermath(target: Target) -> None:
     first, second = target.several(2)
     target.send([first], signal.SIGKILL)
@@ -197,6 +208,8 @@ FAULTS: Mapping[str, Callable[[Target], None]] = {
     "coordinator": _kill("coordinator"),
     "two": _kill_several(2),
     "three": _kill_several(3),
+    "drain": _drain,
+    "keeper": _keeper,
     "saving": _saving,
     "aftermath": _aftermath,
     "stop2": _stop(2.0),
