@@ -247,6 +247,7 @@ class Settlement(Role):
 
     def _post(self, state: State) -> None:
         self._status["state"], self._status["rate"] = state, 0.0
+        self._status["pushes"] = self._link.pushes[0].pushes
         self._link.reports.post(self._status, wake=True)
 
 
