@@ -118,6 +118,12 @@ class Estates:
         self._control[Control.GIVEN_BACK] = count + len(parts)
         self._window.sync()
 
+    def given_back(self, worker: int) -> list[tuple[int, int]]:
+        """Return all that has been given back for a worker, portions with their first batches."""
+        rows = self._given_back[: self._control[Control.GIVEN_BACK]]
+        own = rows[rows[:, GivenBack.GIVER] == worker]
+        return [(portion, first) for portion, first in own[:, [GivenBack.PORTION, GivenBack.FIRST]].tolist()]
+
     def unclaimed(self, worker: int) -> list[int]:
         """Return the rows of what a worker has given back and no other has taken."""
         rows = self._given_back[: self._control[Control.GIVEN_BACK]]

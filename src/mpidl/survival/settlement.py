@@ -105,19 +105,21 @@ class Settlement(Role):
         return [*(self._schedule.part(*each) for each in firsts.items()), *parts]
 
     def _give_back(self, remains: Remains) -> None:
-        """Hand out again what the worker had taken and not pushed; count what it has pushed as its own work."""
+        """Hand out again what the worker had taken and not pushed."""
         for _ in self._estates.settle(self._number, self._size):
             self._backoff.pause()
         left = self._schedule.left(self._taken(), remains.pushed)
         with self._alone:
             self._estates.give_back(self._number, left, remains.marked)
-        self._count([self._schedule.part(*part) for part in left])
+        self._count()
 
-    def _count(self, left: Sequence[Assignment]) -> None:
+    def _count(self) -> None:
+        """Count what the worker has taken and not given back as its own work."""
         position, entries = replica_position(self._placed, self._number), self._estates.entries(self._number)
         resumed = [] if position is None else [self._schedule.part(*part) for part in position.working]
         batches, samples = self._sizes(resumed)
-        batches_left, samples_left = self._sizes(left)
+        given_back = self._estates.given_back(self._number)
+        batches_left, samples_left = self._sizes([self._schedule.part(*part) for part in given_back])
         _, own_batches, own_samples = entries[-1] if entries else (0, 0, 0)
         self._status["batches"] = batches + own_batches - batches_left
         self._status["samples"] = samples + own_samples - samples_left
@@ -132,7 +134,7 @@ class Settlement(Role):
             part = self._assignment(-1 - unclaimed[0])
             assert part is not None
             self._borrow(lambda model: self._push(model, _places([part])))
-            self._count([])
+            self._count()
         return False
 
     # Pushes.
