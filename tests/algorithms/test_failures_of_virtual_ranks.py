@@ -178,6 +178,43 @@ def test_goodput_is_that_of_young_and_daly(every, mean, restart):
     assert failed.count("failure") == pytest.approx(work.now / mean, rel=0.1)
 
 
+def test_a_checkpoint_that_a_failure_interrupts_does_not_count():
+    """It begins after 20 s and takes 4; a rank dies at 22 s, and again in the restart of 10 s."""
+    lives, work = iter([22.0, math.inf, math.inf, 5.0, math.inf]), Work(15.0)
+    failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 0.0, Constant(10.0))
+    Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
+    assert work.now == 15.0
+    lives, work = iter([22.0, math.inf, math.inf, 5.0, math.inf]), Work(30.0)
+    course = Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None)
+    course.run()
+    # Up at 37 s, a checkpoint from 57 to 61 s.
+    assert (work.now, course.restarts) == (71.0, 2)
+
+
+def test_a_checkpoint_begins_anew_when_the_coordinator_is_taken_over():
+    """It begins after 20 s and takes 4; the coordinator dies at 22 s, and is taken over in 3 s."""
+    lives, work = iter([22.0, *[math.inf] * 9]), Work(30.0)
+    failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 3.0, heir=heir)
+    Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
+    # Work until 20 s, from 22 to 25 s, and from 29 s on.
+    assert work.now == 36.0
+
+
+def test_the_samples_of_a_coordinator_count_on_after_a_restart(lab, least_squares):
+    found = []
+    for failures in (Failures(), replace(RESTARTS, of_rank=Exponential(100.0))):
+        iterations = {}
+        run(
+            lab, least_squares(), Sandblaster(history=3), failures, servers=1, rate=None,
+            on_iteration=lambda each, iterations=iterations: iterations.update({each.number: each.samples}),
+        )  # fmt: skip
+        found.append(iterations)
+    # A coordinator that starts again evaluates once more where it stands.
+    assert len(found[0]) > 5
+    assert all(found[1][number] >= samples for number, samples in found[0].items())
+    assert found[1] != found[0]
+
+
 def test_a_run_with_real_arithmetic_meets_young_and_daly(lab, tally):
     """One replica, one server and a coordinator; a gradient of 8 samples takes a second."""
     mean, saving, restart = 200.0, 2.0, 5.0
