@@ -173,7 +173,10 @@ class Course:
         if not dead:
             return
         self._alive.difference_update(dead)
-        heirs = None if at < self._up else self._heirs(dead)
+        too_few = len(self._alive & self._replicas.keys()) < self._failures.min_workers
+        if too_few and at >= self._up and self._failures.heir is not None:
+            self._save(at)  # The coordinator saves the run before it ends it.
+        heirs = None if too_few or at < self._up else self._heirs(dead)
         if heirs is None:
             for rank in dead:
                 self._log("failure", rank)
@@ -191,7 +194,7 @@ class Course:
     def _heirs(self, dead: list[int]) -> dict[int, int] | None:
         """Return who takes over each rank that dead processes have played; None if one can't be taken over."""
         heir, roles, processes = self._failures.heir, self._roles, list(self._processes)
-        if heir is None or len(self._alive & self._replicas.keys()) < self._failures.min_workers:
+        if heir is None:
             return None
         found = {}
         for rank, process in enumerate(self._processes):
