@@ -35,7 +35,7 @@ class ServerLink:
         self.units = Accrued(shared)
         self._clock = window.local(f"clock/{number}")
         capacity, roles = shared.capacity, shared.roles
-        self.vectors = {name: window.local(f"{name}/{number}") for name in capacity.vectors}
+        self.vectors = shared.vectors(number)
         self.ledger = window.local(region(number))
         partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
         self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)

@@ -123,6 +123,10 @@ class SharedState(Owner):
         """The rows that these workers share; see `protocol.Row`."""
         return np.array(0) if not self._shared else self._shared[1].vectors
 
+    def vectors(self, shard: int) -> dict[str, np.ndarray]:
+        """Return the memory of a shard's vectors by their names, on the rank of its server."""
+        return {name: self.window.local(f"{name}/{shard}") for name in self.capacity.vectors}
+
     def encodes(self, rank: int) -> bool:
         """Return whether this rank and a server encode what they exchange, in a job that encodes."""
         return self.capacity.within_nodes or not self.doorbells.near(rank)

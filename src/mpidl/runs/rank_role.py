@@ -33,6 +33,7 @@ from mpidl.roles.worker import Worker
 from mpidl.runs.features import intermediaries
 from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
+from mpidl.shards.state import PARAMETERS
 from mpidl.survival.settlement import Settlement
 
 
@@ -145,7 +146,10 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
         chunk = transport.chunks[place]
         if world.rank != transport.rank:
             return unfilled(ready.placed, part, chunk)
-        return fill(ready.placed, part, np.empty(part.size, job.dtype), chunk, xp=xp)
+        # Filled where it will stay: a large shard doesn't fit into memory twice.
+        memory = transport.vectors(place)
+        state = [memory[name] if name in memory else np.empty(part.size, job.dtype) for name in job.states]
+        return fill(ready.placed, part, memory[PARAMETERS], chunk, state, xp)
 
     shards = {place: shard(place, part) for place, (part, holder, _) in enumerate(held) if holder == number}
     rehearse_shard(ready.placed, xp)
