@@ -88,10 +88,24 @@ def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp
     assert saved.exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("mpi", [pytest.param("pmix", marks=pytest.mark.long), "mpirun"])
-def test_a_job_that_loses_a_node_goes_on(cluster, submit, told, counting, mpi):
-    number, run = submit(counting, *LASTING, f"--mpi={mpi}")
+def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, submit, told, counting):
+    number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3")
+    until(lambda: last_step(run) > 0)
+    cluster.hosts.crash("node2")
+    try:
+        assert finish(cluster, number, told, 180) == 0
+    finally:
+        cluster.hosts.start("node2")
+        cluster.start_host("node2")
+    assert "3 ranks on 1 host" in told(number)
+    assert counts(run) == [EPOCHS] * SAMPLES
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_loses_a_node_is_queued_again(cluster, submit, told, counting):
+    number, run = submit(counting, *LASTING, "--mpi=mpirun")
     until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
     try:

@@ -28,11 +28,23 @@ CONTINUED = Work.running(UserScript(Path("/code/train.py"), [], "runs/train-5"),
 
 #: Stands for each scheduler's commands and for mpidl; what is called, and in which job of a script, goes to a file.
 COMMAND = """#!/bin/bash
+next() { # the exit code of this start: the first of $CODE that has not been taken, or the last one
+    local codes=($CODE) taken
+    taken=$(grep -c "mpidl " "$CALLS")
+    echo "${codes[taken <= ${#codes[@]} ? taken - 1 : -1]}"
+}
 printf '%s\\n' "in ${MPIDL_RUN:-no job}" "$(basename "$0") $*" >> "$CALLS"
 [ "$1" = getattr ] && echo f7
+[ "$1" = resource ] && echo "${UP:-3}"
+[ "$1" = show ] && printf 'node%s\n' 1 2 3
+if [ "${*: -2:1}" = echo ]; then
+    [[ " $LOST " == *" ${*: -1} "* ]] || echo "${*: -1}"
+    exit
+fi
 case $(basename "$0") in
-    srun|timeout) exit "$CODE";;
-    flux) [ "$1" = run ] && exit "$CODE";;
+    timeout) [[ $* == *mpidl* ]] && exit "$(next)"; shift; exec "$@";;
+    srun) exit "$(next)";;
+    flux) [ "$1" = run ] && exit "$(next)";;
 esac
 exit 0
 """
@@ -79,13 +91,14 @@ def test_what_slurm_is_asked_for():
     found = lines("slurm", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
     for option in (
         "nodes=3", "ntasks-per-node=4", "cpus-per-task=2", "gpus-per-node=1", "partition=fast", "account=me",
-        "time=01:00:00", "signal=USR1@120", "requeue",
+        "time=01:00:00", "signal=USR1@120", "requeue", "no-kill",
     ):  # fmt: skip
         assert f"#SBATCH --{option}" in found
-    assert 'srun --mpi=pmix --cpus-per-task=2 mpidl train "${arguments[@]}"' in found
+    assert '    srun --mpi=pmix --cpus-per-task=2 "${nodes[@]}" mpidl train "${arguments[@]}"' in found
     found = lines("slurm", mpi="mpirun")
-    assert 'mpidl train -n 12 "${arguments[@]}" &' in found
+    assert 'mpidl train -n 12 --retries 3 "${arguments[@]}" &' in found
     assert "#SBATCH --signal=B:USR1@120" in found
+    assert "#SBATCH --no-kill" not in found
 
 
 def test_what_pbs_and_flux_are_asked_for():
@@ -102,7 +115,7 @@ def run(tmp_path):
     """Runs a script with stand-ins; returns its exit code and what it called."""
     directory = tmp_path / "bin"
     directory.mkdir()
-    for name in ("srun", "scontrol", "timeout", "qsub", "flux"):
+    for name in ("srun", "scontrol", "squeue", "timeout", "qsub", "flux"):
         (directory / name).write_text(COMMAND)
         (directory / name).chmod(0o755)
 
@@ -114,7 +127,8 @@ def run(tmp_path):
             "SLURM_JOB_ID": "7", "PBS_JOBID": "7.head", "PBS_O_WORKDIR": str(tmp_path),
         }  # fmt: skip
         done = subprocess.run(["bash"], input=text, text=True, cwd=tmp_path, env=environment | variables, check=False)
-        return done.returncode, calls.read_text().splitlines()
+        # Flux gets the seconds that are left.
+        return done.returncode, re.sub(r"=35[89]\ds", "=3590s", calls.read_text()).splitlines()
 
     return start
 
@@ -139,7 +153,7 @@ def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again
 
 RUN_SCRIPT = {
     "slurm": "srun --mpi=pmix --cpus-per-task=1 --kill-on-bad-exit=1 mpidl run ",
-    "pbs": "timeout --signal=USR1 --preserve-status 3480 mpidl run -n 12 ",
+    "pbs": "timeout --signal=USR1 --preserve-status 3480 mpidl run -n 12 --retries 3 ",
     "flux": (
         "flux run --nodes=3 --tasks-per-node=4 --cores-per-task=1 --time-limit=3590s --signal=USR1@120 mpidl run "
     ),
@@ -172,6 +186,38 @@ def test_a_job_that_continues_another_has_its_runs_and_a_log_of_its_own(run, sch
     _, calls = run(text, 75)
     assert any(call.endswith(" --resume out/digits-7 --set=run.epochs=9") for call in calls)
     assert any("MPIDL_RUN=out/digits-7" in call for call in calls) == (scheduler != "slurm")
+
+
+@pytest.mark.parametrize(
+    ("codes", "found", "lost", "starts"),
+    [
+        ("137 0", 0, "", ["", 3]),
+        ("137 143 0", 0, "node2", ["", 2, 2]),
+        ("137", 137, "", ["", 3, 3, 3]),
+        ("137 75", 75, "", ["", 3]),
+        ("137 1", 1, "", ["", 3]),
+        ("137 2", 75, "node1 node3", ["", 1]),
+        ("137", 137, "node1 node2 node3", [""]),
+    ],
+)
+@pytest.mark.parametrize("scheduler", ["slurm", "flux"])
+def test_a_run_starts_again_on_the_nodes_that_are_left(run, tmp_path, scheduler, codes, found, lost, starts):
+    summary = tmp_path / "runs" / "name-7" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.write_text('{"interrupted":false}')
+    up = 3 - len(lost.split())
+    code, calls = run(made(scheduler).script(), codes, LOST=lost, UP=str(up))
+    calls = [call for call in calls if "mpidl train" in call]
+    if scheduler == "slurm":
+        names = ",".join(f"node{each}" for each in (1, 2, 3) if f"node{each}" not in lost)
+        places = {count: f"--nodes={count} --ntasks={4 * count} --nodelist=" for count in (1, 2, 3)}
+        assert all(place == "" or places[place] in call for place, call in zip(starts, calls, strict=True))
+        assert all(sorted(call.split("--nodelist=")[1].split()[0].split(",")) == names.split(",") for call in calls[1:])
+    elif up:
+        assert [f"--nodes={place or 3} " in call for place, call in zip(starts, calls, strict=True)] == [True] * len(
+            calls
+        )
+    assert code == found or up == 0
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -242,7 +288,7 @@ def test_a_script_goes_on_under_the_same_name(run, scheduler, tmp_path):
     (directory / "config.toml").touch()
     _, calls = run(made(scheduler).script(), 75, MPIDL_RUN=f"runs/{name}")
     started = next(call for call in calls if "mpidl train" in call)
-    assert started.endswith(f"mpidl train{' -n 12' * (scheduler == 'pbs')} --resume runs/{name}")
+    assert started.endswith(f"mpidl train{' -n 12 --retries 3' * (scheduler == 'pbs')} --resume runs/{name}")
 
 
 @pytest.mark.parametrize(

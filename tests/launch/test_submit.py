@@ -82,7 +82,7 @@ def test_what_can_be_submitted(submitted, runs, tmp_path):
     ):  # fmt: skip
         code, out, err = submitted("--scheduler=slurm", "--print", *words, target=target)
         assert (code, err) == (0, "")
-        assert set(expected) <= set(out.splitlines())
+        assert set(expected) <= set(map(str.strip, out.splitlines()))
 
 
 #: Names of files, parts of which shells, schedulers and terminals would interpret.

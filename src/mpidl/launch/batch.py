@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from textwrap import indent
 
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.launch.script import DONE, JOB
@@ -24,6 +25,8 @@ MARGIN = 120
 ENDING = 10
 #: Limit of the times that a job queues itself again.
 RESTARTS = 50
+#: Limit of the times that a run starts again in one job.
+RETRIES = 3
 #: Schedulers, the commands that take a script, and its file name's suffix.
 COMMANDS = {"slurm": (["sbatch"], "sbatch"), "pbs": (["qsub"], "pbs"), "flux": (["flux", "batch"], "flux")}
 #: Prefix of an option's line.
@@ -93,14 +96,15 @@ class Batch:
         ):
             if text is not None and not re.fullmatch(rf"[\w{re.escape(others)}]+", text, re.ASCII):
                 raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and {others} in a batch script")
-        text = (SCRIPTS / f"{self.scheduler}.sh").read_text()
+        text = _template(self.scheduler).replace("@start\n", _template("mpirun" if self.mpi == "mpirun" else "srun"))
         lines = {
-            "options": [f"{OPTION[self.scheduler]} {each}" for each in self._options()],
-            "setup": self.setup,
-            "begin": self._begin(),
+            "options": [*(f"{OPTION[self.scheduler]} {each}" for each in self._options()), ""],
+            "setup": [*self.setup, ""],
+            "begin": [*self._begin(), ""],
+            "arguments": self.work.lines,
         }
         for name, own in lines.items():
-            text = text.replace(f"@{name}\n", "".join(f"{line}\n" for line in [*own, ""]).replace("@", "@@"))
+            text = _inserted(text, name, own)
         values = (
             vars(self)
             | vars(self.work)
@@ -112,12 +116,14 @@ class Batch:
                 "cores": self.ranks_per_node * self.cores_per_rank,
                 "clock": f"{self.time // 3600:02}:{self.time // 60 % 60:02}:{self.time % 60:02}",
                 "limit": f"{self.time}s",
-                "inner_limit": f"{self.time - ENDING}s",
+                "inner_limit": self.time - ENDING,
                 "until": self.time - MARGIN,
                 "margin": MARGIN,
                 "restarts": RESTARTS,
+                "retries": f" --retries {RETRIES}" if self.nodes * self.ranks_per_node > 1 else "",
+                "attempts": RETRIES + 1,
                 "gpus": self._gpus(),
-                "start": "\n".join(self._start()),
+                "srun": self._srun(),
                 "": "@",
             }
         )
@@ -132,9 +138,12 @@ class Batch:
         else:
             # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
             signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
+            # Slurm would end the job with the first node that is lost.
+            no_kill = "" if self.mpi != "mpirun" else None
             gpus = str(self.gpus_per_node) if self.gpus_per_node else None
             given = {
-                "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue, "--account=": self.account,
+                "--no-kill": no_kill, "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue,
+                "--account=": self.account,
             }  # fmt: skip
         return [f"{option}{value}" for option, value in given.items() if value is not None]
 
@@ -150,24 +159,26 @@ class Batch:
         begun = new if self.scheduler == "slurm" else f"${{{JOB}:-{new}}}"
         run = begun if self.work.run is None else shell_word(self.work.run)
         done = [f"export {DONE}={new}.done"] if self.work.command == "run" and self.scheduler == "slurm" else []
-        return [f"run={run}", *done, *self.work.lines]
+        return [f"run={run}", *done]
 
-    def _start(self) -> list[str]:
-        """Return the lines that start the ranks under Slurm and keep the exit code."""
-        command = f"mpidl {self.work.command}"
-        if self.mpi != "mpirun":
-            # A rank of a script may fail before it has begun MPI, where others wait for it.
-            kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
-            options = f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}"
-            return [f'srun {options} {command} "${{arguments[@]}}"', "code=$?"]
-        return [
-            f'{command} -n {self.nodes * self.ranks_per_node} "${{arguments[@]}}" &',
-            "trap 'kill -USR1 $!' USR1",
-            "wait $!",
-            "code=$?",
-            "# A signal ends the wait, not the run.",
-            "while kill -0 $! 2> /dev/null; do wait $!; code=$?; done",
-        ]
+    def _srun(self) -> str:
+        """Return the options of srun."""
+        # A rank of a script may fail before it has begun MPI, where others wait for it.
+        kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
+        return f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}"
+
+
+def _template(name: str) -> str:
+    return (SCRIPTS / f"{name}.sh").read_text()
+
+
+def _inserted(text: str, name: str, lines: Sequence[str]) -> str:
+    """Return a template with lines in the place of one that has a name only, indented as that is."""
+    found = re.search(rf"^( *)@{name}$", text, re.MULTILINE)
+    if found is None:
+        return text
+    own = indent("\n".join(lines), found[1]).replace("@", "@@")
+    return text[: found.start()] + own + text[found.end() :]
 
 
 def seconds_of(text: str) -> int:

@@ -7,8 +7,9 @@
 #PBS -j oe
 #PBS -o @directory/
 @options
-# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
-# lost, this script is queued again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
+# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then this script is queued
+# again and resumes from the last checkpoint. If a rank or a node is lost, the run starts again at once on what is left, at
+# first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.
 cd "$PBS_O_WORKDIR" || exit 1
 @setup
 # Hosts of the ranks, for the launchers of Open MPI 5, Open MPI 4, and MPICH and Intel MPI.
@@ -16,7 +17,8 @@ export PRTE_MCA_prte_default_hostfile=$PBS_NODEFILE OMPI_MCA_orte_default_hostfi
 export HYDRA_HOST_FILE=$PBS_NODEFILE
 
 @begin
-timeout --signal=USR1 --preserve-status @until mpidl @command -n @ranks "${arguments[@]}"
+@arguments
+timeout --signal=USR1 --preserve-status @until mpidl @command -n @ranks@retries "${arguments[@]}"
 code=$?
 restarts=${MPIDL_RESTARTS:-0}
 if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then

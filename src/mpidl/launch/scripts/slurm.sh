@@ -9,15 +9,12 @@
 #SBATCH --open-mode=append
 #SBATCH --output=@directory/@name-%j.log
 @options
-# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then, or if a node or a rank is
-# lost, this job queues itself again and resumes from the last checkpoint. Exit code 0 means done; after 1 or 2 a retry would fail again.
+# @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then this job queues itself
+# again and resumes from the last checkpoint. If a rank or a node is lost, the run starts again at once on what is left, at
+# first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
 @begin
 @start
-# srun returns 0 even if a node could not start its ranks.
-if [ "$code" -eq 0 ] && ! @done; then
-    code=75
-fi
 if [ "$code" -gt 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @restarts ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
