@@ -210,7 +210,7 @@ def test_a_run_starts_again_on_the_nodes_that_are_left(run, tmp_path, scheduler,
     calls = [call for call in calls if "mpidl train" in call]
     if scheduler == "slurm":
         names = ",".join(f"node{each}" for each in (1, 2, 3) if f"node{each}" not in lost)
-        places = {count: f"--nodes={count} --ntasks={4 * count} --nodelist=" for count in (1, 2, 3)}
+        places = {count: f"--overlap --nodes={count} --ntasks={4 * count} --nodelist=" for count in (1, 2, 3)}
         assert all(place == "" or places[place] in call for place, call in zip(starts, calls, strict=True))
         assert all(sorted(call.split("--nodelist=")[1].split()[0].split(",")) == names.split(",") for call in calls[1:])
     elif up:

@@ -85,5 +85,7 @@ def _open_mpi_options(ranks: int) -> list[str]:
 
 def _permit_root(environment: dict[str, str]) -> None:
     if os.geteuid() == 0 and ROOT_PERMISSIONS[0] not in environment:
-        environment.update(dict.fromkeys(ROOT_PERMISSIONS, "1"))
+        permissions = dict.fromkeys(ROOT_PERMISSIONS, "1")
+        environment.update(permissions)
+        os.environ.update(permissions)  # Said once, also where this process starts several jobs.
         interject("running as root; mpirun is allowed to (OMPI_ALLOW_RUN_AS_ROOT)")

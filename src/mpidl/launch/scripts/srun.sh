@@ -11,11 +11,11 @@ for attempt in {1..@attempts}; do
     elif [ "$code" -le 2 ] || [ "$code" -eq 75 ]; then
         break
     fi
-    # Of the nodes that this job still has, those that answer.
+    # Of the nodes that this job still has, those that answer. The step that was lost may hold their cores for a while.
     left=$(for node in $(scontrol show hostnames "$(squeue -h -j "$SLURM_JOB_ID" -o %N)"); do
-        timeout 20 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" echo "$node" 2> /dev/null &
+        timeout --kill-after=5 20 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" echo "$node" 2> /dev/null &
     done; wait)
     count=$(wc -w <<< "$left")
     [ "$count" -gt 0 ] || break
-    nodes=(--nodes="$count" --ntasks="$((count * @ranks_per_node))" --nodelist="${left//$'\n'/,}")
+    nodes=(--overlap --nodes="$count" --ntasks="$((count * @ranks_per_node))" --nodelist="${left//$'\n'/,}")
 done
