@@ -126,7 +126,7 @@ def test_deaths_and_recoveries_are_recorded_and_a_checkpoint_in_progress_is_orde
 
 
 def test_a_run_with_too_few_workers_saves_and_fails():
-    cause = Fail("1 worker lives, topology.min_workers is 2", passing=True)
+    cause = Fail("1 worker lives, topology.min_workers is 2; step 3 is saved", passing=True)
     run = supervisor(min_workers=2, resumed=True)
     script(run, (DEATH, [DEATH_LOG, LAST_SAVE]), (DEATH, [DEATH_LOG]), (Signalled(), [Log("interrupted")]))
     script(run, (trained(5.0, 3), []), (Saved(6.0, 3), [saved(3), cause]), (DEATH, []), (Saved(7.0, 3), []))

@@ -287,7 +287,7 @@ class Supervisor:
             return self._save(self.trained)
         if self._why_failed is not None:
             self._finished = True
-            return [Fail(self._why_failed, passing=True)]
+            return [Fail(f"{self._why_failed}; step {self._saved_step} is saved", passing=True)]
         if self._interrupted:
             return self._finish()
         self._testing = True
