@@ -46,7 +46,7 @@ gradient = np.array([0.0, 2.0, 4.0, 6.0, 8.0])
 outboxes.begin(fetched=[0], batches=(7, 7))
 delivered = outboxes.send(gradient)
 print(f"the worker has written {outboxes.bytes} bytes: delivered {delivered}, published {published[0]}")
-print("headers, slot by slot: push, chunk, fetched at clock, elements, first and last minibatch, encoded")
+print("headers, slot by slot: push, chunk, fetched at clock, elements, first and last minibatch, encoded, order marked")
 print(headers.reshape(geometry.slots, -1))
 
 # The server finds the chunks, the last first, and gives each to the shard, whose policy gives it to the rule.
