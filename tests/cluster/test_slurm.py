@@ -19,9 +19,9 @@ def submit(cluster, bare_environment, tmp_path, monkeypatch):
     """Submits a job of two ranks on each of two hosts; returns its number and its run's directory."""
     monkeypatch.chdir(tmp_path)
 
-    def start(config, *words):
+    def start(config, *words, **variables):
         command = [sys.executable, "-P", "-m", "mpidl", "submit", config, "--nodes=2", "--ranks-per-node=2"]
-        told = cluster.run(*command, "--time=4:00", *words)
+        told = cluster.run(*command, "--time=4:00", *words, **variables)
         number = told.split()[3]
         return number, tmp_path / "runs" / f"{config.stem}-{number}"
 
@@ -91,7 +91,7 @@ def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, submit, told, counting):
-    number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3")
+    number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3", SBATCH_NO_KILL="1")
     until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
     try:

@@ -91,14 +91,13 @@ def test_what_slurm_is_asked_for():
     found = lines("slurm", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
     for option in (
         "nodes=3", "ntasks-per-node=4", "cpus-per-task=2", "gpus-per-node=1", "partition=fast", "account=me",
-        "time=01:00:00", "signal=USR1@120", "requeue", "no-kill",
+        "time=01:00:00", "signal=USR1@120", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{option}" in found
     assert '    srun --mpi=pmix --cpus-per-task=2 "${nodes[@]}" mpidl train "${arguments[@]}"' in found
     found = lines("slurm", mpi="mpirun")
     assert 'mpidl train -n 12 --retries 3 "${arguments[@]}" &' in found
     assert "#SBATCH --signal=B:USR1@120" in found
-    assert "#SBATCH --no-kill" not in found
 
 
 def test_what_pbs_and_flux_are_asked_for():

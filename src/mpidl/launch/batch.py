@@ -138,11 +138,9 @@ class Batch:
         else:
             # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
             signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
-            # Slurm would end the job with the first node that is lost.
-            no_kill = "" if self.mpi != "mpirun" else None
             gpus = str(self.gpus_per_node) if self.gpus_per_node else None
             given = {
-                "--no-kill": no_kill, "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue,
+                "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue,
                 "--account=": self.account,
             }  # fmt: skip
         return [f"{option}{value}" for option, value in given.items() if value is not None]
