@@ -1,5 +1,7 @@
 """Runs on virtual clusters that a signal ends at any moment: a run that resumes them applies every gradient once."""
 
+import signal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,7 @@ class Interrupted(one_process.OneProcess):
     def _watch(self):
         self._left -= 1
         if self._left == 0:
-            self.interrupt()
+            self.interrupt(signal.SIGINT)
         super()._watch()
 
 
