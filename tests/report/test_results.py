@@ -1,5 +1,7 @@
 """Results of commands, as text."""
 
+import pytest
+
 from mpidl.report import text
 
 QUALITY = {
@@ -33,6 +35,14 @@ def test_a_summary_of_a_run_without_them_says_nothing_of_them():
         "test exact match 0.6250, test loss 0.375, train loss 0.5",
         "100 samples in 2.0 s, 50 samples/s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("failures", "recoveries", "line"),
+    [(1, 1, "1 failure, 1 recovery"), (3, 2, "3 failures, 2 recoveries"), (1, 0, "1 failure, 0 recoveries")],
+)
+def test_a_summary_counts_failures_and_recoveries_of_every_kind(failures, recoveries, line):
+    assert text.summary(summary(failures=failures, recoveries=recoveries)).splitlines()[-2] == line
 
 
 def test_an_evaluation_tells_of_all_data():

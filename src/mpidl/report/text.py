@@ -77,12 +77,12 @@ def summary(summary: Mapping[str, Any]) -> str:
 
 
 def _incidents(summary: Mapping[str, Any]) -> list[str]:
-    if not (failures := summary.get("failures", 0)):
+    if not summary.get("failures"):
         return []
-    restarts = summary.get("restarts", 0)
-    text = f"{failures} rank{'s' * (failures > 1)} died, {summary['recoveries'] - restarts} taken over"
+    recoveries = summary["recoveries"]
+    text = f"{_count(summary, 'failures')}, {recoveries} recover{'y' if recoveries == 1 else 'ies'}"
     if "goodput" in summary:
-        text += f", {_count(summary, 'restarts')}; {summary['samples_again']} samples were computed again: "
+        text += f", of which {_count(summary, 'restarts')}; {summary['samples_again']} samples were computed again: "
         text += f"goodput {summary['goodput']:.0f} samples/s"
     return [text]
 
