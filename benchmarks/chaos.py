@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a job hangs")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="a key of the jobs")
     parser.add_argument("--json", action="store_true", help="print the runs as one JSON array, too")
-    options = parse(parser, runs=1, faults=["stop2"], ranks=4, servers=1, epochs=2)
+    options = parse(parser, runs=1, faults=["server"], ranks=4, servers=1, epochs=2)
 
     nodes = [rank // SLOTS if options.hosts > 1 else 0 for rank in range(options.ranks)]
     roles = assign(nodes, options.servers)

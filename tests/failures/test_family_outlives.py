@@ -17,7 +17,7 @@ KINDS = {
     "downpour": ({}, "taken over"),
     "ssp": ({"algorithm": {"name": "ssp"}}, "taken over"),
     "easgd": ({"algorithm": {"name": "easgd"}}, "taken over"),
-    "softsync": ({"algorithm": {"name": "softsync"}}, "restarted"),
+    "softsync": ({"algorithm": {"name": "softsync"}}, "taken over"),
     "backup_sync": ({"algorithm": {"name": "backup_sync"}}, "restarted"),
     "diloco": ({"algorithm": {"name": "diloco"}}, "restarted"),
     "sandblaster": ({"algorithm": {"name": "sandblaster"}, "run": {"epochs": 60}}, "restarted"),
