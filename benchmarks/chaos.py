@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--mpi", nargs="*", choices=list(ENVIRONMENTS), help="default: that of this Python")
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), help="default: all that apply")
     parser.add_argument("--points", nargs="*", choices=list(POINTS), help="die at points; default: at all")
-    parser.add_argument("--count", type=int, default=2, help="the passage of a point that is passed often")
+    parser.add_argument("--count", type=int, default=3, help="the passage of a point that is passed often")
     parser.add_argument("--ranks", type=int, default=5)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--retries", type=int, default=2)

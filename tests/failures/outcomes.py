@@ -113,8 +113,12 @@ class Found:
         expected[case.samples :] *= case.samples
         missing = expected - counts
         excused = self._reported(case, counts.size, last)
-        total = int(missing[: case.samples].clip(0).sum())
-        return total, int((-missing).clip(0).max()), int((missing - excused).clip(0).max())
+        own, of_all = missing[: case.samples].clip(0), missing[case.samples :].clip(0)
+        return (
+            int(max(own.sum(), of_all.max(initial=0))),
+            int((-missing).clip(0).max()),
+            int((missing - excused).clip(0).max()),
+        )
 
     def _reported(self, case: Case, size: int, checkpoint: Path) -> np.ndarray:
         """Return what each parameter may lack according to the events, shape (size,)."""

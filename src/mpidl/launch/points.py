@@ -26,6 +26,7 @@ POINTS = {
     "data-written": "worker: written chunks into rings, not the counters that show them",
     "counter-written": "worker: shown one server its chunks, not the others",
     "chunk-begun": "server: taken a chunk out of a ring, not applied it",
+    "chunk-noted": "server: noted that it is applying a chunk, not begun to",
     "half-applied": "server: updated one segment of a chunk, if its parameters have several (model.groups)",
     "chunk-applied": "server: applied a chunk, not freed its slot",
     "chunks-released": "server: applied chunks, not shown the worker that their slots are free",

@@ -143,6 +143,7 @@ class ServedShard:
             received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
             self._snapshot.receive_chunk(*received)
             self._ledger.begin(message.worker)
+            point("chunk-noted")
             self.shard.receive_chunk(*received)
         self._ledger.end(message.worker, message.push, message.chunk)
         point("chunk-applied")
