@@ -11,7 +11,6 @@ from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
-from mpidl.rma.fetches import ShardReader
 from mpidl.rma.record import Record
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, GivenBack, Order, Phase, Saved, Tag
@@ -200,15 +199,6 @@ class CoordinatorLink:
         self.evaluations, self.record = GivenEvaluations(shared), Record(shared.window)
         self.calls = Caller(shared.comm, shared.roles.servers, shared.doorbells)
         self.evaluation = ShownEvaluation(shared)
-        partitions = range(shared.partitions)
-        servers = [each for partition in partitions for each in shared.routes.servers(partition)]
-        parts = [slice(*shared.shards[each.shard]) for each in servers]
-        self._reader = ShardReader(shared.window, servers, parts, shared.capacity.evaluated)
-
-    def read_present(self, parameters: np.ndarray) -> None:
-        """Read what evaluations read of all shards from their servers, as it is now, into the flat vector."""
-        self._reader.start(parameters)
-        self._reader.finish()
 
     def backoff(self, longest: float | None = None) -> Backoff:
         """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""

@@ -99,7 +99,7 @@ class Coordinator(Role):
 
     def _attach(self, transport: Transport) -> None:
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
-        self._roles, self._workers = transport.roles, transport.workers
+        self._roles, self._workers, self._read_present = transport.roles, transport.workers, transport.read_present
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._checkpoints.bind(self._link)
         if self._sandblaster is not None:
@@ -177,7 +177,7 @@ class Coordinator(Role):
         if self._evaluated is not None:
             return self._evaluated.copy()
         vector = np.empty(self._ready.placed.layout.size, self._ready.job.dtype)
-        self._link.read_present(vector)
+        self._read_present(vector)
         return vector
 
     def _first_values(self) -> np.ndarray:

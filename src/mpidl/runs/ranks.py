@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpidl.algorithms import Exchange
@@ -26,6 +27,7 @@ from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
+from mpidl.parameters import Range, moves
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.report.reporter import Reporter
@@ -237,9 +239,12 @@ def _train(
 
 def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
     """Return the summary of a run whose processes can't all communicate; give the model the trained parameters."""
-    original = ready.job.original
-    if ready.job.script.shared and ready.placed.layout == original.layout:
-        transport.coordinator().read_present(original.parameters)
+    if ready.job.script.shared:
+        layout, original = ready.placed.layout, ready.job.original
+        values, whole = np.empty(layout.size, original.dtype), Range(0, layout.size)
+        transport.read_present(values)
+        for move in moves(layout, whole, original.layout, Range(0, original.layout.size)):
+            move.copy(values, original.parameters)
     summary = summary_of(ready.directory)
     assert summary is not None, "the coordinator has written it"
     return summary
