@@ -91,7 +91,7 @@ def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, submit, told, counting):
-    number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3", SBATCH_NO_KILL="1")
+    number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3", SBATCH_NO_KILL="set")
     until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
     try:
