@@ -23,7 +23,7 @@ KINDS = {
     "sandblaster": ({"algorithm": {"name": "sandblaster"}, "run": {"epochs": 60}}, "restarted"),
     "cut model": ({"topology": {"partitions": 2}}, "restarted"),
     "batch normalisation": (
-        {"model": {"factory": "jobs.torch_resnet:resnet18", "loss": "cross_entropy"}, "run": {"epochs": 2}},
+        {"model": {"factory": "torch_modules:noisy", "loss": "cross_entropy"}, "run": {"epochs": 10}},
         "taken over",
     ),
 }
@@ -39,7 +39,7 @@ def test_a_job_whose_worker_dies_comes_to_its_end(kind, bare_environment, tmp_pa
     job["run"] = {"epochs": 30, "dir": str(tmp_path / "runs")} | job["run"]
     (tmp_path / "job.toml").write_text(toml.dump(job | {"checkpoint": {"every": 1.0}}))
     words = [sys.executable, "-m", "mpidl", "train", tmp_path / "job.toml", "-n", "6", "--retries", "1", "--json"]
-    variables = bare_environment | {"MPIDL_DIE": "5:gradient-computed:20"}
+    variables = bare_environment | {"MPIDL_DIE": "5:gradient-computed:20", "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
