@@ -235,7 +235,7 @@ def test_a_name_like_an_option_reaches_the_ranks_as_a_name(monkeypatch, bare_env
     (tmp_path / "-j.toml").write_text(DIGITS.read_text())
     (tmp_path / "-j.py").write_text("")
     given = []
-    monkeypatch.setattr("mpidl.launch.mpiexec.launch", lambda ranks, words, *others: given.append(words) or 0)
+    monkeypatch.setattr("mpidl.launch.mpiexec.launch", lambda ranks, words, *others, **named: given.append(words) or 0)
     for words in (["train", "./-j.toml"], ["run", "./-j.py"], ["predict", "./-run", "./-x.npy", "-o", "./-y.h5"]):
         assert main([*words, "-n", "4"]) == 0
     predict = ["predict", "./-run", "./-x.npy", "--output=-y.h5"]

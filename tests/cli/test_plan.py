@@ -14,7 +14,8 @@ from mpidl.cli import main
 from mpidl.cli.arguments import parse
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
-from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
+from mpidl.shards import ledger
+from mpidl.transport.protocol import WORKER_STATUS, Control, Header, ShardClock
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
@@ -57,8 +58,9 @@ def test_servers_hold_shards_and_workers_models():
     assert [part for part, nbytes in coordinator["memory"].items() if nbytes] == ["exchange"]
     assert [tuple(rank["shard"]) for rank in (first, second)] == [(0, 69), (69, 138)]
     memory = {part: nbytes for part, nbytes in first["memory"].items() if nbytes}
-    # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header of 6 numbers.
-    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": SHOWN + 2 * (16 + 2 * (276 + 56))}
+    # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header.
+    exchange = SHOWN + 8 * ledger.size(2) + 2 * (16 + 2 * (276 + 8 * len(Header)))
+    assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": exchange}
     assert {part: nbytes for part, nbytes in workers[1]["memory"].items() if nbytes} == {
         "parameters": 552, "gradient": 552, "evaluation": 552, "activations": 100 * 2 * (7 + 5) * 4,
     }  # fmt: skip
@@ -71,7 +73,7 @@ def test_nodes_have_relays():
     assert found["nodes"] == 2
     assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
     _, relay, *_ = found["roles"]
-    mailboxes = 2 * (3 * 8 + 2 * (7 * 8 + 552))
+    mailboxes = 2 * (3 * 8 + 2 * (8 * len(Header) + 552))
     of_workers = 2 * (WORKER_STATUS.itemsize + 4 * 8)
     assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
         "parameters": 552, "exchange": 3 * 552 + mailboxes + of_workers + SHOWN,
@@ -174,13 +176,13 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator                                                   9.07 kB                         "
-        "              9.07 kB",
-        "1       server 0       0 to 138       552 B                   552 B   3.79 kB                         "
-        "      1.1 kB     6 kB",
+        "0       coordinator                                                    162 kB                         "
+        "               162 kB",
+        "1       server 0       0 to 138       552 B                   552 B   12.8 kB                         "
+        "      1.1 kB    15 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
         "              11.3 kB",
-        "5 ranks of one node: 48.8 kB in all, besides Python and its libraries",
+        "5 ranks of one node: 210 kB in all, besides Python and its libraries",
     ]
 
 

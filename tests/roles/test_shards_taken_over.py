@@ -20,6 +20,7 @@ from mpidl.rma.outbox import Outbox
 from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.regions import regions
 from mpidl.rma.server import ServerLink
+from mpidl.rma.turn import Turn
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Adam
 from mpidl.shards.average import AVERAGE, Average
@@ -107,7 +108,8 @@ class Node:
         self._shared = SimpleNamespace(
             window=self._memory, doorbells=bells, comm=None, roles=roles, partitions=1,
             capacity=capacity, routes=routes, workers=routes.workers, geometries=routes.geometries, crowded=False,
-            processes=np.arange(2 + WORKERS),
+            processes=np.arange(2 + WORKERS), turn=Turn(),
+            vectors=lambda shard: {name: self._memory.local(f"{name}/{shard}") for name in capacity.vectors},
         )  # fmt: skip
         self._outboxes = [Outbox(self._memory, self.rank, worker, routes.geometries[0]) for worker in range(WORKERS)]
         self._sent = [0] * WORKERS

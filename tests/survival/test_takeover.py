@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.config import from_dict
-from mpidl.survival.feature import obstacle
+from mpidl.job.takeover import obstacle_to_all
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import assign
 
@@ -75,5 +75,5 @@ def test_every_rank_is_played_by_a_living_process_that_can(data):
 )
 def test_a_part_of_a_line_says_why_no_rank_is_taken_over(sections, what):
     config = from_dict({"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}, **sections})
-    found = obstacle(config, assign([0] * 6, servers=1))
+    found = obstacle_to_all(config, assign([0] * 6, servers=1))
     assert found is None if what is None else what in found

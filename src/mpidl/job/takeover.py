@@ -6,6 +6,25 @@ from mpidl.algorithms import Exchange
 from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
 from mpidl.job.job import Job
+from mpidl.topology.roles import Roles
+
+
+def obstacle_to_all(config: Config, roles: Roles) -> str | None:
+    """Return what prevents that for any rank of a run, as part of a line; None if some can be taken over."""
+    name, topology = config.algorithm.name, config.topology
+    if roles.intermediaries:
+        return "workers push through other ranks"
+    if topology.partitions > 1:
+        return "replicas are cut"
+    if config.run.deterministic:
+        return "a deterministic run needs all of its workers"
+    if topology.transport == "messages":
+        return "ranks exchange by messages, and don't share memory"
+    if config.algorithm.exchange is not Exchange.SERVERS:
+        return f"{name} exchanges by {config.algorithm.exchange.value}"
+    if config.algorithm.policy(1).awaited:
+        return f"workers of {name} wait for each other's pushes"
+    return None
 
 
 def obstacle(config: Config, nodes: int = 1) -> str | None:

@@ -8,8 +8,18 @@ import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.rma.shared_state import SharedState
-from mpidl.rma.takings import ROW, WIDTH, Returns
-from mpidl.transport.protocol import GIVEN_BACK, NO_MORE, TAKINGS, Control, GivenBack, State, Taking
+from mpidl.rma.takings import Returns
+from mpidl.transport.protocol import (
+    GIVEN_BACK,
+    GIVEN_BACK_WIDTH,
+    NO_MORE,
+    TAKINGS,
+    TAKINGS_ROW,
+    Control,
+    GivenBack,
+    State,
+    Taking,
+)  # fmt: skip
 
 
 class Estates:
@@ -19,9 +29,9 @@ class Estates:
         window, workers = shared.window.as_rank(shared.roles.coordinator), shared.workers
         self._window, self._coordinator = shared.window, shared.roles.coordinator
         self._processes, self._ranks = shared.processes, workers
-        self._rows = window.local("takings").reshape(len(workers), ROW)
+        self._rows = window.local("takings").reshape(len(workers), TAKINGS_ROW)
         self._control, self._statuses = window.local("control"), window.local("workers")
-        self._given_back = window.local("given_back").reshape(GIVEN_BACK, WIDTH)
+        self._given_back = window.local("given_back").reshape(GIVEN_BACK, GIVEN_BACK_WIDTH)
 
     def is_alive(self, worker: int) -> bool:
         """Return whether the process that began as a worker still plays it."""

@@ -7,9 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import differences, mailboxes, record, takings
+from mpidl.rma import differences, mailboxes, record
 from mpidl.shards import ledger
-from mpidl.transport.protocol import EVALUATIONS, NOTICE, SERVER_STATUS, WORKER_STATUS, Control, ShardClock
+from mpidl.transport.protocol import (
+    EVALUATIONS,
+    GIVEN_BACK,
+    GIVEN_BACK_WIDTH,
+    NOTICE,
+    SERVER_STATUS,
+    TAKINGS_ROW,
+    WORKER_STATUS,
+    Control,
+    ShardClock,
+)
 from mpidl.transport.routes import Routes
 
 #: (dtype, count) by name.
@@ -39,7 +49,8 @@ def _of_coordinator(routes: Routes) -> Regions:
         "servers": (SERVER_STATUS, len(capacity.shards)),
         "intermediaries": (WORKER_STATUS, len(roles.intermediaries)),
         "sums": (np.float64, workers * capacity.sums),
-        **takings.regions(workers),
+        "takings": (np.int64, workers * TAKINGS_ROW),
+        "given_back": (np.int64, GIVEN_BACK * GIVEN_BACK_WIDTH),
         "evaluated": (np.float64, workers * EVALUATIONS * (2 + capacity.figures)),
         "evaluations": (np.int64, 2 * workers),
         "record": (np.uint8, record.SLOTS * (record.LONGEST + record.PER_WORKER * workers)),

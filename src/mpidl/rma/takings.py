@@ -8,17 +8,7 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.protocol import GIVEN_BACK, TAKINGS, GivenBack, Taking
-
-#: Numbers of a worker's row: a word, and the last portions that it has taken.
-ROW = 1 + TAKINGS * len(Taking)
-#: Plain integers, which index arrays faster than an enumeration's.
-WIDTH = len(GivenBack)
-
-
-def regions(workers: int) -> dict[str, tuple[type, int]]:
-    """Return the regions of the coordinator's window: rows of workers, and of what they have given back."""
-    return {"takings": (np.int64, workers * ROW), "given_back": (np.int64, GIVEN_BACK * WIDTH)}
+from mpidl.transport.protocol import GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, GivenBack, Taking
 
 
 class Takings:
@@ -28,7 +18,7 @@ class Takings:
     """
 
     def __init__(self, window: RemoteMemory, rank: int, worker: int) -> None:
-        self._window, self._rank, self._first = window, rank, worker * ROW
+        self._window, self._rank, self._first = window, rank, worker * TAKINGS_ROW
         self._word, self._entry = np.zeros(1, np.int64), np.zeros(len(Taking), np.int64)
         self._notes = 0
 
@@ -61,8 +51,8 @@ class Returns:
         """Return the rows below `count` that are new to this worker."""
         if count <= self._read:
             return []
-        rows = np.empty((count - self._read, WIDTH), np.int64)
-        self._window.get(rows, self._rank, "given_back", self._read * WIDTH)
+        rows = np.empty((count - self._read, GIVEN_BACK_WIDTH), np.int64)
+        self._window.get(rows, self._rank, "given_back", self._read * GIVEN_BACK_WIDTH)
         self._window.flush(self._rank)
         self._read = count
         found: list[list[int]] = rows.tolist()
@@ -70,9 +60,11 @@ class Returns:
 
     def claim(self, number: int) -> bool:
         """Take what row `number` stands for, unless another worker has; return whether this one has it."""
-        claims = Counter(self._window, self._rank, "given_back", number * WIDTH + GivenBack.CLAIMS)
+        claims = Counter(self._window, self._rank, "given_back", number * GIVEN_BACK_WIDTH + GivenBack.CLAIMS)
         if claims.fetch_add():
             return False
-        self._window.put(np.array([1 + self._worker]), self._rank, "given_back", number * WIDTH + GivenBack.TAKER)
+        self._window.put(
+            np.array([1 + self._worker]), self._rank, "given_back", number * GIVEN_BACK_WIDTH + GivenBack.TAKER
+        )
         self._window.fence(self._rank)
         return True

@@ -9,7 +9,6 @@ from mpidl.config.topology import TopologySection
 from mpidl.engines.virtual.times import Heir, Intermediaries
 from mpidl.job import takeover
 from mpidl.relays import feature as intermediaries
-from mpidl.survival import feature as survival
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
 
@@ -27,7 +26,7 @@ def virtual_heir(config: Config, roles: Roles, nodes: int) -> Heir | str:
         return "topology.survive is 'off'"
     if nodes > 1:
         return f"the ranks are on {nodes} nodes, which don't share memory"
-    if (cause := survival.obstacle(config, roles)) is not None:
+    if (cause := takeover.obstacle_to_all(config, roles)) is not None:
         return cause
     if takeover.obstacle(config) is None:
         return heir

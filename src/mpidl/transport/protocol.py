@@ -78,6 +78,8 @@ class GivenBack(IntEnum):
 
 #: Portions that are remembered of each worker, and most parts of portions that a run hands out again.
 TAKINGS, GIVEN_BACK = 512, 1024
+#: Numbers of a worker's row, a word and the last portions that it has taken, and of a part that is given back.
+TAKINGS_ROW, GIVEN_BACK_WIDTH = 1 + TAKINGS * len(Taking), len(GivenBack)
 
 
 #: More than the pushes of any worker.
