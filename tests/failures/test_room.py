@@ -73,15 +73,17 @@ def test_what_a_killed_job_left_is_swept_by_the_next_which_leaves_nothing(job, s
     process = start("train", job, "-n", 3, "--set", "run.epochs=100000", **variables)
     wait_for(lambda: trains(tmp_path))
     ranks = processes_of_ranks(tmp_path).values()
-    everything = [process.pid, *{parent(rank) for rank in ranks}, *ranks]
+    keepers = {parent(rank) for rank in ranks}
+    everything = [process.pid, *{parent(keeper) for keeper in keepers}, *keepers, *ranks]
     kill(everything)
     process.wait()
-    assert len(left(temporary, [process.pid, *ranks])) == 5
+    assert len(left(temporary, [process.pid, *keepers])) == 5
 
     # The next job is ended by a rank that fails: none of its ranks removes anything.
     variables = {"TMPDIR": str(temporary), "TALLY_FAILS": "2"}
     following = start("train", job, "-n", 3, "--set", "run.name=following", **variables)
-    everything += wait_for(lambda: len(found := processes_of_ranks(tmp_path)) == 3 and [*found.values()])
+    ranks = wait_for(lambda: len(found := processes_of_ranks(tmp_path)) == 3 and found.values())
+    everything += [*ranks, *map(parent, ranks)]
     _, errors = following.communicate(timeout=60)
     assert "rank 2" in errors
     assert following.returncode == 1

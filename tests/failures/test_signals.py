@@ -188,8 +188,9 @@ def test_a_signal_to_every_process_of_the_job(start, job, tmp_path):
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     ranks = processes_of_ranks(tmp_path).values()
-    (mpirun,) = {parent(rank) for rank in ranks}
-    for each in (mpirun, process.pid, *ranks):
+    keepers = {parent(rank) for rank in ranks}
+    (mpirun,) = {parent(keeper) for keeper in keepers}
+    for each in (mpirun, process.pid, *keepers, *ranks):
         os.kill(each, signal.SIGTERM)
     _, errors = finish(process)
     assert process.returncode == 75, errors

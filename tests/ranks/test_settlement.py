@@ -136,19 +136,22 @@ def deaths(comm, monkeypatch):
             while orders.read().phase != Phase.EXIT:
                 time.sleep(0.01)
         if comm.rank == host:
-            assert settled.wait(20)
+            with self.transport.turn.left():
+                assert settled.wait(20)
 
     settled = threading.Event()
 
     def settle(worker):
         comm.recv(source=victim, tag=99)
         transport = worker.transport
+        transport.turn.take()
         transport.processes = transport.processes.copy()
         transport.processes[victim] = host
         settlement = Settlement(worker.ready, victim - 2, worker)
         settlement.adopt(transport.as_rank(victim))
         comm.send(Recovered(victim, "worker", host, 0.0, {}), 0, tag=98)
         settlement.run()
+        transport.turn.leave()
         settled.set()
 
     incidents = []

@@ -58,6 +58,16 @@ def test_a_process_that_is_stopped_for_long_is_killed_and_others_are_not(sleeper
     assert watched.empty()
 
 
+def test_a_stopped_process_that_none_can_replace_is_left_alone(sleepers, monkeypatch):
+    monkeypatch.setattr(watch, "STOPPED_FOR", 0.1)
+    ended, asked = queue.Queue(), queue.Queue()
+    found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each), lambda process: asked.put(process))
+    sleepers[0].send_signal(signal.SIGSTOP)
+    assert asked.get(timeout=10) == 4
+    found.end()
+    assert ended.empty()
+
+
 def test_only_stopped_processes_are_called_so(sleepers):
     assert not is_stopped(sleepers[0].pid)
     sleepers[0].send_signal(signal.SIGSTOP)

@@ -98,7 +98,7 @@ class Survival(Mortal):
         if comm.rank == 0:
             path.unlink()
         others = {process: pid for process, pid in enumerate(pids) if process != self._own}
-        self._watch = Watch(others, self._own, self._ended)
+        self._watch = Watch(others, self._own, self._ended, self._is_replaceable)
         may_die()
         _at_work(self)
 
@@ -148,6 +148,13 @@ class Survival(Mortal):
                 return False
             table.states[own], table.processes[own] = State.LEFT, found
             return True
+
+    def _is_replaceable(self, process: int) -> bool:
+        """Return whether the job goes on if a process dies now."""
+        table = self._table
+        played = set(table.played_by(process))
+        fixed = self._of_servers is not None and not played.isdisjoint(self._roles.servers)
+        return self._obstacle is None and not fixed and {*table.stages[table.alive]} == {Stage.TRAINING}
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""

@@ -25,11 +25,18 @@ class Watch:
     """A thread that calls `ended(process, signal)` when another process of this node ends; an unknown signal is 0.
 
     `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
-    follows `own`, the process also looks from time to time whether a signal has stopped it.
+    follows `own`, the process also looks from time to time whether a signal has stopped it; after some seconds, it is
+    killed if it `is_replaceable`.
     """
 
-    def __init__(self, pids: Mapping[int, int], own: int, ended: Callable[[int, int], None]) -> None:
-        self._ended, self._own, self._pids = ended, own, dict(pids)
+    def __init__(
+        self,
+        pids: Mapping[int, int],
+        own: int,
+        ended: Callable[[int, int], None],
+        is_replaceable: Callable[[int], bool] = lambda process: True,
+    ) -> None:
+        self._ended, self._own, self._pids, self._is_replaceable = ended, own, dict(pids), is_replaceable
         self._poll, self._processes = select.poll(), dict[int, int]()
         self._wake, self._awake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll.register(self._wake, select.POLLIN)
@@ -81,7 +88,7 @@ class Watch:
             self._stopped_since = None
         elif self._stopped_since is None:
             self._stopped_since = now
-        elif now - self._stopped_since > STOPPED_FOR:
+        elif now - self._stopped_since > STOPPED_FOR and self._is_replaceable(following[0]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
