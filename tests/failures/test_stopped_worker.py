@@ -70,9 +70,10 @@ def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path,
         "train", job, "-n", 4 + servers - 1, *settings, f"--set=topology.servers={servers}", "--set=run.epochs=90",
         SLOPE_SECONDS="0.002", SLOPE_STOPS=str(rank),
     )  # fmt: skip
-    worker = wait_for(lambda: process_of_rank(rank, tmp_path))
     for stop in range(STOPS):
-        wait_for(lambda stop=stop: stands_still(worker) and won(tmp_path) > stop)
+        wait_for(lambda stop=stop: won(tmp_path) > stop)
+        worker = process_of_rank(rank, tmp_path)
+        wait_for(lambda worker=worker: stands_still(worker))
         os.kill(worker, signal.SIGCONT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
