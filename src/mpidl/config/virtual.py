@@ -59,7 +59,7 @@ class VirtualSection(Checked):
         Number of cores of one node that all ranks share; each rank has its own if not given.
     failures, node_failures : str or float, optional
         Seconds between two failures of a rank, and between two of a node, with which all of its ranks die: as above,
-        "exponential:86400" for a failure a day. A failure that nobody takes over (`topology.survive`) ends the job,
+        "exponential:86400" for a failure a day. A failure without a takeover (`topology.survive`) ends the job,
         which starts again from the last checkpoint (`checkpoint.every`).
     restart : str or float
         Seconds from such a failure until all ranks train again.

@@ -21,7 +21,7 @@ PATIENCE = 20.0
 def leave_lost_hosts(ranks: int, fits: Callable[[int], bool]) -> int:
     """Take the hosts that don't answer out of the file; return the number of ranks for those that do.
 
-    It is the same share of `ranks`, as far as `fits` says that a job can have so many. Nothing changes if no file names
+    It is the same share of `ranks`, as far as `fits` allows that number. Nothing changes if no file names
     several hosts, or if none answers.
     """
     given = [each for each in FILES if os.environ.get(each)]

@@ -52,8 +52,8 @@ def launch(
     It is 0, 1, 2 or 75. A scheduler's job that has lost a rank, a host or its launcher also ends with 75: it can
     continue when it is queued again. A job whose stdout can't be written doesn't return 0. `screen` shows the job's
     stderr and progress; `role` returns the role of a rank, given the nodes of all, for messages about it; ``""`` if it
-    is unknown. `again` is told how each job has ended, and returns the arguments with which to start another, or None.
-    It has fewer ranks if hosts are lost, as far as `fits` says that so many have work. A job that `outlives` its
+    is unknown. `again` takes the end of each job, and returns the arguments of the next, or None.
+    It has fewer ranks if hosts are lost, as far as `fits` says that all of them have work. A job that `outlives` its
     processes isn't ended by the launcher when one dies, if all are on one node.
 
     The `STOPPING` signals ask the ranks to save and stop: each rank gets SIGUSR1 as soon as all have started and can

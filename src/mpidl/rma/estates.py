@@ -62,10 +62,10 @@ class Estates:
         for other in range(len(self._rows)):
             while other != worker and self.is_alive(other) and self._rows[other, 0] % 2:
                 yield
-        told = [[ticket for ticket, _, _ in self.entries(other)] for other in range(len(self._rows))]
-        known = {ticket for tickets in told for ticket in tickets}
+        noted = [[ticket for ticket, _, _ in self.entries(other)] for other in range(len(self._rows))]
+        known = {ticket for tickets in noted for ticket in tickets}
         # Tickets before these may have been forgotten.
-        oldest = [min(ticket for ticket in tickets if ticket >= 0) for tickets in told if len(tickets) == TAKINGS]
+        oldest = [min(ticket for ticket in tickets if ticket >= 0) for tickets in noted if len(tickets) == TAKINGS]
         since = max(oldest, default=0)
         end = int(control[Control.TAKEN] if self.stopped else control[Control.TICKETS])
         taken = [ticket for ticket in range(since, end) if ticket not in known]

@@ -19,7 +19,7 @@ HEADER = 3
 
 
 class Record:
-    """The record in the region `record` of a rank's own memory, which nobody else writes."""
+    """The record in the region `record` of a rank's own memory, which no other process writes."""
 
     def __init__(self, window: RemoteMemory) -> None:
         self._window, slots = window, window.local("record").reshape(SLOTS, -1)

@@ -73,7 +73,7 @@ class Coordinator(Role):
         self._started = self._stopped = False
         self._incidents = 0
         self._kept: dict[str, Any] = {}
-        # The event that tells how this process goes on where another has died.
+        # The event by which this process goes on where another has died.
         self._taken_over: Event | None = None
 
     def bind(self, transport: Transport) -> None:

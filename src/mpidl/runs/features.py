@@ -21,7 +21,7 @@ def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
 
 
 def virtual_heir(config: Config, roles: Roles, nodes: int) -> Heir | str:
-    """Return what determines who takes over a rank of a virtual cluster, or why nobody does, as part of a line."""
+    """Return what determines who takes over a rank of a virtual cluster, or why no process does, as part of a line."""
     if config.topology.survive == "off":
         return "topology.survive is 'off'"
     if nodes > 1:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 #: Seconds between two looks at a process that may be stopped, and the longest such time: then this one was stopped.
 LOOK_EVERY, LATE = 1.0, 2.0
-#: Seconds after which a process that a signal has stopped is killed, lest it wakes after others have replaced it.
+#: Seconds after which a process that a signal has stopped is killed: it must not wake after others have replaced it.
 STOPPED_FOR = 3.0
 #: struct pidfd_info of Linux 6.15: its size, the place of the exit status in it, and the request for that.
 INFO, EXIT_STATUS, WANT_EXIT = 64, 60, 1 << 3

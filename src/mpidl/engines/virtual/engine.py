@@ -240,7 +240,7 @@ class VirtualEngine:
         return working and until < math.inf
 
     def pause(self, seconds: float) -> None:
-        """Let time pass in which nobody does anything."""
+        """Let time pass without any work."""
         self._paused += seconds
 
     def die(self, replica: int) -> None:

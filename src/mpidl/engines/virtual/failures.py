@@ -208,7 +208,7 @@ class Course:
     def _take_over(self, at: float, rank: int, process: int) -> None:
         self._processes[rank] = process
         if rank in self._replicas:
-            return  # Its portions are handed out again; nobody waits.
+            return  # Its portions are handed out again; no rank waits.
         seconds = self._failures.takeover
         if rank in self._roles.servers:
             self._run.delay(self._roles.servers.index(rank), seconds)
