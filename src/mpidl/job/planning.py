@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from mpidl.engines.virtual.cut import Cut
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
@@ -41,6 +43,13 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
         raise UsageError(
             f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
             "expected 1"
+        )
+    # With more ranks, the search for a plan would take minutes.
+    most = batch * max(map(prod, network.graph.shapes))
+    if partitions > most:
+        raise UsageError(
+            f"topology.partitions: {partitions}, but a minibatch has at most {most} values in a layer, "
+            f"expected at most {most}"
         )
     itemsize = network.dtype.itemsize
     plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, stages=stages, itemsize=itemsize)
