@@ -38,7 +38,7 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 55_500, 34_300, 400
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 54_510, 34_010, 399
 #: Keys of a configuration.
 KEYS = 178
 #: Public members of a class: methods, properties and annotated attributes.
