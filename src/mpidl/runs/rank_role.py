@@ -152,7 +152,8 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
         return fill(ready.placed, part, memory[PARAMETERS], chunk, state, xp)
 
     shards = {place: shard(place, part) for place, (part, holder, _) in enumerate(held) if holder == number}
-    rehearse_shard(ready.placed, xp)
+    if xp is not np:
+        rehearse_shard(ready.placed, xp)
     return Server(
         number, shards, ready.directory, ready.scratch, workers=len(world.roles.pushers()),
         portion=ready.placed.schedule.portion, deterministic=job.config.run.deterministic,
