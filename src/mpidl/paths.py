@@ -238,7 +238,25 @@ def appending(file: Path) -> FileIO:
             lines.seek(0)
             with replacing(file) as partial, open(partial, "wb", opener=regular) as copy:
                 shutil.copyfileobj(lines, copy)
-    opened = FileIO(file, "a", opener=regular)
+    opened = FileIO(file, "a+", opener=regular)
     if start + end < size:
         opened.truncate(start + end)
     return opened
+
+
+def append_line(file: FileIO, line: bytes) -> None:
+    """Append a line to a file of lines, open for reading, too; raise OSError, and leave no part of it, if it can't be.
+
+    If the last line is incomplete, it is ended first. Several processes may append to one file.
+    """
+    size = os.fstat(file.fileno()).st_size
+    rest = line if os.pread(file.fileno(), 1, size - 1 if size else 0) in (b"\n", b"") else b"\n" + line
+    written = 0
+    try:
+        while rest:
+            rest = rest[(part := file.write(rest)) :]
+            written += part
+    except OSError:
+        if written and file.tell() == os.fstat(file.fileno()).st_size:  # no other process has written since
+            file.truncate(file.tell() - written)
+        raise

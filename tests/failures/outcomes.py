@@ -71,8 +71,8 @@ class Found:
 
     def _events(self, *kinds: str) -> list[dict[str, Any]]:
         path = self.run / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [event for event in map(json.loads, filter(None, lines)) if event["event"] in kinds]
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [event for event in map(_event, lines) if event.get("event") in kinds]
 
     def _outcome(self) -> str:
         if self.code != 0:
@@ -143,3 +143,12 @@ class Found:
         chunk = CHUNK_BYTES // np.dtype(float).itemsize
         start += event["chunk"] * chunk
         return start, min(start + chunk, stop)
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Return an event; an empty one for a line that a crash has left unfinished."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        found = {}
+    return found

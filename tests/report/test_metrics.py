@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from full_disk import full_disk
 from mpidl.config import from_dict, load
 from mpidl.errors import MpidlError, UsageError
-from mpidl.report.recorder import Recorder
+from mpidl.report.recorder import Recorder, record_event
 from mpidl.shards.staleness import Histogram
 
 
@@ -80,6 +80,21 @@ def test_a_resumed_run_goes_on_in_its_directory(tmp_path):
     assert load(second.directory / "config.toml").run.epochs == 99
 
 
+@pytest.mark.parametrize("by_the_run", [True, False])
+def test_a_line_that_a_death_has_cut_short_spoils_no_other(tmp_path, by_the_run):
+    recorder = Recorder(configuration(tmp_path))
+    events = recorder.directory / "events.jsonl"
+    events.write_text('{"time": 17')
+    if by_the_run:
+        recorder.event("failure", 0, "coordinator")
+    else:
+        record_event(recorder.directory, "failure", 0, "coordinator")
+    torn, line = events.read_text().splitlines()
+    assert (torn, json.loads(line)["event"]) == ('{"time": 17', "failure")
+    recorder.close()
+    assert Recorder(configuration(tmp_path), resume=True).counts == {"failure": 1}
+
+
 @pytest.mark.parametrize("kind", ["file", "dangling"])
 def test_a_directory_that_cannot_be_made(tmp_path, kind):
     runs = tmp_path / "runs"
@@ -123,9 +138,19 @@ def test_the_summary_of_a_run_that_goes_on_holds_no_longer(tmp_path, content):
 def test_a_full_disk(tmp_path):
     recorder = Recorder(configuration(tmp_path))
     recorder.summary({"first": 1})
+    recorder.metric({"samples": 1})
     with full_disk(), pytest.raises(MpidlError) as error:
         recorder.metric({"text": "x" * 2000})
     assert str(error.value) == f"{tmp_path / 'name' / 'metrics.jsonl'}: File too large"
+    recorder.event("first", 0, "coordinator")
+    with full_disk():
+        record_event(recorder.directory, "second", 1, "server 0", text="x" * 2000)
+        with pytest.raises(MpidlError, match=r"events.jsonl: File too large"):
+            recorder.event("second", 0, "coordinator", text="x" * 2000)
+    recorder.metric({"samples": 2})
+    recorder.event("third", 0, "coordinator")
+    assert records(recorder.directory / "metrics.jsonl") == [{"samples": 1}, {"samples": 2}]
+    assert [event["event"] for event in records(recorder.directory / "events.jsonl")] == ["first", "third"]
     with full_disk(), pytest.raises(MpidlError, match=r"summary.json: File too large"):
         recorder.summary({"text": "x" * 2000})
     assert json.loads((recorder.directory / "summary.json").read_text()) == {"first": 1}

@@ -23,7 +23,7 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import appending, existing, open_regular, read_text, write_whole
+from mpidl.paths import append_line, appending, existing, open_regular, read_text, write_whole
 from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
@@ -164,10 +164,8 @@ class Recorder:
 
     def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
         self.check()
-        line = encode(record) + b"\n"
         try:
-            while line:
-                line = line[file.write(line) :]
+            append_line(file, encode(record) + b"\n")
         except OSError as error:
             raise MpidlError(f"{file.name}: {error.strerror}") from None
 
@@ -195,8 +193,8 @@ class Recorder:
 def record_event(directory: Path, kind: str, rank: int | None, role: str, **details: Any) -> None:
     """Append an event to a run's ``events.jsonl`` from any rank; do nothing if the file can't be written or is gone."""
     line = encode(_event(kind, rank, role, details)) + b"\n"
-    with suppress(OSError), FileIO(directory / "events.jsonl", "a", opener=existing) as file:
-        file.write(line)
+    with suppress(OSError), FileIO(directory / "events.jsonl", "a+", opener=existing) as file:
+        append_line(file, line)
 
 
 def _count_events(path: Path) -> Counter[str]:
