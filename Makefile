@@ -30,6 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export OMPI_MCA_osc ?= ^ucx
+export OMPI_MCA_btl ?= ^ofi
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1

@@ -44,10 +44,8 @@ def words(hosts: Hosts, ranks: int, command: Sequence[str], variables: Mapping[s
     else:
         names = ",".join(f"{name}:{SLOTS}" for name in hosts.names)
         options = ["-launcher", "ssh", "-launcher-exec", str(hosts.directory / "agent"), "-hosts", names]
-    assigned = [
-        f"{name}={value}"
-        for name, value in {"TMPDIR": tempfile.gettempdir(), "OMPI_MCA_osc": "^ucx", **variables}.items()
-    ]
+    chosen = {"TMPDIR": tempfile.gettempdir(), "OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": "^ofi", **variables}
+    assigned = [f"{name}={value}" for name, value in chosen.items()]
     return [mpirun, *options, "-n", str(ranks), "env", *assigned, *command]
 
 

@@ -130,16 +130,21 @@ def test_numbers_of_a_node_that_no_launcher_sets_are_one_line(variables):
 
 
 def test_what_mpi_is_told_unless_the_user_did(monkeypatch, tmp_path):
-    names = ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", "OMPI_MCA_pml", "UCX_TCP_RX_SEG_SIZE")
-    for infiniband, given, expected in (
-        (tmp_path / "none", {}, ["funneled", "^ucx", None, "256k"]),
-        (tmp_path, {}, ["funneled", None, None, None]),
-        (tmp_path / "none", {"OMPI_MCA_pml": "ucx"}, ["funneled", None, "ucx", "256k"]),
-        (tmp_path, {"OMPI_MCA_osc": "rdma", "MPI4PY_RC_THREAD_LEVEL": "multiple"}, ["multiple", "rdma", None, None]),
-        (tmp_path / "none", {"UCX_TCP_RX_SEG_SIZE": "64k"}, ["funneled", "^ucx", None, "64k"]),
-        (tmp_path / "none", {"UCX_TLS": "posix,self"}, ["funneled", "^ucx", None, None]),
+    names = ("MPI4PY_RC_THREAD_LEVEL", "OMPI_MCA_osc", "OMPI_MCA_btl", "OMPI_MCA_pml", "UCX_TCP_RX_SEG_SIZE")
+    multiple = {"OMPI_MCA_osc": "rdma", "MPI4PY_RC_THREAD_LEVEL": "multiple"}
+    for network, given, expected in (
+        ("ethernet", {}, ["funneled", "^ucx", "^ofi", None, "256k"]),
+        ("infiniband", {}, ["funneled", None, None, None, None]),
+        ("slingshot", {}, ["funneled", "^ucx", None, None, "256k"]),
+        ("ethernet", {"OMPI_MCA_pml": "ucx"}, ["funneled", None, None, "ucx", "256k"]),
+        ("ethernet", {"OMPI_MCA_btl": "self,sm"}, ["funneled", "^ucx", "self,sm", None, "256k"]),
+        ("infiniband", multiple, ["multiple", "rdma", None, None, None]),
+        ("ethernet", {"UCX_TCP_RX_SEG_SIZE": "64k"}, ["funneled", "^ucx", "^ofi", None, "64k"]),
+        ("ethernet", {"UCX_TLS": "posix,self"}, ["funneled", "^ucx", "^ofi", None, None]),
     ):
-        monkeypatch.setattr("mpidl.launch.environment.INFINIBAND", infiniband)
+        for name in ("INFINIBAND", "SLINGSHOT"):
+            directory = tmp_path if name.lower() == network else tmp_path / "none"
+            monkeypatch.setattr(f"mpidl.launch.environment.{name}", directory)
         monkeypatch.setattr(os, "environ", dict(given))
         prepare_mpi()
         assert [os.environ.get(name) for name in names] == expected

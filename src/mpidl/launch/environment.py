@@ -43,6 +43,8 @@ SPECIAL_STEPS = 0xFFFFFFF0
 
 #: Linux's list of InfiniBand devices, if there are any.
 INFINIBAND = Path("/sys/class/infiniband")
+#: Linux's list of Slingshot devices, if there are any.
+SLINGSHOT = Path("/sys/class/cxi")
 #: Variables with the segment sizes of UCX over TCP.
 UCX_SEGMENTS = ("UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE")
 
@@ -196,9 +198,10 @@ def prepare_mpi(transport: str = "windows", distributed: bool = False, survives:
     moving while it computes. On a single node, threads of a process play the ranks of others that have died, one at a
     time, if the job `survives`. Otherwise only the thread that trains calls MPI: Open MPI 4 has no one-sided
     communication over Ethernet at a higher thread level, and MPICH takes twice as long for each call. On a node without
-    InfiniBand, each of Open MPI's ranks would warn that UCX is of no use. Where MPICH uses UCX over TCP, UCX's default
-    segments of 64 KiB cost processor time. The limit of open files is raised from the 1024 that many systems set. A
-    rank's files in shared memory go into its own directory; see `mpidl.launch.shared_memory`.
+    InfiniBand, each of Open MPI's ranks would warn that UCX is of no use, and sleep for a second as its module for OFI
+    finds no network. Where MPICH uses UCX over TCP, UCX's default segments of 64 KiB cost processor time. The limit of
+    open files is raised from the 1024 that many systems set. A rank's files in shared memory go into its own directory;
+    see `mpidl.launch.shared_memory`.
     """
     between_nodes = distributed or transport != "windows"
     several = _local_ranks(os.environ) < world().size
@@ -220,6 +223,8 @@ def _prepare_start() -> None:
         shared_memory.claim()
     if without_ucx():
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+        if not SLINGSHOT.is_dir():
+            os.environ.setdefault("OMPI_MCA_btl", "^ofi")
     if not INFINIBAND.is_dir() and "UCX_TLS" not in os.environ:  # Without TCP among these, UCX would warn.
         for variable in UCX_SEGMENTS:
             os.environ.setdefault(variable, "256k")
