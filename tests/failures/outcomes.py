@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ class Found:
         elif self.code == 0:
             accuracy = float(json.loads((self.run / "summary.json").read_text())["test_accuracy"])
         wrong = doubled or unreported or (accuracy is not None and accuracy < ACCURACY)
-        expected = ends and self.target.deeds and self.said.startswith("mpidl: ")
+        # A launcher that has been killed itself says nothing.
+        says_why = self.said.startswith("mpidl: ") or self.code == -signal.SIGKILL
+        expected = ends and self.target.deeds and says_why
         failed = outcome == "hung" or (outcome == "lost" and not expected)
         return {
             "deeds": self.target.deeds,

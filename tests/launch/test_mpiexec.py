@@ -11,8 +11,10 @@ import pytest
 
 from mpidl.errors import UsageError
 from mpidl.launch.command import find_mpiexec
+from mpidl.launch.forwarding import Forwarding
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
+from mpidl.launch.stderr import Death
 from mpidl.report.screen import Screen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
@@ -195,6 +197,23 @@ def test_a_launcher_that_returns_0_before_the_work_is_done(started, said):
     _, err = process.communicate()
     assert process.returncode == 1
     assert err == "mpidl: the job ended before its work was done; mpiexec returned 0\n"
+
+
+@pytest.mark.parametrize(
+    ("saved", "code", "received", "expected"),
+    [
+        (75, 137, [], (1, True)),
+        (75, 75, [], (75, False)),
+        (75, 137, [signal.SIGTERM], (75, False)),
+        (0, 137, [], (0, False)),
+    ],
+)
+def test_ranks_that_save_because_the_launcher_ends_the_job_may_start_again(saved, code, received, expected):
+    forwarding = Forwarding(Screen(), [0], outlives=True)
+    forwarding.hear(f"saved {saved}")
+    forwarding.received += received
+    ended = forwarding.verdict(code, Death("rank 1 was killed by SIGKILL", 1))
+    assert (ended.code, ended.failed) == expected
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -169,7 +169,10 @@ class Forwarding:
         `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
         also when it loses a host.
         """
-        if self._saved is not None and (self._outlives or (self.received and code not in OWN_CODES)):
+        own = code in OWN_CODES
+        # A launcher that ends a job because a rank has died may ask the others to save and stop.
+        final = self._outlives and (own or self._saved == 0)
+        if self._saved is not None and (final or (self.received and not own)):
             return Ended(self._saved)
         # Codes of a launcher that, or whose rank, died of a signal that may have come before it could be blocked.
         early = {form for number in STOPPING[1:] for form in (128 + number, -number, number)} - {*OWN_CODES}
