@@ -29,7 +29,7 @@ ROOMS = (
     "algorithms",
     *("transport", "rma"),
     "engines",
-    *("config", "job", "report", "roles", "relays", "survival", "runs", "doctor"),
+    *("config", "history", "job", "report", "roles", "relays", "survival", "runs", "doctor"),
     *("cli", "__main__", "__init__"),
 )
 #: Rooms that work without MPI.
@@ -181,7 +181,7 @@ def test_keys_of_a_configuration():
 
 
 #: Members with an underscore that belong to an interface.
-INTERFACES = {"_replace", "_asdict", "_fields", "_make", "_exit"}
+INTERFACES = {"_repr_html_", "_replace", "_asdict", "_fields", "_make", "_exit"}
 #: Places where tests reach into private members: they tear messages apart, and count what nothing else shows.
 PRIVATE = 8
 

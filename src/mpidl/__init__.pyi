@@ -16,6 +16,7 @@ from .data import Digits as Digits
 from .data import Indexed as Indexed
 from .errors import MpidlError as MpidlError
 from .errors import UsageError as UsageError
+from .history import open as open
 from .nn import Dense as Dense
 from .nn import Network as Network
 from .rules import Adagrad as Adagrad

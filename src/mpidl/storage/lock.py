@@ -8,18 +8,25 @@ import fcntl
 import os
 import re
 import socket
+import struct
+import sys
 from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.paths import regular
+from mpidl.paths import existing, regular
 from mpidl.storage.files import cannot_write
 
 #: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 #: What the file says, or nothing that a crash has left of it; and more characters than that has.
 _TEXT, _LONGEST = r"process \d+ on .*\n|\0*", 400
+#: A request of `fcntl`, as struct flock has it, and the place of the lock's kind in it.
+_FLOCK, _KIND = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi", 0)
+
+#: Locks that this process holds: were it to open and close one's file once more, it would lose the lock.
+_HELD: set[tuple[int, int]] = set()
 
 
 def _identity(directory: Path) -> tuple[int, int]:
@@ -54,6 +61,7 @@ class Lock:
             self._file.truncate(0)
             self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
             self._found = _identity(run)
+            _HELD.add(self._found)
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -72,7 +80,22 @@ class Lock:
 
     def close(self) -> None:
         """Unlock the directory."""
+        _HELD.discard(self._found)
         self._file.close()
+
+
+def is_locked(run: Path) -> bool:
+    """Return whether a process uses a run's directory, as far as this user can find out."""
+    with contextlib.suppress(OSError):
+        if _identity(run) in _HELD:
+            return True
+        with open(run / ".lock", "r+b", opener=existing) as file:
+            # From the beginning of the file to its end: all other numbers are 0.
+            request = [0] * len(_FLOCK)
+            request[_KIND] = fcntl.F_WRLCK
+            found = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(_FLOCK, *request))
+            return bool(struct.unpack(_FLOCK, found)[_KIND] != fcntl.F_UNLCK)
+    return False
 
 
 def _restrict(descriptor: int) -> None:

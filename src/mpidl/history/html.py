@@ -1,0 +1,87 @@
+"""A run as a small piece of HTML, which notebooks show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from mpidl.errors import escaped, shown
+from mpidl.history.columns import Columns
+
+#: Size of the curve in pixels, and most points of it.
+WIDTH, HEIGHT, POINTS = 360, 120, 360
+#: Figures of a curve: the first of these that a run has.
+CURVES = ("iteration.objective", "train_loss", "validation_loss", "test_loss")
+#: Figures of the table, besides losses and accuracies.
+FIGURES = ("epoch", "samples", "samples_per_second", "staleness.mean")
+#: Length of a name.
+NAME = 80
+
+
+def curve(metrics: Columns) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """Return a run's most telling curve: the figure's name, samples and values, all finite; None if there is none."""
+    samples = metrics.get("samples")
+    for name in CURVES:
+        values = metrics.get(name)
+        if samples is None or values is None or samples.dtype != float or values.dtype != float:
+            continue
+        known = np.isfinite(samples) & np.isfinite(values)
+        if values.ndim == 1 == samples.ndim and known.any():
+            return name, samples[known], values[known]
+    return None
+
+
+def as_html(name: str, state: str, summary: Mapping[str, Any] | None, metrics: Columns) -> str:
+    """Return a run's name and state, its last figures and its curve."""
+    rows = [(key, _last(metrics, key)) for key in (*FIGURES, *_evaluated(metrics))]
+    if summary is not None:
+        rows.append(("seconds", summary.get("seconds")))
+    cells = "".join(f"<tr><th>{_text(key)}</th><td>{_number(value)}</td></tr>" for key, value in rows if _known(value))
+    drawn = "" if (found := curve(metrics)) is None else _drawn(*found)
+    return f"<div><p><b>{_text(name)}</b>: {state}</p>{drawn}<table>{cells}</table></div>"
+
+
+def _evaluated(metrics: Columns) -> list[str]:
+    return [name for name in metrics if name.endswith(("_loss", "_accuracy"))]
+
+
+def _last(metrics: Columns, name: str) -> Any:
+    """Return the last known number of a figure."""
+    values = metrics.get(name)
+    if values is None or values.dtype != float or values.ndim > 1 or not (known := values[np.isfinite(values)]).size:
+        return None
+    return known[-1]
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _text(text: str) -> str:
+    return escape(escaped(shown(text, NAME)))
+
+
+def _drawn(name: str, samples: Sequence[float] | np.ndarray, values: np.ndarray) -> str:
+    """Return a curve as SVG, in the colour of the text around it."""
+    chosen = np.unique(np.linspace(0, len(values) - 1, POINTS).astype(int))
+    across, up = (_scaled(np.asarray(each)[chosen]) for each in (samples, values))
+    points = " ".join(f"{WIDTH * x:.1f},{HEIGHT * (1 - y):.1f}" for x, y in zip(across, up, strict=True))
+    return (
+        f'<svg viewBox="-5 -5 {WIDTH + 10} {HEIGHT + 10}" width="{WIDTH}" role="img" aria-label="{_text(name)}">'
+        f"<title>{_text(name)}: {_number(values[0])} to {_number(values[-1])}</title>"
+        f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )
+
+
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """Return numbers from 0 to 1, in proportion; halves, so that they can't overflow."""
+    halves = values / 2
+    low, high = halves.min(), halves.max()
+    return (halves - low) / (high - low) if high > low else np.full(len(values), 0.5)

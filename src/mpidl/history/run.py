@@ -1,0 +1,127 @@
+"""A run on disk."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpidl.errors import UsageError
+from mpidl.history.columns import Columns
+from mpidl.history.defaults import defaults, flat
+from mpidl.history.html import as_html
+from mpidl.paths import read_text, user_path
+from mpidl.schema import parse_toml
+from mpidl.storage.lock import is_locked
+
+#: The file by which a directory is that of a run.
+CONFIG = "config.toml"
+
+
+class Run:
+    """A run's files, each of them read once, when something of it is asked for; `open` again for later records.
+
+    It may be running, or have ended in any way. A notebook shows its last figures and its curve.
+
+    Attributes
+    ----------
+    directory : Path
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.directory.absolute().name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration with all its keys, as a mapping of sections."""
+        path = self.directory / CONFIG
+        try:
+            return parse_toml(read_text(path, of_run=True).decode())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the configuration's keys, such as ``{"run.seed": 0}``; None where there is none."""
+        return defaults(self.config)
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """The keys that differ from their defaults: ``{"data.batch": (64, 128)}`` has the value and the default."""
+        known = self.defaults
+        return {name: (value, known.get(name)) for name, value in flat(self.config).items() if value != known.get(name)}
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The figures of the whole run; None if it hasn't ended, or not in order."""
+        return self._object("summary.json")
+
+    @cached_property
+    def status(self) -> dict[str, Any] | None:
+        """What each rank did when the run last wrote it; None if it has never done so."""
+        return self._object("status.json")
+
+    @cached_property
+    def metrics(self) -> Columns:
+        """The run's records: "time" in seconds of training, "samples", "epoch", "train_loss" and so on."""
+        return Columns.read(self.directory / "metrics.jsonl")
+
+    @cached_property
+    def events(self) -> Columns:
+        """The run's events: "time" in seconds since the epoch, "event" with its kind, "rank", "role" and details."""
+        return Columns.read(self.directory / "events.jsonl")
+
+    @cached_property
+    def state(self) -> str:
+        """How the run is: "running", "finished", "stopped" by a signal after saving, "failed" or "killed"."""
+        if self.summary is not None:
+            return "stopped" if self.summary.get("interrupted") else "finished"
+        if is_locked(self.directory):
+            return "running"
+        return "failed" if self._failed() else "killed"
+
+    def _failed(self) -> bool:
+        """Return whether the last event is that of a rank that has raised an error."""
+        last = {name: values[-1] for name, values in self.events.items() if self.events.rows}
+        return last.get("event") == "failure" and isinstance(last.get("cause"), str)
+
+    def _object(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a file of JSON; None if there is none, or it isn't an object."""
+        try:
+            found = msgspec.json.decode(read_text(self.directory / name, of_run=True))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def __repr__(self) -> str:
+        return f"<run {str(self.directory)!r}, {self.state}, {self.metrics.rows} records>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.name, self.state, self.summary, self.metrics)
+
+
+def open(run: str | Path) -> Run:
+    """Return a run's files as values and columns of NumPy arrays.
+
+    Parameters
+    ----------
+    run : str or Path
+        The run's directory, such as ``"runs/digits"``.
+
+    Raises
+    ------
+    UsageError
+        It isn't the directory of a run.
+    """
+    directory = user_path(str(run))
+    if not (directory / CONFIG).is_file():
+        found = "no config.toml" if directory.is_dir() else "no directory"
+        raise UsageError(f"{directory}: {found}, expected the directory of a run, such as runs/digits")
+    return Run(directory)
