@@ -2,7 +2,7 @@
 
     python benchmarks/chaos.py [--runs 100] [--seed 0] [--mpi openmpi mpich impi] [--faults NAME ...]
                                [--points [NAME ...]] [--ranks 5] [--servers 2] [--hosts 2] [--retries 2] [--mpirun]
-                               [--set SECTION.KEY=VALUE ...] [--json]
+                               [--set SECTION.KEY=VALUE ...] [--keep DIR] [--json]
 
 Most jobs count: parameter i is how often sample i was applied, so that the last checkpoint shows what was lost or
 applied twice; they also record when each gradient begins. The others train a network on the digits, for its accuracy.
@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=16, help="of the jobs that count, of 0.5 s each")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a job hangs")
     parser.add_argument("--set", dest="sets", action="append", default=[], help="a key of the jobs")
+    parser.add_argument("--keep", type=Path, help="a directory for the files of runs that are not as they should be")
     parser.add_argument("--json", action="store_true", help="print the runs as one JSON array, too")
     options = parse(parser, runs=1, faults=["server"], ranks=4, servers=1, epochs=2)
 
@@ -176,6 +178,9 @@ class Run:
         figures = {"mpi": self.mpi, "run": self.number, "fault": self.fault, **found.row(ends=self.fault in ENDING)}
         if self.die and figures["outcome"] == "survived" and figures["failures"] == 0:
             figures |= {"outcome": "not reached", "good": False}
+        if options.keep and not figures["good"]:
+            kept = "-".join([self.mpi or "mpi", self.fault, *map(str, (options.seed, self.number))])
+            shutil.copytree(self.directory, options.keep / kept, dirs_exist_ok=True)
         return figures
 
     def _words(self, config: Path) -> list[Any]:

@@ -162,6 +162,18 @@ def test_a_task_in_the_background_ends_once_and_passes_its_error_on():
     assert not task.active
 
 
+def test_a_thread_that_writes_stays_for_later_checkpoints():
+    """A new one could not begin once there is no more memory."""
+    threads = []
+    for task in (BackgroundTask(), BackgroundTask()):
+        task.begin(lambda: threads.append(threading.current_thread()))
+        while not task.ended():
+            time.sleep(1e-3)
+        time.sleep(0.01)  # until the thread is idle
+    first, second = threads
+    assert first is second
+
+
 def test_the_initial_state_and_the_newest_stay(tmp_path):
     for step in (0, 5, 10, 100, 20):
         save(tmp_path, position=POSITION._replace(step=step))

@@ -24,6 +24,8 @@ from mpidl.storage.removal import remove, set_aside
 
 #: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
+#: The threads that write. They stay from the first checkpoint on: Python hangs if there is no memory for a new one.
+_threads = ThreadPoolExecutor(thread_name_prefix="checkpoint")
 
 
 class BackgroundTask:
@@ -39,9 +41,7 @@ class BackgroundTask:
 
     def begin(self, action: Callable[[], object]) -> None:
         """Begin an action; the end of one still running is not reported any more."""
-        thread = ThreadPoolExecutor(1)
-        self._running = thread.submit(action)
-        thread.shutdown(wait=False)
+        self._running = _threads.submit(action)
 
     def ended(self) -> bool:
         """Return True once the action has ended, and only once."""
