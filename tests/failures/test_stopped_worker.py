@@ -1,4 +1,4 @@
-"""A worker that stands still in the middle of Sandblaster's batches: a job of its own for each test."""
+"""A worker that stands still in the middle of a batch: a job of its own for each test."""
 
 import json
 import os
@@ -78,3 +78,36 @@ def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path,
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     np.testing.assert_array_equal(accrued(tmp_path, "tally"), accrued(tmp_path, "alone"))
+
+
+#: A model that hangs on one rank, in a batch after many, and its idea of a long time.
+HANGS = """
+import itertools, time
+from tally import Tally
+from mpidl.launch.environment import world
+from mpidl.survival import pace
+
+pace.SECONDS = 1.0
+
+class Hangs(Tally):
+    def loss_and_gradient(self, batch):
+        while world().rank == 3 and self.calls == 30:
+            time.sleep(0.1)
+        return super().loss_and_gradient(batch)
+
+def make(dataset, seed):
+    return Hangs()
+"""
+
+
+@pytest.mark.long
+def test_a_worker_that_hangs_is_killed_and_taken_over(job, start, tmp_path):
+    (tmp_path / "hangs.py").write_text(HANGS)
+    settings = ["--set=model.factory=hangs:make", "--set=run.epochs=20", "--json"]
+    process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.005")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors.count("rank 3 (worker 1) hangs in a batch, of which the longest took 0.0") == 1, errors
+    assert "rank 3 (worker 1) goes on, taken over by the process of rank 2" in errors
+    summary = json.loads(output.splitlines()[-1])
+    assert (summary["failures"], summary["recoveries"], summary["epochs"]) == (1, 1, 20.0), errors

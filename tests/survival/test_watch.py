@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mpidl.survival import watch
-from mpidl.survival.watch import Watch, is_stopped
+from mpidl.survival.watch import Watch, is_stopped, is_traced
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
 
@@ -58,12 +58,22 @@ def test_a_process_that_is_stopped_for_long_is_killed_and_others_are_not(sleeper
     assert watched.empty()
 
 
-def test_a_stopped_process_that_none_can_replace_is_left_alone(sleepers, monkeypatch):
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_the_job_decides_on_a_process_that_stands_still(sleepers, monkeypatch, hopeless):
     monkeypatch.setattr(watch, "STOPPED_FOR", 0.1)
     ended, asked = queue.Queue(), queue.Queue()
-    found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each), lambda process: asked.put(process))
+
+    def is_hopeless(process, stopped):
+        asked.put((process, stopped))
+        return stopped and hopeless
+
+    found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each), is_hopeless)
+    assert asked.get(timeout=10) == (4, False)
     sleepers[0].send_signal(signal.SIGSTOP)
-    assert asked.get(timeout=10) == 4
+    while not asked.get(timeout=10)[1]:
+        pass
+    if hopeless:
+        assert ended.get(timeout=10) == (4, signal.SIGKILL)
     found.end()
     assert ended.empty()
 
@@ -74,3 +84,16 @@ def test_only_stopped_processes_are_called_so(sleepers):
     os.waitid(os.P_PID, sleepers[0].pid, os.WSTOPPED | os.WNOWAIT)
     assert is_stopped(sleepers[0].pid)
     assert not is_stopped(2**22 + 1)
+
+
+def test_a_process_that_another_traces_is_called_so(sleepers):
+    assert not is_traced(sleepers[0].pid)
+    trace = (
+        "import ctypes, sys, time; ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0); print(1); time.sleep(60)"
+    )
+    words = [sys.executable, "-uSc", trace, str(sleepers[0].pid)]  # PTRACE_SEIZE
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as tracer:
+        tracer.stdout.readline()
+        found = is_traced(sleepers[0].pid)
+        tracer.kill()
+    assert found

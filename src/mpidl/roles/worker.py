@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -58,10 +59,11 @@ class Worker(Role):
 
     `number` is the replica's. `held` has all shards and their holders. `direct` says whether this worker pushes to the
     servers themselves; see `mpidl.transport.routes.Route`. `hand_over` lets others play this rank from the end of this
-    process on, if they can, and returns whether they do.
+    process on, if they can, and returns whether they do. `computing` is the context of each gradient.
     """
 
     hand_over: Callable[[], bool] = staticmethod(lambda: False)
+    computing: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
 
     def __init__(self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
     elif world.trains:
         number = world.workers.index(rank)
         role = Worker(ready, number // len(ready.placed.slices), held, transport.routes.of(number).direct)
-        role.hand_over = world.survival.hand_over
+        role.hand_over, role.computing = world.survival.hand_over, world.survival.computing
     rehearse_shard(ready.placed)  # Each rank may have to play a server's.
     role.begin(transport)
     return role

@@ -21,9 +21,10 @@ from mpidl.launch.keeper import may_die
 from mpidl.launch.output import finish, say
 from mpidl.launch.points import point
 from mpidl.roles.events import Failed, Incident, Recovered
+from mpidl.survival.pace import Pace
 from mpidl.survival.table import Stage, State, Table
 from mpidl.survival.takeover import heir
-from mpidl.survival.watch import Watch
+from mpidl.survival.watch import Watch, is_traced
 from mpidl.topology.roles import Roles
 
 #: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
@@ -55,6 +56,10 @@ class Mortal:
     def incidents(self, known: int) -> list[Incident]:
         """Return what has happened to the job's processes, but for the first `known` incidents."""
         return []
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Return a context in which this process computes one batch, and waits for no other rank."""
+        return nullcontext()
 
     def hand_over(self) -> bool:
         """Let others play this process's rank from its end on; return whether they can."""
@@ -92,13 +97,14 @@ class Survival(Mortal):
         self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
+        self._pace, self._killed = Pace(self._table.batches, self._own), set[int]()
         self._play: Play | None = None
         self._playing, self._gone, self._threads = {self._own}, set[int](), list[threading.Thread]()
         comm.Barrier()
         if comm.rank == 0:
             path.unlink()
         others = {process: pid for process, pid in enumerate(pids) if process != self._own}
-        self._watch = Watch(others, self._own, self._ended, self._is_replaceable)
+        self._watch = Watch(others, self._own, self._ended, self._is_hopeless)
         may_die()
         _at_work(self)
 
@@ -126,6 +132,9 @@ class Survival(Mortal):
     def alone(self) -> AbstractContextManager[None]:
         return self._table.locked()
 
+    def computing(self) -> AbstractContextManager[None]:
+        return self._pace.computing()
+
     @property
     def limits(self) -> list[str]:
         if self._obstacle is not None:
@@ -149,12 +158,29 @@ class Survival(Mortal):
             table.states[own], table.processes[own] = State.LEFT, found
             return True
 
+    def _is_hopeless(self, process: int, stopped: bool) -> bool:
+        """Return whether a process is to be killed, which a signal has `stopped`, or which hangs; say so once."""
+        hangs = self._pace.hangs(process, self._table.alive, time.monotonic())
+        pid = int(self._table.pids[process])
+        if not (stopped or (hangs and not is_traced(pid))) or not self._is_replaceable(process):
+            return False
+        if process not in self._killed:
+            self._killed.add(process)
+            longest = f"{self._pace.longest(process):.3g}"
+            why = "is stopped by a signal" if stopped else f"hangs in a batch, of which the longest took {longest} s"
+            say(f"{self._named(process)} {why}: killing its process {pid}")
+        return True
+
     def _is_replaceable(self, process: int) -> bool:
         """Return whether the job goes on if a process dies now."""
-        table = self._table
-        played = set(table.played_by(process))
-        fixed = self._of_servers is not None and not played.isdisjoint(self._roles.servers)
-        return self._obstacle is None and not fixed and {*table.stages[table.alive]} == {Stage.TRAINING}
+        table, roles = self._table, self._roles
+        if self._obstacle is not None or {*table.stages[table.alive]} != {Stage.TRAINING}:
+            return False
+        played = [rank for rank in table.played_by(process) if rank not in roles.standby]
+        if self._of_servers is not None and not set(roles.servers).isdisjoint(played):
+            return False
+        others = [each for each in table.alive if each != process]
+        return all(heir(rank, roles, table.processes.tolist(), others) is not None for rank in played)
 
     def fail(self) -> bool:
         """Let the job end: others do when this process does. Return whether it is the first to say so."""

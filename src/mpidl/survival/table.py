@@ -46,6 +46,8 @@ INCIDENT = np.dtype(
         ("chunks", np.int64),  # lost, of pushes
     ]
 )
+#: Numbers of each process.
+ROWS = 7
 
 
 class Table:
@@ -65,14 +67,16 @@ class Table:
         The identity, the `State` and the `Stage` of each process.
     processes : array (size,) of int64
         The process that plays each rank.
+    batches : array (3, size) of int64
+        The rows of `mpidl.survival.pace.Pace`.
     """
 
     def __init__(self, path: Path, size: int) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         memory = np.frombuffer(mmap.mmap(self._file, _nbytes(size)), np.int64)
-        self._numbers, rows = memory[:2], memory[2 : 2 + 4 * size].reshape(4, size)
-        self._incidents = memory[2 + 4 * size :].view(INCIDENT)
-        self.pids, self.states, self.stages, self.processes = rows
+        self._numbers, rows = memory[:2], memory[2 : 2 + ROWS * size].reshape(ROWS, size)
+        self._incidents = memory[2 + ROWS * size :].view(INCIDENT)
+        (self.pids, self.states, self.stages, self.processes), self.batches = rows[:4], rows[4:]
         self._own = threading.Lock()
 
     @staticmethod
@@ -140,4 +144,4 @@ class Table:
 
 
 def _nbytes(size: int) -> int:
-    return 8 * (2 + 4 * size) + INCIDENTS * size * INCIDENT.itemsize
+    return 8 * (2 + ROWS * size) + INCIDENTS * size * INCIDENT.itemsize

@@ -1,4 +1,4 @@
-"""Notice of the end of other processes of a node, and an end to those that are stopped."""
+"""Notice of the end of other processes of a node, and an end to those that stand still."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Watch:
     """A thread that calls `ended(process, signal)` when another process of this node ends; an unknown signal is 0.
 
     `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
-    follows `own`, the process also looks from time to time whether a signal has stopped it; after some seconds, it is
-    killed if it `is_replaceable`.
+    follows `own`, the process also looks every second whether a signal has stopped it. It is killed if `is_hopeless`
+    returns so, given the process and whether it has been stopped for some seconds.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class Watch:
         pids: Mapping[int, int],
         own: int,
         ended: Callable[[int, int], None],
-        is_replaceable: Callable[[int], bool] = lambda process: True,
+        is_hopeless: Callable[[int, bool], bool] = lambda process, stopped: stopped,
     ) -> None:
-        self._ended, self._own, self._pids, self._is_replaceable = ended, own, dict(pids), is_replaceable
+        self._ended, self._own, self._pids, self._is_hopeless = ended, own, dict(pids), is_hopeless
         self._poll, self._processes = select.poll(), dict[int, int]()
         self._wake, self._awake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll.register(self._wake, select.POLLIN)
@@ -76,7 +76,7 @@ class Watch:
             self._look_at_next()
 
     def _look_at_next(self) -> None:
-        """Kill the next process if a signal has stopped it for too long."""
+        """Kill the next process if it will never go on."""
         now, before = time.monotonic(), self._looked
         if now - before < LOOK_EVERY / 2 or not self._processes:
             return
@@ -88,7 +88,8 @@ class Watch:
             self._stopped_since = None
         elif self._stopped_since is None:
             self._stopped_since = now
-        elif now - self._stopped_since > STOPPED_FOR and self._is_replaceable(following[0]):
+        stopped = self._stopped_since is not None and now - self._stopped_since > STOPPED_FOR
+        if self._is_hopeless(following[0], stopped):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -96,6 +97,15 @@ class Watch:
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped a process; not so if a debugger has."""
     return _stat(pid)[:1] == [b"T"]
+
+
+def is_traced(pid: int) -> bool:
+    """Return whether a debugger follows a process."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return b"\nTracerPid:\t0\n" not in file.read()
+    except OSError:
+        return False
 
 
 def _signal_of(file: int, pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import isfinite
 from typing import Any, Protocol
 
@@ -54,6 +55,10 @@ class WorkerHooks(Protocol):
 
     def diverged(self) -> None:
         """Act on a loss that is NaN or infinite."""
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Return a context for the gradient of one batch, in which no other rank is waited for."""
+        ...
 
     def delay(self, seconds: float) -> float:
         """Return the seconds to sleep after a gradient that took `seconds`."""
@@ -170,13 +175,14 @@ class MpiEngine:
     def _gradient(self, request: Gradient) -> np.ndarray:
         # The time includes that of its samples, unless they were prefetched.
         started, since = self._timer(), time.perf_counter()
-        batch = self.split.take(request.batch)
-        if request.parameters is not self.model.parameters:
-            np.copyto(self.model.parameters, request.parameters)
         figures = self.status.figures
         pushing = figures["pushing_seconds"]
         gradient: np.ndarray
-        loss, gradient = self.model.loss_and_gradient(batch)
+        with self._hooks.computing():
+            batch = self.split.take(request.batch)
+            if request.parameters is not self.model.parameters:
+                np.copyto(self.model.parameters, request.parameters)
+            loss, gradient = self.model.loss_and_gradient(batch)
         seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
