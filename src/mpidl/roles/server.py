@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mpidl.engines.mpi.sandblaster.server import SandblasterServer
-from mpidl.engines.mpi.waiting import timer
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
+from mpidl.transport.activities import timer
 from mpidl.transport.protocol import Phase, State
 
 #: Seconds between two posts of a server's status.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from queue import SimpleQueue
 from typing import Any
@@ -243,7 +243,8 @@ class Worker(Role):
             return
         self._link.reports.post(self._engine.status.row)
         model = self._model
-        with self._evaluating() as at:
+        with self._engine.status.evaluate:
+            at = monotonic.now()
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
             self._handler.fetch(model.parameters)
             sums = self._evaluate(self._split, Range(0, self._split.samples))
@@ -271,19 +272,12 @@ class Worker(Role):
         point("evaluated")
         return sums if self._lead.leads else np.zeros(figures.size)
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[float]:
-        """Count the seconds of an evaluation; yields when it begins, in seconds of the run's clock."""
-        started = time.perf_counter()
-        yield monotonic.now()
-        self._engine.status.figures["evaluation_seconds"] += time.perf_counter() - started
-
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, at the same time as all others."""
         self._link.reports.post(self._engine.status.row)
         model, part = self._model, split(self._split.samples, self._replicas)[self._number]
-        with self._evaluating() as at:
-            own = None
+        with self._engine.status.evaluate:
+            at, own = monotonic.now(), None
             if parameters is not model.parameters:
                 own = model.parameters.copy()
                 model.parameters[:] = parameters
@@ -320,7 +314,8 @@ class Worker(Role):
                 status.figures["tested_samples"] = sums[...] = 0
                 self._handler.fetch(self._model.parameters)
             part = pieces[piece]
-            sums[0] = self._ready.figures.merged(sums[0], self._evaluate(self._split, part))
+            with status.test:
+                sums[0] = self._ready.figures.merged(sums[0], self._evaluate(self._split, part))
             if not self._lead.leads:
                 continue
             self._link.reports.post_sums(sums)
@@ -331,8 +326,9 @@ class Worker(Role):
         """Evaluate a worker's part of all splits at the final parameters: its own, or that of one that has ended."""
         self._handler.fetch(self._model.parameters)
         status, sums = self._engine.status, self._sums()
-        for row, each in zip(sums, self._job.evaluated.values(), strict=True):
-            row[:] = self._evaluate(each, split(each.samples, self._replicas)[number])
+        with status.test:
+            for row, each in zip(sums, self._job.evaluated.values(), strict=True):
+                row[:] = self._evaluate(each, split(each.samples, self._replicas)[number])
         if number != self._number:
             self._link.reports.post_part(sums, number)
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mpidl.shards.shard import Shard
-from mpidl.transport.protocol import SERVER_STATUS
+from mpidl.transport.activities import Activity, timer
+from mpidl.transport.protocol import SERVER_STATUS, WORKER_STATUS
 
 
 class Status:
@@ -19,6 +21,52 @@ class Status:
     def __init__(self, dtype: np.dtype) -> None:
         self.row = np.zeros(1, dtype)
         self.figures: Any = self.row[0]
+
+
+class WorkerStatus(Status):
+    """The status of a worker, with its activities.
+
+    Attributes
+    ----------
+    gradient, step : Activity
+        Gradients with their samples, and the other parts of a step: batches, and the replica's own arithmetic.
+    delay : Activity
+        The sleep after a gradient by which a slow worker is simulated; part of the gradient's time.
+    push, fetch, wait : Activity
+        Copying, and waiting for servers and for other workers.
+    evaluate, test : Activity
+        Evaluations during the training, whose time doesn't count as training, and all others.
+    save : Activity
+        Copying the worker's part of a checkpoint; part of the step's time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(WORKER_STATUS)
+        self.use(Activity)
+
+    def use(self, form: Callable[[str, Any, list[Activity]], Activity]) -> None:
+        """Make the activities anew, by a class."""
+
+        def activity(kind: str, figure: str | None) -> Activity:
+            number: Any = None if figure is None else self.row[figure]
+            # Such a view is read and written in half of an array's time.
+            return form(kind, [0.0] if number is None else memoryview(number), under_way)
+
+        under_way: list[Activity] = []
+        self.gradient = activity("gradient", "computing_seconds")
+        self.step = activity("step", "overhead_seconds")
+        self.delay = activity("gradient", "computing_seconds")
+        self.push = activity("push", "pushing_seconds")
+        self.fetch = activity("fetch", "fetching_seconds")
+        self.wait = activity("wait", "waiting_seconds")
+        self.evaluate = activity("evaluate", "evaluation_seconds")
+        self.test = activity("evaluate", None)
+        self.save = activity("save", "overhead_seconds")
+
+    def bind(self, crowded: bool) -> None:
+        """Measure work by the clock for it from now on; `crowded` says whether this node's ranks share cores."""
+        for each in (self.gradient, self.step, self.push, self.fetch, self.save):
+            each.timer = timer(crowded)
 
 
 class ShardStatus(Status):

@@ -14,7 +14,6 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
-from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.worker import WorkerLink
@@ -254,7 +253,7 @@ class ByFragments(RequestHandler):
 
     def _complete_first(self) -> Fragment:
         """Wait until the first reduction under way is complete."""
-        with waiting(self.status), self._lock:
+        with self.status.wait, self._lock:
             fragment = self._under_way.popleft()
             if self._thread is not None and self._thread.error is not None:
                 raise self._thread.error

@@ -11,7 +11,6 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
-from mpidl.engines.mpi.waiting import waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
@@ -128,7 +127,7 @@ class ByReduction(OwnShard):
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
-        with waiting(self.status):
+        with self.status.wait:
             self._peers.Allgather(self._says, self._all)
         self._orders.latest = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
@@ -153,7 +152,7 @@ class ByReduction(OwnShard):
 
     def _update(self, request: Reduce, given: np.ndarray) -> None:
         """Sum this shard's part of all vectors, and update the shard."""
-        with waiting(self.status):
+        with self.status.wait:
             self._collectives.scatter(request.vector, given, self._received)
         batch = int(self._all[:, Meeting.BATCH].max())
         weights = self._all.view(np.float64)[given, Meeting.WEIGHT].tolist() if request.mean else None
@@ -161,6 +160,6 @@ class ByReduction(OwnShard):
 
     def _gather(self, parameters: np.ndarray) -> None:
         """Gather all shards into a vector."""
-        with waiting(self.status):
+        with self.status.wait:
             self._collectives.gather(self.shard.parameters, parameters)
         self._latest = parameters

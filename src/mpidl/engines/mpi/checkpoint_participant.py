@@ -141,11 +141,12 @@ class CheckpointParticipant:
     def _obey(self, order: int, ended: bool) -> None:
         if not ended:
             self._wait(lambda: self._source.mark(order))
-        part = self._source.cut(order, self._number, self.position)
-        if part is None:
-            return
-        self._marked = order
-        self._save(order, part)
+        with self._handler.status.save:
+            part = self._source.cut(order, self._number, self.position)
+            if part is None:
+                return
+            self._marked = order
+            self._save(order, part)
 
     def _save(self, order: int, part: Contribution) -> None:
         """Write and report this worker's part; a file that is still being written is abandoned."""

@@ -19,7 +19,7 @@ from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.engines.mpi.waiting import Waiting
 from mpidl.launch.points import point
 from mpidl.nn.capabilities import loss_sums
 from mpidl.nn.model import Model
@@ -89,7 +89,7 @@ class MpiEngine:
         handler.unpushed.number = schedule.number
         self.state, self._hooks = state, hooks
         self.loader = Loader(
-            schedule, split, self._take_ticket, self._epoch_over, resumed, prepare=True, ask=self._ask_for_ticket
+            schedule, split, self._take_ticket, hooks.epoch_over, resumed, prepare=True, ask=self._ask_for_ticket
         )
         self.status = handler.status
         self._posted = 0.0
@@ -103,7 +103,8 @@ class MpiEngine:
     def bind(self, link: WorkerLink) -> None:
         """Reach the other ranks by `link` from now on."""
         self._link, self._waiting = link, Waiting(link, self.status)
-        self._timer, self._post_every = timer(link.crowded), link.reports.interval(POST_EVERY)
+        self._post_every = link.reports.interval(POST_EVERY)
+        self.status.bind(link.crowded)
         self.handler.lead.bind(link, self.status)
         self.handler.bind(link)
         self.participant.bind(link, self._waiting.until)
@@ -111,14 +112,13 @@ class MpiEngine:
 
     def run(self, replica: Replica) -> None:
         """Carry out a replica's requests until it ends or must stop, and all its pushes have been applied."""
-        answer, figures = None, self.status.figures
-        figures["state"] = State.WORKING
+        answer, status = None, self.status
+        status.figures["state"] = State.WORKING
         try:
             while True:
-                started = self._timer()
-                request = replica.send(answer)
-                batch = self._next_batch(request) if isinstance(request, NextBatch) else None
-                figures["overhead_seconds"] += self._timer() - started
+                with status.step:
+                    request = replica.send(answer)
+                    batch = self._next_batch(request) if isinstance(request, NextBatch) else None
                 answer = batch if isinstance(request, NextBatch) else self._actions[type(request)](request)
                 if isinstance(answer, Unit) and self.split.lookahead > 1:
                     for each in answer.batches:
@@ -167,28 +167,21 @@ class MpiEngine:
         self.participant.took(ticket)
         return ticket
 
-    def _epoch_over(self, epoch: int) -> None:
-        started = self._timer()
-        self._hooks.epoch_over(epoch)
-        self.status.figures["overhead_seconds"] -= self._timer() - started
-
     def _gradient(self, request: Gradient) -> np.ndarray:
-        # The time includes that of its samples, unless they were prefetched.
-        started, since = self._timer(), time.perf_counter()
-        figures = self.status.figures
-        pushing = figures["pushing_seconds"]
+        status, figures, since = self.status, self.status.figures, time.perf_counter()
+        before = figures["computing_seconds"]
         gradient: np.ndarray
-        with self._hooks.computing():
+        # The time includes that of its samples, unless they were prefetched.
+        with self._hooks.computing(), status.gradient:
             batch = self.split.take(request.batch)
             if request.parameters is not self.model.parameters:
                 np.copyto(self.model.parameters, request.parameters)
             loss, gradient = self.model.loss_and_gradient(batch)
-        seconds = self._timer() - started - (figures["pushing_seconds"] - pushing)
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
-            time.sleep(pause)
-            seconds += pause
-        figures["computing_seconds"] += seconds
+            with status.delay:
+                time.sleep(pause)
+        seconds = figures["computing_seconds"] - before
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
         figures["batches"] += 1

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.engines.mpi.waiting import Waiting
 from mpidl.rma.worker import WorkerLink
-from mpidl.transport.status import Status
+from mpidl.transport.status import WorkerStatus
 
 #: Most numbers that are shared at a time.
 NUMBERS = 32
@@ -34,7 +34,7 @@ class Lead:
         """Bytes that this rank has sent to others of its replica to compute together."""
         return 0
 
-    def bind(self, link: WorkerLink, status: Status) -> None:
+    def bind(self, link: WorkerLink, status: WorkerStatus) -> None:
         """Wait by means of `link` from now on, and count the time in a status."""
 
     def share(self, decide: Callable[[], Sequence[int]]) -> Sequence[int]:
@@ -57,7 +57,7 @@ class GroupLead(Lead):
     def bytes_moved(self) -> int:
         return self._group.sent
 
-    def bind(self, link: WorkerLink, status: Status) -> None:
+    def bind(self, link: WorkerLink, status: WorkerStatus) -> None:
         self._waiting = Waiting(link, status, SLEEP)
 
     def share(self, decide: Callable[[], Sequence[int]]) -> Sequence[int]:

@@ -13,8 +13,8 @@ from mpidl.engines.mpi.lead import Lead
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import WORKER_STATUS, State
-from mpidl.transport.status import ShardStatus, Status
+from mpidl.transport.protocol import State
+from mpidl.transport.status import ShardStatus, WorkerStatus
 
 
 class UnpushedBatches:
@@ -81,7 +81,7 @@ class RequestHandler:
 
     Attributes
     ----------
-    status : Status
+    status : WorkerStatus
         The worker's running totals.
     actions : dict of request to callable
     unpushed : UnpushedBatches
@@ -98,7 +98,7 @@ class RequestHandler:
     lead = Lead()
 
     def __init__(self, checkpoint: CheckpointSource | None = None) -> None:
-        self.status = Status(WORKER_STATUS)
+        self.status = WorkerStatus()
         self.unpushed = UnpushedBatches()
         self.checkpoint = checkpoint or CheckpointSource()
 

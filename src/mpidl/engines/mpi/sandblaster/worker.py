@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -60,19 +59,20 @@ class SandblasterWorker(ThroughServers):
     def _next_unit(self, request: NextUnit) -> Unit | None:
         self._loss = self._weight = 0.0
         self._link.reports.post(self.status.row)
-        started = time.perf_counter()
-        while found := self.lead.share(self._find):
+        while found := self._next_task():
             if found == TEST:
                 self._tested = self._test()
                 continue
             evaluation, number, copy, *places = found
-            if self.lead.leads:
-                self.status.figures["waiting_seconds"] += time.perf_counter() - started
-            else:
+            if not self.lead.leads:
                 self._know(evaluation, places)
                 self._copy = bool(copy)
             return Unit(evaluation, number, minibatches(self._units[number], self._order))
         return None
+
+    def _next_task(self) -> Sequence[int]:
+        with self.status.wait:
+            return self.lead.share(self._find)
 
     def _find(self) -> Sequence[int]:
         """Wait for the next task; called on the lead of the replica.

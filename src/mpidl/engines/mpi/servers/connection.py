@@ -11,11 +11,11 @@ import numpy as np
 from mpidl.device import from_host
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.request_handler import UnpushedBatches
-from mpidl.engines.mpi.waiting import Waiting, timer
+from mpidl.engines.mpi.waiting import Waiting
 from mpidl.parameters.ranges import Range, within
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import ShardClock
-from mpidl.transport.status import Status
+from mpidl.transport.status import WorkerStatus
 from mpidl.wire import Differences, ErrorFeedback, Wire
 
 
@@ -79,7 +79,7 @@ class Connection:
     def __init__(
         self,
         shards: Sequence[Range],
-        status: Status,
+        status: WorkerStatus,
         unpushed: UnpushedBatches,
         copies: Sequence[Differences],
         arriving: Callable[[int], None],
@@ -97,7 +97,7 @@ class Connection:
     def bind(self, link: WorkerLink) -> None:
         """Reach the servers by `link` from now on."""
         self.link = link
-        self._waiting, self._timer = Waiting(link, self._status), timer(link.crowded)
+        self._waiting = Waiting(link, self._status)
         self._behind, self._begun = (), None
 
     def clocks(self) -> np.ndarray:
@@ -112,43 +112,39 @@ class Connection:
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Start fetching all shards into a vector, except some."""
-        started = self._timer()
-        # A clock read before the parameters never makes them look fresher than they are.
-        self.link.fetches.start(parameters, clocks, without)
-        self._status.figures["fetching_seconds"] += self._timer() - started
+        with self._status.fetch:
+            # A clock read before the parameters never makes them look fresher than they are.
+            self.link.fetches.start(parameters, clocks, without)
 
     def finish_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """Let a fetch that was started arrive; its clocks are those of the last fetch from now on."""
         figures, before = self._status.figures, self.link.fetches.bytes
         if self.link.fetches.encoded:
             self.wait(self.link.fetches.take_differences)
-        started = self._timer()
-        self.link.fetches.finish()
-        if self.link.direct:
-            figures["bytes_fetched"] += self.link.fetches.bytes - before
-        for number, part in enumerate(self._parts):
-            if number in self.link.fetches.encoded:
-                from_host(self._copies[number].values, parameters[part])
-            elif self.link.direct:
-                figures["bytes_fetched"] += parameters[part].nbytes
-        figures["fetching_seconds"] += self._timer() - started
+        with self._status.fetch:
+            self.link.fetches.finish()
+            if self.link.direct:
+                figures["bytes_fetched"] += self.link.fetches.bytes - before
+            for number, part in enumerate(self._parts):
+                if number in self.link.fetches.encoded:
+                    from_host(self._copies[number].values, parameters[part])
+                elif self.link.direct:
+                    figures["bytes_fetched"] += parameters[part].nbytes
         self._arriving(max(clocks[:, ShardClock.CUT].tolist(), default=0))
         self.fetched[:] = clocks
 
     def start_behind_push(self, parameters: Any, clocks: np.ndarray) -> Sequence[int]:
         """Start fetching into a vector behind the last push; return the shards whose servers answer such a fetch."""
-        started = self._timer()
-        self._behind = self.link.fetches.follow(parameters, clocks)
-        self._status.figures["fetching_seconds"] += self._timer() - started
+        with self._status.fetch:
+            self._behind = self.link.fetches.follow(parameters, clocks)
         return self._behind
 
     def finish_behind_push(self) -> Sequence[int]:
         """Let the shards that are being fetched behind the last push arrive, and return them."""
         behind, self._behind = self._behind, ()
         if behind:
-            started = self._timer()
-            self.link.fetches.finish_following()
-            self._status.figures["fetching_seconds"] += self._timer() - started
+            with self._status.fetch:
+                self.link.fetches.finish_following()
         return behind
 
     def count_behind_push(self, parameters: Any, behind: Sequence[int]) -> None:
@@ -171,10 +167,8 @@ class Connection:
 
     def send(self, vector: Any, start: int = 0) -> bool:
         """Send the chunks from element `start` on as far as there is room; return whether all of the push is sent."""
-        started = self._timer()
-        delivered = self.link.pushes.send(vector, start)
-        self._status.figures["pushing_seconds"] += self._timer() - started
-        return delivered
+        with self._status.push:
+            return self.link.pushes.send(vector, start)
 
     def deliver(self, vector: Any) -> None:
         """Send the rest of a push that has begun."""

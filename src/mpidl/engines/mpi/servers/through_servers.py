@@ -19,7 +19,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Order, ShardClock
-from mpidl.transport.status import Status
+from mpidl.transport.status import WorkerStatus
 
 
 class ServersCheckpoint(CheckpointSource):
@@ -29,7 +29,7 @@ class ServersCheckpoint(CheckpointSource):
     pushes that the coordinator decides.
     """
 
-    def __init__(self, connection: Connection, encodings: Encodings, status: Status, in_rounds: bool) -> None:
+    def __init__(self, connection: Connection, encodings: Encodings, status: WorkerStatus, in_rounds: bool) -> None:
         super().__init__()
         self.together = in_rounds
         self._connection, self._encodings, self._status = connection, encodings, status
