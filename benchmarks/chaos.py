@@ -3,11 +3,13 @@
     python benchmarks/chaos.py [--runs 100] [--seed 0] [--mpi openmpi mpich impi] [--faults NAME ...]
                                [--points [NAME ...]] [--ranks 5] [--servers 2] [--hosts 2] [--retries 2] [--mpirun]
                                [--set SECTION.KEY=VALUE ...] [--keep DIR] [--json]
+                               [--goodput SECONDS [--every 29]]
 
 Most jobs count: parameter i is how often sample i was applied, so that the last checkpoint shows what was lost or
 applied twice; they also record when each gradient begins. The others train a network on the digits, for its accuracy.
 With --hosts, ranks are on emulated hosts (as root), and daemons, hosts and links may go, too. With --points, a rank of
-each role that passes a point of mpidl.launch.points dies there, instead of faults at random moments.
+each role that passes a point of mpidl.launch.points dies there, instead of faults at random moments. With --goodput,
+one long run is struck again and again, and compared with one that isn't (chaos_goodput.py).
 
 A job has survived if no process had to take over another's work, is taken over, or restarted (--retries); or it is
 lost, which means that it ended with a line that says why, or hung. The time to notice is that from the fault to the
@@ -35,6 +37,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from chaos_goodput import compare
 from crashes import THREADS, places
 from harness import parse, save, table
 
@@ -91,10 +94,15 @@ def main() -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], help="a key of the jobs")
     parser.add_argument("--keep", type=Path, help="a directory for the files of runs that are not as they should be")
     parser.add_argument("--json", action="store_true", help="print the runs as one JSON array, too")
+    parser.add_argument("--goodput", type=float, metavar="SECONDS", help="strike one run of so many seconds")
+    parser.add_argument("--every", type=float, default=29.0, help="seconds between two faults of that run")
     options = parse(parser, runs=1, faults=["server"], ranks=4, servers=1, epochs=2)
 
     nodes = [rank // SLOTS if options.hosts > 1 else 0 for rank in range(options.ranks)]
     roles = assign(nodes, options.servers)
+    if options.goodput is not None:
+        compare(options, kinds_of(roles))
+        return
     rows = []
     with ExitStack() as stack:
         place = stack.enter_context(places())

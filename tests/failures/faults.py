@@ -68,6 +68,11 @@ class Target:
     def hit(self, processes: Sequence[int], number: signal.Signals, name: str) -> None:
         """Send a signal to processes."""
         self.note(f"{number.name} to {name}")
+        self.hit_quietly(processes, number)
+
+    @staticmethod
+    def hit_quietly(processes: Sequence[int], number: signal.Signals) -> None:
+        """Send a signal that is no deed of its own to processes."""
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
@@ -85,6 +90,28 @@ class Target:
                 pages = int(Path(f"/proc/{process}/statm").read_text().split()[0])
                 most = size(pages * resource.getpagesize())
                 resource.prlimit(process, kind, (most, most))
+
+    def stop(self, rank: int, seconds: float) -> None:
+        """Stop a rank's processes for some seconds."""
+        self.send([rank], signal.SIGSTOP)
+        # Processes of the rank that follow, after a restart, were not stopped.
+        stopped = self.job.processes(rank)
+        time.sleep(seconds)
+        self.hit_quietly(stopped, signal.SIGCONT)
+
+    def slow(self, rank: int) -> None:
+        """Let a rank's processes run for a fifth of the time only."""
+        self.note(f"rank {rank} ({self.roles[rank]}) is slow")
+        processes, until = self.job.processes(rank), time.time() + SLOW
+        while time.time() < until:
+            for number, seconds in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.05)):
+                self.hit_quietly(processes, number)
+                time.sleep(seconds)
+
+    def kill_keeper(self, rank: int) -> None:
+        """Kill the keeper of a rank's process: the launcher ends the job."""
+        keepers = {parent(process) for process in self.job.processes(rank)} - {self.job.launcher.pid}
+        self.hit(sorted(keepers), signal.SIGKILL, f"the parent of rank {rank} ({self.roles[rank]})")
 
     def named(self, names: Sequence[str]) -> list[int]:
         """Return those of the job's processes that have one of some names."""
@@ -128,43 +155,11 @@ def _drain(target: Target) -> None:
     target.send(target.ranks("worker")[:1], signal.SIGTERM)
 
 
-def _keeper(target: Target) -> None:
-    (rank,) = target.ranks()[:1]
-    keepers = {parent(process) for process in target.job.processes(rank)} - {target.job.launcher.pid}
-    target.hit(sorted(keepers), signal.SIGKILL, f"the parent of rank {rank} ({target.roles[rank]})")
-
-
 def _aftermath(target: Target) -> None:
     first, second = target.several(2)
     target.send([first], signal.SIGKILL)
     time.sleep(target.chance.uniform(0, AFTERMATH))
     target.send([second], signal.SIGKILL)
-
-
-def _stop(seconds: float) -> Callable[[Target], None]:
-    def strike(target: Target) -> None:
-        (rank,) = target.ranks()[:1]
-        target.send([rank], signal.SIGSTOP)
-        # Processes of the rank that follow, after a restart, were not stopped.
-        stopped = target.job.processes(rank)
-        time.sleep(seconds)
-        for process in stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
-
-    return strike
-
-
-def _slow(target: Target) -> None:
-    (rank,) = target.ranks()[:1]
-    target.note(f"rank {rank} ({target.roles[rank]}) is slow")
-    processes, until = target.job.processes(rank), time.time() + SLOW
-    while time.time() < until:
-        for number, seconds in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.05)):
-            for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, number)
-            time.sleep(seconds)
 
 
 def _disk(target: Target) -> None:
@@ -201,7 +196,8 @@ def _link(target: Target) -> None:
         time.sleep(seconds)
 
 
-#: The faults by name; those that need several hosts; and those after which a job may end, to be resumed by hand.
+#: The faults by name; those that need several hosts; those that need one, where a worker may leave; and those after
+#: which a job may end, to be resumed by hand.
 FAULTS: Mapping[str, Callable[[Target], None]] = {
     "worker": _kill("worker"),
     "server": _kill("server"),
@@ -209,12 +205,12 @@ FAULTS: Mapping[str, Callable[[Target], None]] = {
     "two": _kill_several(2),
     "three": _kill_several(3),
     "drain": _drain,
-    "keeper": _keeper,
+    "keeper": lambda target: target.kill_keeper(target.ranks()[0]),
     "saving": _saving,
     "aftermath": _aftermath,
-    "stop2": _stop(2.0),
-    "stop10": _stop(10.0),
-    "slow": _slow,
+    "stop2": lambda target: target.stop(target.ranks()[0], 2.0),
+    "stop10": lambda target: target.stop(target.ranks()[0], 10.0),
+    "slow": lambda target: target.slow(target.ranks()[0]),
     "disk": _disk,
     "memory": _memory,
     "launcher": _launcher,
@@ -222,7 +218,7 @@ FAULTS: Mapping[str, Callable[[Target], None]] = {
     "host": _host,
     "link": _link,
 }
-OF_HOSTS = ("daemon", "host", "link")
+OF_HOSTS, ON_ONE = ("daemon", "host", "link"), ("drain",)
 ENDING = ("disk", "memory", "launcher")
 
 
@@ -230,5 +226,5 @@ def applicable(roles: Sequence[str], hosts: bool) -> Iterator[str]:
     """Yield the names of the faults that can happen to a job with these roles, on one host or several."""
     for name in FAULTS:
         enough = name not in ("two", "three", "aftermath") or len(roles) > (4 if name == "three" else 3)
-        if enough and (hosts or name not in OF_HOSTS):
+        if enough and name not in (ON_ONE if hosts else OF_HOSTS):
             yield name

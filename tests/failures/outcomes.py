@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Mapping
@@ -73,9 +74,7 @@ class Found:
         }
 
     def _events(self, *kinds: str) -> list[dict[str, Any]]:
-        path = self.run / "events.jsonl"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [event for event in map(_event, lines) if event.get("event") in kinds]
+        return [event for event in read_events(self.run) if event["event"] in kinds]
 
     def _outcome(self) -> str:
         if self.code != 0:
@@ -148,10 +147,10 @@ class Found:
         return start, min(start + chunk, stop)
 
 
-def _event(line: bytes) -> dict[str, Any]:
-    """Return an event; an empty one for a line that a crash has left unfinished."""
-    try:
-        found: dict[str, Any] = json.loads(line)
-    except ValueError:
-        found = {}
-    return found
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """Return the events of a run; a line that a crash has left unfinished is none."""
+    path, events = run / "events.jsonl", []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            events.append(json.loads(line))
+    return events
