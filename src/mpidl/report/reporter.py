@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -105,6 +106,8 @@ class Reporter:
         # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
         self._rates = Rates(self._done_before, self._seconds_before)
+        if origin is not None and job.continues:
+            self.recorder.event("resume", rank=0, role="coordinator", step=placed.position.step)
 
     def state(self) -> dict[str, Any]:
         """Return what a reporter of the same run in another process goes on with."""
@@ -246,6 +249,8 @@ class Reporter:
             self._spaced_at = totals.now
 
     def _record(self, report: dict[str, Any], now: float) -> None:
+        if not self._origin.get("virtual"):
+            report = report | {"unix_time": time.time()}
         self.recorder.metric(report)
         self._recorded_at = now
         self.due = now + self._job.config.run.report
