@@ -29,7 +29,7 @@ ROOMS = (
     "algorithms",
     *("transport", "rma"),
     "engines",
-    *("config", "history", "job", "report", "roles", "relays", "survival", "runs", "doctor"),
+    *("config", "history", "job", "report", "page", "roles", "relays", "survival", "runs", "doctor"),
     *("cli", "__main__", "__init__"),
 )
 #: Rooms that work without MPI.
@@ -158,7 +158,7 @@ CHECKED = {"mpidl.storage.own_values", "mpidl.storage.removal"}
 
 
 def test_files_of_runs_are_opened_in_one_place():
-    rooms = ("storage", "config", "job", "report", "roles", "relays", "survival", "runs")
+    rooms = ("storage", "config", "job", "report", "page", "roles", "relays", "survival", "runs")
     texts = {name: path.read_text() for name, path in FILES.items() if room(name) in rooms}
     found = {name for name, text in texts.items() if any(each[1] in (None, "r") for each in READS.finditer(text))}
     assert found == CHECKED

@@ -41,8 +41,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
-        _add_train, _add_run_script, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data, _add_plan,
-        _add_submit, _add_doctor,
+        _add_train, _add_run_script, _add_report, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data,
+        _add_plan, _add_submit, _add_doctor,
     ):  # fmt: skip
         add(parsers)
     words = sys.argv[1:] if argv is None else list(argv)
@@ -109,6 +109,25 @@ def _add_run_script(parsers: Parsers) -> None:
     )  # fmt: skip
     _add_retries(run)
     run.set_defaults(command=commands.run_script)
+
+
+def _add_report(parsers: Parsers) -> None:
+    report = parsers.add_parser(
+        "report",
+        help="draw runs on a page",
+        description=(
+            "Write a page, one HTML file that needs no network: the curves of a run, its ranks, events and "
+            "configuration. Those of several runs are drawn over each other. A run may still be running."
+        ),
+    )
+    report.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", help="such as runs/digits; exactly this run is taken")
+    report.add_argument(
+        "-o", "--output", metavar="FILE.html", type=user_path,
+        help="the file to write, in place of an earlier page; report.html if not given: in RUN_DIR, or, of several "
+        "runs, here",
+    )  # fmt: skip
+    report.add_argument("--force", action="store_true", help="replace FILE.html even if it is no such page")
+    report.set_defaults(command=commands.run_report)
 
 
 def _add_evaluate(parsers: Parsers) -> None:

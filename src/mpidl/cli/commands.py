@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.errors import MpidlError, UsageError, escaped, quoted
 from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
@@ -246,6 +246,19 @@ def _step(arguments: argparse.Namespace) -> int | str | None:
     if not step.isdecimal() or len(step) > len(str(LARGEST)):
         raise UsageError(f"--step: expected a number or 'best', found {quoted(step)}")
     return int(step)
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    if environment.world().size > 1:
+        raise UsageError("report: runs in one process, without mpirun")
+    environment.prepare_libraries()
+    from mpidl import history, page
+
+    runs = [history.open(each) for each in arguments.run_dirs]
+    file = arguments.output or (runs[0].directory if len(runs) == 1 else Path()) / "report.html"
+    page.write(runs, file, arguments.force)
+    deliver(escaped(str(file)))
+    return 0
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:

@@ -52,5 +52,6 @@ def _of(cls: Any) -> dict[str, Any]:
     for field in fields(cls):
         value = field.default if field.default_factory is MISSING else field.default_factory()
         if field.init:
-            found[field.name] = None if value is MISSING else msgspec.to_builtins(value)
+            plain = None if value is MISSING else msgspec.to_builtins(value)
+            found[field.name] = list(plain) if isinstance(plain, tuple) else plain
     return found

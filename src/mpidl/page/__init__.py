@@ -1,4 +1,4 @@
-"""The page of runs: one HTML file with their curves, ranks, events and configurations, which asks no host for anything."""
+"""The page of runs: one HTML file with their curves, ranks, events and configurations, which needs no network."""
 
 from mpidl.page.writing import write
 

@@ -32,9 +32,8 @@ class Course:
         begins = np.zeros(run.metrics.rows, bool)
         if self.has("time"):
             begins[1:] = np.diff(self.figure("time")) < 0
-        if self.has("unix_time") and "event" in run.events:
-            resumed = run.events["time"][run.events["event"] == "resume"].astype(float)
-            after = np.searchsorted(self.figure("unix_time"), resumed)
+        if self.has("unix_time") and "event" in run.events and run.events["time"].dtype == float:
+            after = np.searchsorted(self.figure("unix_time"), run.events["time"][run.events["event"] == "resume"])
             begins[after[after < len(begins)]] = True
         self.attempt = np.cumsum(begins)
 
@@ -66,14 +65,15 @@ class Course:
     def since(self, name: str) -> np.ndarray:
         """Return by how much a growing number has grown since the record before, or since the attempt began."""
         found = np.nan_to_num(self.figure(name))
-        before = np.roll(found, 1)
+        before = np.append(0.0, found[:-1])
         before[np.diff(self.attempt, prepend=-1) > 0] = 0.0
-        return np.maximum(found - before, 0.0)
+        grown: np.ndarray = np.maximum(found - before, 0.0)
+        return grown
 
     @cached_property
     def _clock(self) -> np.ndarray | None:
         """The time of each record in seconds since the epoch, with that of the run's first fetch before them."""
-        if not (self.has("unix_time") and self.has("time")):
+        if not (self.has("unix_time") and self.has("time")) or not np.isfinite(self.figure("unix_time")).all():
             return None
         clock = np.maximum.accumulate(self.figure("unix_time"))
         return np.append(clock[0] - self.figure("time")[0], clock)

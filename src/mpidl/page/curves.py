@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class Curve(NamedTuple):
     name : str
         What is drawn.
     style : int
-        The place of that name among those of the plot.
+        The place of that name among those that plots have.
     axes : mapping of str to np.ndarray
         What it is drawn over.
     values : np.ndarray
@@ -61,6 +62,7 @@ class _Wanted(NamedTuple):
 
     name: str
     values: Callable[[Course], Values | None]
+    style: int
 
 
 def plots(courses: Sequence[Course]) -> list[Plot]:
@@ -71,9 +73,9 @@ def plots(courses: Sequence[Course]) -> list[Plot]:
     pixels = max(FEWEST, min(PIXELS, PIXELS * CURVES // max(1, number)))
     for title, unit, curves in wanted:
         drawn = [
-            Curve(run, curve.name, style, *points(course, *values, pixels))
+            Curve(run, curve.name, curve.style, *points(course, *values, pixels))
             for run, course in enumerate(courses)
-            for style, curve in enumerate(curves)
+            for curve in curves
             if (values := curve.values(course)) is not None
         ]
         drawn = [curve for curve in drawn if curve.values.size]
@@ -85,21 +87,20 @@ def plots(courses: Sequence[Course]) -> list[Plot]:
 def _plots(courses: Sequence[Course]) -> Iterator[tuple[str, str, Sequence[_Wanted]]]:
     """Yield the title, the unit and the curves of each plot that runs may have."""
     yield "Objective", "", [_figure("objective", "iteration.objective")]
-    losses = [_evaluated(split, "loss") for split in SPLITS]
-    yield "Loss", "", [_figure("training", "train_loss"), *losses]
+    yield "Loss", "", [_figure("training", "train_loss"), *_evaluated("loss")]
     for name in _metrics(courses):
-        yield name.replace("_", " ").capitalize(), "", [_evaluated(split, name) for split in SPLITS]
-    yield "Learning rate", "", [_figure("servers", "server_rate"), _figure("workers", "worker_rate")]
+        yield name.replace("_", " ").capitalize(), "", _evaluated(name)
+    yield "Learning rate", "", [_figure("servers", "server_rate"), _figure("workers", "worker_rate", 1)]
     yield "Norm of the gradient", "", [_figure("gradient norm", "gradient_norm")]
     yield "Step length", "", [_figure("step", "iteration.step")]
     yield "Evaluations per iteration", "", [_figure("evaluations", "iteration.evaluations")]
     yield "Speed", "samples/s", [_figure("speed", "samples_per_second")]
-    load = [_figure("servers busy", "server_load", 100), _figure("workers waiting", "waiting", 100)]
+    load = [_figure("servers busy", "server_load", factor=100), _figure("workers waiting", "waiting", 1, 100)]
     yield "Load", "% of time", load
-    staleness = [_figure("mean", "staleness.mean"), _figure("99th percentile", "staleness.p99")]
+    staleness = [_figure("mean", "staleness.mean"), _figure("99th percentile", "staleness.p99", 1)]
     yield "Staleness so far", "updates", staleness
-    kinds = ("pushed", "fetched", "moved")
-    yield "Traffic", "MB/s", [_Wanted(kind, _rate(f"bytes_{kind}", 1e-6)) for kind in kinds]
+    kinds = enumerate(("pushed", "fetched", "moved"))
+    yield "Traffic", "MB/s", [_Wanted(kind, _rate(f"bytes_{kind}", 1e-6), style) for style, kind in kinds]
 
 
 def _metrics(courses: Iterable[Course]) -> list[str]:
@@ -114,7 +115,7 @@ def _metrics(courses: Iterable[Course]) -> list[str]:
     return [name for name in found if name != "loss"]
 
 
-def _figure(name: str, column: str, factor: float = 1.0) -> _Wanted:
+def _figure(name: str, column: str, style: int = 0, factor: float = 1.0) -> _Wanted:
     """Return the curve of a figure of all records."""
 
     def values(course: Course) -> Values | None:
@@ -123,15 +124,17 @@ def _figure(name: str, column: str, factor: float = 1.0) -> _Wanted:
         found = course.figure(column) * factor
         return found, np.ones(len(found), bool)
 
-    return _Wanted(name, values)
+    return _Wanted(name, values, style)
 
 
-def _evaluated(split: str, name: str) -> _Wanted:
-    """Return the curve of a figure of evaluations, which later records repeat."""
-    column = f"{split}_{name}"
-    return _Wanted(
-        split, lambda course: (course.figure(column), course.evaluated(split)) if course.has(column) else None
-    )
+def _evaluated(name: str) -> list[_Wanted]:
+    """Return the curves of a figure of evaluations, which later records repeat."""
+
+    def values(course: Course, split: str) -> Values | None:
+        column = f"{split}_{name}"
+        return (course.figure(column), course.evaluated(split)) if course.has(column) else None
+
+    return [_Wanted(split, partial(values, split=split), style) for style, split in enumerate(SPLITS, 1)]
 
 
 def _rate(column: str, factor: float) -> Callable[[Course], Values | None]:
@@ -144,6 +147,8 @@ def _rate(column: str, factor: float) -> Callable[[Course], Values | None]:
         stretch = np.column_stack([course.attempt, part_of(time, STRETCHES)])
         ends = np.append(np.any(np.diff(stretch, axis=0), axis=1), True)
         grown, passed = (np.add.reduceat(course.since(name), _starts(ends)) for name in (column, "time"))
+        # Nothing says at which time a later attempt began.
+        passed[np.diff(course.attempt[ends], prepend=0) > 0] = 0.0
         found = np.full(len(time), np.nan)
         found[ends] = np.divide(grown * factor, passed, out=np.full(len(grown), np.nan), where=passed > 0)
         return found, ends
