@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from mpidl.page.course import Course
 from mpidl.page.curves import plots
 from mpidl.page.drawing import MARGIN, NAMES, Axis, Canvas, Drawn, axes
 from mpidl.page.histogram import histogram
-from mpidl.paths import whole
+from mpidl.paths import open_regular, whole
 from mpidl.version import VERSION
 
 #: What the first bytes of a page have, and of how many.
@@ -57,7 +56,7 @@ def write(runs: Sequence[Run], file: Path, force: bool = False) -> None:
 
 def _is_page(file: Path) -> bool:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             return SIGN in opened.read(BEGINNING)
     except OSError:
         return False
@@ -71,7 +70,7 @@ def html(runs: Sequence[Run]) -> str:
     across = axes(courses)
     drawn, first = _drawn(courses, names, across)
     environment = jinja.Environment(
-        loader=jinja.FunctionLoader(_own),
+        loader=jinja.PackageLoader("mpidl.page", ""),
         autoescape=True,
         trim_blocks=True,
         finalize=_shown,
@@ -96,16 +95,9 @@ def html(runs: Sequence[Run]) -> str:
         activities=spent.ACTIVITIES,
         empty=EMPTY.get(runs[0].state, "No record."),
         made=f"Made by mpidl {VERSION} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
-        css=markup(_own("page.css")),
-        js=markup(_own("page.js")),
         **_bokeh([each.figure for each in drawn], markup),
     )
     return text
-
-
-def _own(name: str) -> str:
-    """Return a file of this room."""
-    return resources.files("mpidl.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
@@ -168,9 +160,7 @@ def _bars(courses: Sequence[Course], names: Sequence[str]) -> list[spent.Bar]:
 def _lines(run: Run) -> list[str]:
     """Return what the run is, in a line."""
     summary = run.summary or {}
-    known = [
-        (name, facts.number(summary.get(name))) for name in ("ranks", "servers", "replicas", "partitions", "relays")
-    ]
+    known = [(name, facts.number(summary.get(name))) for name in ("ranks", "servers", "replicas", "partitions")]
     sizes = [f"{number:.0f} {name if number != 1 else name[:-1]}" for name, number in known if number]
     algorithm = summary.get("algorithm") or flat(run.config).get("algorithm.name")
     where = "on a virtual cluster" if summary.get("virtual") else ""
