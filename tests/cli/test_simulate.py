@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mpidl import open as opened
+
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 TIMES = ["virtual.compute=exponential:0.01", "virtual.latency=1e-5", "virtual.bandwidth=1e12", "virtual.service=0"]
 
@@ -35,9 +37,15 @@ def test_a_simulation_leaves_what_a_run_leaves_and_a_seed_decides_it(mpidl, mpid
     assert set(real) - {"run_dir", "date"} == set(summary) | {"seconds", "samples_per_second", "timing"}
     run = tmp_path / "runs" / "virtual" / "digits"
     assert {entry.name for entry in run.iterdir()} == {
-        ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints",
+        ".lock", "config.toml", "metrics.jsonl", "events.jsonl", "status.json", "summary.json", "checkpoints",
     }  # fmt: skip
     assert mpidl_here("evaluate", run, "--json").returncode == 0
+    ranks = opened(run).status["ranks"]
+    assert [each["role"] for each in ranks[:3]] == ["coordinator", "server 0", "worker 0"]
+    assert sum(each["samples"] for each in ranks[2:]) == summary["samples"]
+    assert {each["state"] for each in ranks[2:]} == {"trained"}
+    assert ranks[2]["shares"]["computing"] > 0.5
+    assert ranks[1]["staleness"] == pytest.approx(summary["staleness"]["mean"], abs=1e-3)
 
 
 def test_the_time_to_an_accuracy_is_virtual(mpidl_here):
@@ -61,6 +69,14 @@ def test_deaths_and_returns_are_events(mpidl_here, tmp_path):
         ("failure", "worker 1"),
         ("recovery", "worker 1"),
     ]
+
+
+def test_a_rank_that_has_died_is_dead_in_the_status(mpidl_here, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(DIGITS.read_text() + "\n[[virtual.death]]\nreplica = 1\nat = 0.02\n")
+    assert mpidl_here("simulate", job, "--replicas", 3, *options("run.epochs=1")).returncode == 0
+    ranks = opened(tmp_path / "runs" / "virtual" / "job").status["ranks"]
+    assert [each["state"] for each in ranks[2:]] == ["trained", "dead", "trained"]
 
 
 def test_durations_of_a_real_run(mpidl_here, tmp_path):

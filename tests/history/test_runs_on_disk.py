@@ -166,3 +166,7 @@ def test_a_real_run(tmp_path, monkeypatch):
     assert found.metrics["staleness.mean"].dtype == np.float64
     assert "checkpoint" in found.events["event"]
     assert "data.batch" not in found.changed
+    (rank,) = found.status["ranks"]
+    assert (rank["role"], rank["state"], rank["samples"]) == ("worker 0", "done", found.summary["samples"])
+    assert rank["memory"] > 1 << 24
+    assert found.status["record"]["samples"] == found.summary["samples"]

@@ -117,7 +117,17 @@ def refused(path):
 
 #: Names that a run writes or has written, in its directory, with what it takes for temporary ones.
 WRITTEN = (
-    *(".lock", "config.toml", "metrics.jsonl", "events.jsonl", "summary.json", "best.json", ".failed", "model.npz"),
+    *(
+        ".lock",
+        "config.toml",
+        "metrics.jsonl",
+        "events.jsonl",
+        "summary.json",
+        "status.json",
+        "best.json",
+        ".failed",
+        "model.npz",
+    ),
     *(".config.toml", ".summary.json", ".best.json", "model.npz.partial", ".model.npz.partial"),
     *("checkpoints/.50", "checkpoints/50", f"checkpoints/.{NEXT}.replaced"),
 )

@@ -12,12 +12,15 @@ from mpidl.errors import UsageError
 from mpidl.history.columns import Columns
 from mpidl.history.defaults import defaults, flat
 from mpidl.history.html import as_html
-from mpidl.paths import read_text, user_path
+from mpidl.paths import open_regular, read_text, user_path
 from mpidl.schema import parse_toml
 from mpidl.storage.lock import is_locked
 
 #: The file by which a directory is that of a run.
 CONFIG = "config.toml"
+
+#: Most bytes that are read of a summary or a status, which has 300 for each rank.
+LARGEST = 1 << 26
 
 
 class Run:
@@ -95,7 +98,8 @@ class Run:
     def _object(self, name: str) -> dict[str, Any] | None:
         """Return the content of a file of JSON; None if there is none, or it isn't an object."""
         try:
-            found = msgspec.json.decode(read_text(self.directory / name, of_run=True))
+            with open_regular(self.directory / name) as file:
+                found = msgspec.json.decode(file.read(LARGEST))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None

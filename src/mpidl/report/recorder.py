@@ -1,4 +1,4 @@
-"""A run's directory and its files: ``config.toml``, ``metrics.jsonl``, ``events.jsonl`` and ``summary.json``."""
+"""A run's directory and its files: configuration, records, events, status and summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
-from mpidl.paths import append_line, appending, existing, open_regular, read_text, write_whole
+from mpidl.paths import append_line, appending, existing, open_regular, read_text, regular, replacing, write_whole
 from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
@@ -34,7 +34,7 @@ FAILED = ".failed"
 #: Seconds between the lines of two ranks that fail together and can't agree on the first, and up to the last one.
 APART, AT_MOST = 0.5, 5.0
 #: Files that a run makes in a new directory.
-FILES = (".lock", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl")
+FILES = (".lock", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl", "status.json")
 
 
 def _is_record(content: bytes) -> bool:
@@ -45,7 +45,7 @@ def _is_record(content: bytes) -> bool:
 
 
 #: Files that no longer hold when a run goes on, and whether a content is that of such a file.
-OUTDATED = {"summary.json": _is_record, FAILED: lambda content: not content}
+OUTDATED = {"summary.json": _is_record, "status.json": _is_record, FAILED: lambda content: not content}
 
 
 class _Kind(msgspec.Struct):
@@ -152,6 +152,13 @@ class Recorder:
                 return
         self._append(self._events, event)
         self.counts[kind] += 1
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Write ``status.json`` with the time, completely or, where there is no room, not at all."""
+        self.check()
+        content, path = encode({"time": time.time(), **status}), self.directory / "status.json"
+        with suppress(OSError), replacing(path) as partial, open(partial, "wb", opener=regular) as file:
+            file.write(content)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json`` completely or not at all; raise MpidlError if the file can't be written."""

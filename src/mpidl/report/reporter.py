@@ -23,6 +23,7 @@ from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
 from mpidl.report.lines import Title
 from mpidl.report.progress import COLUMNS, choose
+from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder, encode
 from mpidl.report.screen import show_on_terminal
@@ -62,6 +63,7 @@ class Reporter:
     ----------
     due : float
         Time of the next record, in seconds on the clock of the totals.
+    status : StatusFile
     present : callable
         Returns the present parameters as the job's flat vector; set by the coordinator, or by a run in one process.
     """
@@ -108,6 +110,7 @@ class Reporter:
         self._rates = Rates(self._done_before, self._seconds_before)
         if origin is not None and job.continues:
             self.recorder.event("resume", rank=0, role="coordinator", step=placed.position.step)
+        self.status = StatusFile(recorder, job.config.run.report)
 
     def state(self) -> dict[str, Any]:
         """Return what a reporter of the same run in another process goes on with."""
@@ -182,8 +185,13 @@ class Reporter:
         for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
+    def status_due(self, totals: Totals) -> None:
+        """Write the run's status if it is time to."""
+        self.status.write_due(lambda: self._report(totals))
+
     def report_due(self, totals: Totals) -> None:
         """Show and record the totals if they are due."""
+        self.status_due(totals)
         if not totals.first_fetch:
             return
         self.due = max(self._recorded_at, totals.first_fetch) + self._job.config.run.report
@@ -236,6 +244,7 @@ class Reporter:
         report = self._report(totals) | {"epoch": self.epoch(totals)}
         self._record(report, totals.now)
         self._show(report, evaluated, last=True)
+        self.status.write(report)
         self._complete = True
 
     def _show(self, report: dict[str, Any], evaluated: bool = False, last: bool = False) -> None:

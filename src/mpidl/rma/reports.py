@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ from mpidl.transport.protocol import (
     State,
     Tag,
 )
+from mpidl.transport.status import resident_bytes
 
+#: Seconds between two measurements of a process's memory.
+MEASURE_EVERY = 1.0
 #: Seconds between two looks whether the coordinator has taken an evaluation, with few workers.
 WAITING = 1e-3
 
@@ -42,6 +46,7 @@ class Reports:
         self._rank = self._coordinator if rank is None else rank
         self._reporting = shared.routes.reporting if reporting is None else reporting
         self._posted: dict[tuple[str, int], np.ndarray] = {}
+        self._measured = -math.inf
 
     def signal(self) -> None:
         """Tell the coordinator that a signal asked this rank to stop."""
@@ -70,7 +75,10 @@ class Reports:
         return max(shortest, self._reporting / REQUESTS)
 
     def post(self, status: np.ndarray, wake: bool = False) -> None:
-        """Post this rank's status, shape (1,); `wake` makes the rank that takes it look at once."""
+        """Post this rank's status, shape (1,), with its process's memory; `wake` makes the rank that takes it look."""
+        now = time.monotonic()
+        if now - self._measured > MEASURE_EVERY:
+            self._measured, status["memory"] = now, resident_bytes()
         self._post_rows(self._region, self._row, status, wake)
 
     def read(self, status: np.ndarray) -> None:

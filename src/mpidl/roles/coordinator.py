@@ -25,6 +25,7 @@ from mpidl.job.takeover import obstacle_to_coordinator
 from mpidl.launch.points import point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
+from mpidl.report.ranks import PostedRanks, RankStatus
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
@@ -33,6 +34,7 @@ from mpidl.roles.instructions import Fail, Save, Slow, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Phase, State
+from mpidl.transport.status import resident_bytes
 
 #: Seconds between two looks at the other ranks' status.
 LOOK_EVERY = 0.05
@@ -67,7 +69,7 @@ class Coordinator(Role):
         files_of_shards = 1 if shared else shards
         self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
         self._tickets, self._phase = 0, Phase.TRAIN
-        reporter.present = self._present
+        reporter.present, reporter.status.ranks = self._present, self._rank_status
         self._evaluated = self._first_values() if placed.sends_values else None
         self._checkpoints.before_completion = self._keep
         self._started = self._stopped = False
@@ -101,6 +103,7 @@ class Coordinator(Role):
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
         self._roles, self._workers, self._read_present = transport.roles, transport.workers, transport.read_present
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
+        self._processes, self._ranks = transport.processes, PostedRanks(transport.roles, transport.capacity.held_by)
         self._checkpoints.bind(self._link)
         if self._sandblaster is not None:
             self._sandblaster.bind(self._link)
@@ -171,6 +174,9 @@ class Coordinator(Role):
     def _totals(self) -> Totals:
         posted = self._link.posted
         return from_status(monotonic.now(), posted.workers, posted.servers, self._partitions, posted.intermediaries)
+
+    def _rank_status(self) -> list[RankStatus]:
+        return self._ranks.at(monotonic.now(), self._link.posted, self._processes, resident_bytes())
 
     def _present(self) -> np.ndarray:
         """Return the present parameters or, in a job without servers, those of the last evaluation."""
@@ -287,6 +293,7 @@ class Coordinator(Role):
         while not (self._link.posted.workers["state"] == State.DONE).all():
             self._backoff.pause()
             self._link.posted.look()
+            self._reporter.status_due(self._control.trained or self._totals())
             self._take_incidents()
         self._receive_values()
         values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._ready.job.evaluated))

@@ -100,6 +100,7 @@ class ServedShard:
 
     def post(self, wake: bool = False) -> None:
         """Post the shard's status."""
+        self.status.figures["queue"] = len(self._inbox.waiting())
         self.link.reports.post(self.status.taken(), wake)
 
     def _free_round(self) -> bool:

@@ -27,6 +27,7 @@ from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
 from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Range
+from mpidl.report.ranks import RankStatus, simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
@@ -40,6 +41,7 @@ from mpidl.storage.files import replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 from mpidl.topology.roles import Roles
+from mpidl.transport.status import resident_bytes
 
 #: Seconds between two looks at the totals.
 LOOK_EVERY = 0.05
@@ -94,6 +96,7 @@ class OneProcess:
         )
         for number, shard in enumerate(self._shards):
             shard.on_drop = partial(self._log_drop, number)
+        self._reporter.status.ranks = self._rank_status
         self._reporter.present = partial(self._engine.parameters, placed.evaluated)
         self._checkpoints = Checkpoints(self._ready)
         self._control = RunControl(placed, self._reporter, self, self._checkpoints, self._engine.now)
@@ -154,6 +157,19 @@ class OneProcess:
             warn_unchanged(control.summary)
         self._ready.local.model.parameters[:] = engine.parameters(self._placed.evaluated)
         return control.summary
+
+    def _rank_status(self) -> list[RankStatus]:
+        engine, totals = self._engine, self._engine.current_totals()
+        trained = self._control.trained is not None
+        if engine.roles is not None:
+            return simulated(engine.roles, engine.replicas, engine.servers, totals.seconds)
+        rate = totals.samples / totals.seconds if totals.seconds > 0 else None
+        return [
+            RankStatus(
+                rank=0, role="worker 0", host=socket.gethostname(), process=0, state="done" if trained else "working",
+                samples=totals.samples, samples_per_second=rate, seconds=totals.seconds, memory=resident_bytes(),
+            )
+        ]  # fmt: skip
 
     def _fingerprints(self) -> list[int]:
         return [shard.fingerprint() for shard in self._shards]

@@ -139,6 +139,7 @@ WORKER_STATUS = np.dtype(
         ("tested_samples", np.int64),  # samples of an evaluation whose sums this worker has posted
         ("tests", np.int64),  # number of its evaluations of the test data
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
+        ("memory", np.int64),  # bytes in memory of its process, measured now and then
     ]
 )
 
@@ -152,6 +153,8 @@ SERVER_STATUS = np.dtype(
         ("staleness_sum", np.float64),
         ("staleness_max", np.int64),
         ("staleness", np.int64, (BINS,)),
+        ("queue", np.int64),  # pushes that wait in its mailboxes
+        ("memory", np.int64),
     ]
 )
 

@@ -99,8 +99,8 @@ class VirtualReplica(Exchanger):
 
     Attributes
     ----------
-    active : bool
-        False once it has ended or died.
+    active, died : bool
+        `active` is False once it has ended or died.
     process : simpy.Process
         Runs the replica.
     gradient : array or None
@@ -113,6 +113,10 @@ class VirtualReplica(Exchanger):
         Whether the parameters already have the values of the next fetch ahead.
     clock : float
         Steps done so far; infinite once it has ended.
+    samples : int
+        Samples that it has trained on.
+    seconds : float
+        Time of its gradients.
     loss, weight : float
         Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; with a coordinator's
         units, those of the current one.
@@ -127,7 +131,8 @@ class VirtualReplica(Exchanger):
     def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
         super().__init__(number)
         self.parameters, self.loader, self.state = parameters, loader, state
-        self.active = True
+        self.active, self.died = True, False
+        self.samples, self.seconds = 0, 0.0
         self.process: simpy.Process
         self.gradient: np.ndarray | None = None
         self.spare: np.ndarray | None = None

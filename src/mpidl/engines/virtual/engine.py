@@ -162,6 +162,11 @@ class VirtualEngine:
         return self._cluster.replicas
 
     @property
+    def servers(self) -> Sequence[VirtualServer]:
+        """The servers, each with its shard."""
+        return self._cluster.servers
+
+    @property
     def roles(self) -> Roles | None:
         """The roles of the cluster's ranks; None if nothing takes time."""
         return self._cluster.machines.roles if self._cluster.machines is not None else None
@@ -288,6 +293,7 @@ class VirtualEngine:
             yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
         except simpy.Interrupt:
             self._give_back(replica)
+            replica.died = True
         replica.active = False
         self._advance_clock(replica, math.inf)
         yield from self._handler.remove_replica(replica)
@@ -342,6 +348,7 @@ class VirtualEngine:
             before = self._environment.now
             yield cluster.machines.compute(replica.number)
             replica.computed.append(float(self._environment.now) - before)
+            replica.seconds += replica.computed[-1]
         batch = self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not self._model.parameters:
@@ -358,6 +365,7 @@ class VirtualEngine:
         replica.computing = None
         replica.state.norm.look(gradient)
         weight = replica.state.weight = batch.total
+        replica.samples += len(request.batch.indices)
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
         summed, counted = loss_sums(self._model, loss, batch)

@@ -84,6 +84,11 @@ class VirtualServer:
             self._serving = True
             self._queue.popleft().succeed()
 
+    @property
+    def waiting(self) -> int:
+        """Number of the pushes that wait for their turn."""
+        return len(self._queue)
+
     def settled(self) -> Shard:
         """Return the shard, or a copy, with all pushes under way applied and all waiting ended."""
         if not self.coming and self.due == math.inf:
