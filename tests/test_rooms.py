@@ -29,7 +29,7 @@ ROOMS = (
     "algorithms",
     *("transport", "rma"),
     "engines",
-    *("config", "history", "job", "report", "page", "roles", "relays", "survival", "runs", "doctor"),
+    *("config", "history", "job", "report", "page", "roles", "relays", "survival", "runs", "doctor", "top"),
     *("cli", "__main__", "__init__"),
 )
 #: Rooms that work without MPI.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mpidl
 from mpidl.config import toml
 
 pytestmark = pytest.mark.long
@@ -49,3 +50,6 @@ def test_a_job_whose_worker_dies_comes_to_its_end(kind, bare_environment, tmp_pa
     recoveries = [event for event in events if event["event"] == "recovery"]
     found = "restarted" if any(event.get("what") == "restart" for event in recoveries) else "taken over"
     assert (bool(recoveries), found) == (True, expected), done.stderr
+    ranks = mpidl.open(tmp_path / "runs" / "job").status["ranks"]
+    dead = [(each["rank"], each["state"]) for each in ranks if each["process"] != each["rank"]]
+    assert dead == ([(5, "dead")] if expected == "taken over" else [])

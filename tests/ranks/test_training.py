@@ -65,6 +65,11 @@ def test_no_update_is_lost(comm, shared_path, tally, algorithm):
     assert np.array_equal(model.parameters, -model.total(101, 5))
     assert summary["samples"] == 5 * 101
     assert sum(summary["staleness_histogram"]) == summary["pushes"]
+    ranks = mpidl.open(summary["run_dir"]).status["ranks"]
+    assert sum(each["samples"] or 0 for each in ranks) == summary["samples"]
+    assert [each["role"].split()[0] for each in ranks][-1:] == ["worker"]
+    assert {each["state"] for each in ranks if each["samples"] is not None} == {"done"}
+    assert min(each["memory"] for each in ranks) > 1 << 24
 
 
 def test_a_deterministic_run_does_not_depend_on_timing(comm, shared_path, least_squares):

@@ -41,8 +41,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
-        _add_train, _add_run_script, _add_report, _add_evaluate, _add_export, _add_predict, _add_simulate, _add_data,
-        _add_plan, _add_submit, _add_doctor,
+        _add_train, _add_run_script, _add_report, _add_top, _add_evaluate, _add_export, _add_predict, _add_simulate,
+        _add_data, _add_plan, _add_submit, _add_doctor,
     ):  # fmt: skip
         add(parsers)
     words = sys.argv[1:] if argv is None else list(argv)
@@ -222,6 +222,22 @@ def _add_data(parsers: Parsers) -> None:
     pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
     _add_json(pack, "the result")
     pack.set_defaults(command=commands.run_pack)
+
+
+def _add_top(parsers: Parsers) -> None:
+    top = parsers.add_parser(
+        "top",
+        help="watch a run in a terminal",
+        description=(
+            "Show what each rank of a run does, its curve and its last events, from the run's files alone, on any node "
+            "that sees them. Refreshes each second; q quits. Without a terminal: once, as text."
+        ),
+    )
+    top.add_argument(
+        "run_dir", metavar="RUN_DIR", nargs="?", type=user_path,
+        help="such as runs/digits; the newest run in runs if not given",
+    )  # fmt: skip
+    top.set_defaults(command=commands.run_top)
 
 
 def _add_plan(parsers: Parsers) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpidl.errors import MpidlError, UsageError, escaped, quoted
+from mpidl.extras import require
 from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
@@ -340,6 +341,17 @@ def _check_number(option: str, found: int | None) -> None:
     if found is None or not 1 <= found <= MOST:
         bound = f"<= {MOST}" if found is not None and found > MOST else ">= 1"
         raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
+
+
+def run_top(arguments: argparse.Namespace) -> int:
+    if environment.world().size > 1:
+        raise UsageError("top: runs in one process, without mpirun")
+    require("rich", "top")
+    from mpidl.top.screen import show
+    from mpidl.top.watched import find
+
+    show(find(arguments.run_dir))
+    return 0
 
 
 def run_submit(arguments: argparse.Namespace) -> int:

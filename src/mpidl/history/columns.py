@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from mpidl.extras import require
+from mpidl.history.lines import decoded
 from mpidl.paths import open_regular
 
 #: Objects nested more deeply than this are a column of objects.
@@ -41,7 +41,7 @@ class Columns(Mapping[str, np.ndarray]):
         end = 0
         while end < (size := content.rfind(b"\n") + 1):
             begin, end = end, content.find(b"\n", min(end + BLOCK, size - 1)) + 1
-            gathered.add(_records(content[begin:end]))
+            gathered.add([each for each in decoded(content[begin:end]) if type(each) is dict])
         self.rows = gathered.rows
         self._arrays = {name: _array(values) for name, values in gathered.columns.items()}
 
@@ -138,16 +138,3 @@ def _padded(lists: Sequence[Sequence[float | None]]) -> np.ndarray:
     found = np.zeros((len(lists), lengths.max(initial=0)))
     found[np.arange(found.shape[1]) < lengths[:, None]] = np.array(list(chain.from_iterable(lists)), float)
     return found
-
-
-def _records(content: bytes) -> list[dict[str, Any]]:
-    """Return the objects in lines of JSON."""
-    decoder = msgspec.json.Decoder()
-    try:
-        found = decoder.decode_lines(content)
-    except (ValueError, RecursionError):
-        found = []
-        for line in content.split(b"\n"):
-            with suppress(ValueError, RecursionError):
-                found.append(decoder.decode(line))
-    return [each for each in found if type(each) is dict]

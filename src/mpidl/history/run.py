@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mpidl.storage.lock import is_locked
 #: The file by which a directory is that of a run.
 CONFIG = "config.toml"
 
+#: Seconds after which a run that goes on has written its status again, by the clocks of two hosts.
+FRESH = 20.0
 #: Most bytes that are read of a summary or a status, which has 300 for each rank.
 LARGEST = 1 << 26
 
@@ -86,9 +89,15 @@ class Run:
         """How the run is: "running", "finished", "stopped" by a signal after saving, "failed" or "killed"."""
         if self.summary is not None:
             return "stopped" if self.summary.get("interrupted") else "finished"
-        if is_locked(self.directory):
+        locked = is_locked(self.directory)
+        if locked if locked is not None else self._is_fresh():
             return "running"
         return "failed" if self._failed() else "killed"
+
+    def _is_fresh(self) -> bool:
+        """Return whether the status is so new that the run goes on."""
+        written = (self.status or {}).get("time")
+        return isinstance(written, int | float) and abs(time.time() - written) < FRESH
 
     def _failed(self) -> bool:
         """Return whether the last event is that of a rank that has raised an error."""

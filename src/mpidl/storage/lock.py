@@ -84,9 +84,9 @@ class Lock:
         self._file.close()
 
 
-def is_locked(run: Path) -> bool:
-    """Return whether a process uses a run's directory, as far as this user can find out."""
-    with contextlib.suppress(OSError):
+def is_locked(run: Path) -> bool | None:
+    """Return whether a process uses a run's directory; None if this user, or this file system, can't say."""
+    try:
         if _identity(run) in _HELD:
             return True
         with open(run / ".lock", "r+b", opener=existing) as file:
@@ -95,7 +95,10 @@ def is_locked(run: Path) -> bool:
             request[_KIND] = fcntl.F_WRLCK
             found = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(_FLOCK, *request))
             return bool(struct.unpack(_FLOCK, found)[_KIND] != fcntl.F_UNLCK)
-    return False
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
 
 
 def _restrict(descriptor: int) -> None:

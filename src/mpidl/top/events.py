@@ -1,0 +1,45 @@
+"""Events of a run as lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mpidl.errors import printable, shown
+from mpidl.report.text import died, replaced
+
+#: Details of an event that a line leaves out, and most characters of one.
+LEFT_OUT = ("time", "event", "rank", "role", "traceback")
+LONGEST = 60
+
+
+def line(event: Mapping[str, Any]) -> str:
+    """Return an event with its time of day, without control characters."""
+    at = event.get("time")
+    try:
+        clock = time.strftime("%H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else "        "
+    except (OverflowError, ValueError, OSError):
+        clock = "        "
+    return f"{clock}  {printable(text(event))}"
+
+
+def text(event: Mapping[str, Any]) -> str:
+    """Return what an event says."""
+    kind, rank, role = (event.get(name) for name in ("event", "rank", "role"))
+    try:
+        if kind == "failure" and isinstance(cause := event.get("cause"), str):
+            return f"rank {rank} ({role}) failed: {cause}"
+        if kind == "failure":
+            return died(rank, role, event)  # type: ignore[arg-type]
+        if kind == "recovery":
+            return replaced(rank, role, event)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass  # of another kind, such as that of a simulation
+    details = ", ".join(
+        f"{name} {shown(str(value), LONGEST)}"
+        for name, value in event.items()
+        if name not in LEFT_OUT and value is not None
+    )
+    of = "" if role in (None, "coordinator") else f" ({role})"
+    return f"{kind}{of}{': ' * bool(details)}{details}"

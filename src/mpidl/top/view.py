@@ -1,0 +1,259 @@
+"""What a screen shows of a run, in the space that it has."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from mpidl.errors import escaped, shown
+from mpidl.report.text import duration, quantity
+from mpidl.top.curves import curve
+from mpidl.top.events import line
+from mpidl.top.watched import DEAD, Watched
+
+#: Colours of states; each is also a word.
+STYLES = {
+    "running": "bold green", "finished": "bold cyan", "stopped": "bold yellow", "failed": "bold red",
+    "killed": "bold red", "dead": "red", "starting": "dim", "trained": "dim", "done": "dim",
+}  # fmt: skip
+#: Least columns of a screen on which all activities have a column of their own.
+WIDE = 120
+#: Activities of a worker, in columns of a wide screen, besides computing.
+OTHERS = ("pushing", "fetching", "waiting", "rest")
+#: Most lines of a curve, and lines of events on a screen of this height and on a taller one.
+CURVE, EVENTS, TALL = 8, 4, 40
+#: Seconds without news after which a line says so.
+QUIET = 5.0
+#: Most characters of a name.
+NAME = 60
+
+
+def view(watched: Watched, width: int, height: int | None = None) -> Group:
+    """Return what a terminal of this width and height shows; without a height, everything."""
+    head = [*_head(watched), *_ending(watched)]
+    if height is None:
+        events = list(watched.events)[-10:]
+        return Group(*head, *_curve(watched, width, 3), Text(), *_ranks(watched.ranks, width), Text(), *_events(events))
+    ranks, events = watched.ranks, list(watched.events)[-(EVENTS if height < TALL else 2 * EVENTS) :]
+    foot = [*_events(events), Text("q quits", style="dim", justify="right")]
+    # One line names the curve, one the columns.
+    room = max(1, height - len(head) - len(foot) - 3)
+    table = _ranks(ranks, width, room)
+    drawn = _curve(watched, width, max(1, min(CURVE, room + 1 - min(len(ranks), room))))
+    used = len(head) + len(drawn) + min(len(ranks), room) + 1 + len(foot)
+    return Group(*head, *drawn, *table, *[Text()] * max(0, height - used), *foot)
+
+
+def _text(text: object, style: str = "", most: int = NAME) -> Text:
+    """Return one line without control characters, cut off where the screen ends."""
+    return Text(escaped(shown(str(text), most)), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _line(parts: Sequence[Text]) -> Text:
+    found = Text("  ", no_wrap=True, overflow="ellipsis").join(parts)
+    found.no_wrap, found.overflow = True, "ellipsis"
+    return found
+
+
+# The head.
+
+
+def _head(watched: Watched) -> list[Text]:
+    record, state = watched.record, watched.state
+    first = [_text(watched.directory, "bold"), _text(state, STYLES[state])]
+    if (total := _number(record.get("time", record.get("seconds")))) is not None:
+        first.append(_text(f"{_clock(total)} of training"))
+    if state == "running" and watched.quiet >= QUIET:
+        first.append(_text(f"no news for {duration(watched.quiet)}", "yellow"))
+    figures = [_progress(watched, record), *_figures(record)]
+    return [_line(first), _line([_text(each) for each in figures if each])]
+
+
+def _progress(watched: Watched, record: Mapping[str, Any]) -> str:
+    epoch, samples, rate = (_number(record.get(name)) for name in ("epoch", "samples", "samples_per_second"))
+    epoch = _number(record.get("epochs")) if epoch is None else epoch
+    if epoch is None:
+        return "no figures yet"
+    run = watched.run.config.get("run")
+    run = run if isinstance(run, dict) else {}
+    whole = _number(run.get("epochs"))
+    text = f"epoch {epoch:.1f}" + (f" of {whole:g}" if whole else "")
+    iteration = record.get("iteration")
+    if isinstance(iteration, dict) and isinstance(iteration.get("number"), int):
+        text = f"iteration {iteration['number']}, {text}"
+    if whole and samples and rate and epoch and watched.state == "running":
+        text += f", {_clock((whole - epoch) * samples / epoch / rate)} left"
+    return text
+
+
+def _figures(record: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a record, the most telling first."""
+    found = []
+    if (rate := _number(record.get("samples_per_second"))) is not None:
+        found.append(f"{rate:,.0f} samples/s")
+    iteration = record.get("iteration")
+    objective = _number(iteration.get("objective")) if isinstance(iteration, dict) else None
+    found += [] if objective is None else [f"objective {objective:.4g}"]
+    for name, value in record.items():
+        if name.endswith(("_loss", "_accuracy")) and not name.startswith("best_") and _number(value) is not None:
+            found.append(f"{shown(name.replace('_', ' '), NAME)} {value:.4g}")
+    staleness = record.get("staleness")
+    mean = _number(staleness.get("mean")) if isinstance(staleness, dict) else None
+    return found if mean is None else [*found, f"staleness {mean:.1f}"]
+
+
+def _ending(watched: Watched) -> list[Text]:
+    """Return how a run has ended, and what to do next."""
+    state, now = watched.state, watched.status.get("time")
+    if state == "running":
+        return []
+    if state in DEAD:
+        last = max((each for each in (now, *_times(watched)) if isinstance(each, int | float)), default=None)
+        at = "" if last is None else f", last heard of at {_day(last)}"
+        how = "no process uses it any more, and there is no summary" if state == "killed" else _cause(watched)
+        return [
+            _text(f"{'DIED' if watched.died else state.upper()}: {how}{at}", STYLES[state], 500),
+            _text(watched.advice(), most=500),
+        ]
+    summary = watched.run.summary or {}
+    if state == "stopped":
+        return [_text("stopped by a signal, and saved", STYLES[state]), _text(watched.advice(), most=500)]
+    why = f": {summary['stopped']}" if summary.get("stopped") else ""
+    counted = [f"{summary[name]} {name}" for name in ("failures", "recoveries") if summary.get(name)]
+    return [_text(", ".join([f"done{why}", *counted]), STYLES[state], 500)]
+
+
+def _cause(watched: Watched) -> str:
+    return line(watched.events[-1]).strip().partition("  ")[2] if watched.events else "it has failed"
+
+
+def _times(watched: Watched) -> list[Any]:
+    return [event.get("time") for event in watched.events]
+
+
+def _day(seconds: float) -> str:
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number, None if the value is none."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    return value if known else None
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(int(min(max(0.0, seconds), 1e9)), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+# The curve.
+
+
+class _Drawn:
+    """A curve, in the characters that a terminal has."""
+
+    def __init__(self, points: Sequence[tuple[float, float]], rows: int) -> None:
+        self._points, self._rows = points, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for each in curve(self._points, options.max_width, self._rows, options.ascii_only):
+            yield Text(each, style="cyan", no_wrap=True)
+
+
+def _curve(watched: Watched, width: int, rows: int) -> list[Any]:
+    """Return a curve of some lines, after one that says what it is."""
+    name, points = watched.curve
+    if not points:
+        return [_text("no curve yet", "dim"), *[Text()] * rows]
+    named = name.replace("iteration.", "").replace("_", " ")
+    first, last = points[0], points[-1]
+    said = f"{named} {first[1]:.4g} to {last[1]:.4g}, over {last[0]:,.0f} samples"
+    return [_text(said, "dim"), _Drawn(points, rows)]
+
+
+# The ranks.
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]], width: int, room: int | None = None) -> list[Any]:
+    """Return a table of ranks, and a line about those for which there is no room."""
+    chosen, left = (ranks, []) if room is None or len(ranks) <= room else _slowest(ranks, max(1, room - 1))
+    if not ranks:
+        return [_text("no rank has reported yet", "dim")]
+    wide = width >= WIDE
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
+    for name, right in _columns(wide):
+        table.add_column(name, justify="right" if right else "left")
+    for each in chosen:
+        table.add_row(*_cells(each, wide), style=STYLES.get("dead" if each.get("state") == "dead" else "", ""))
+    return [table, *([_text(_more(left), "dim", 200)] if left else [])]
+
+
+def _columns(wide: bool) -> list[tuple[str, bool]]:
+    shares = [(name, True) for name in OTHERS] if wide else []
+    numbers = [(name, True) for name in ("samples/s", "computing")]
+    last = [(name, True) for name in ("staleness", "queue", "memory")]
+    return [("rank", True), ("role", False), ("host", False), ("state", False), *numbers, *shares, *last]
+
+
+def _cells(rank: Mapping[str, Any], wide: bool) -> list[Text]:
+    shares = rank.get("shares")
+    shares = shares if isinstance(shares, dict) else {}
+    played, state = rank.get("process"), rank.get("state")
+    by = "" if played == rank.get("rank") else f", by rank {played}"
+    memory, rate, staleness = (_number(rank.get(name)) for name in ("memory", "samples_per_second", "staleness"))
+    names = ("computing", *OTHERS) if wide else ("computing",)
+    return [
+        _text(rank.get("rank", "")),
+        _text(f"{rank.get('role', '')}{by}"),
+        _text(rank.get("host") or "-"),
+        _text(state or "-", STYLES.get(str(state), "")),
+        _text("-" if rate is None else f"{rate:,.0f}"),
+        *(_text("-" if (part := _number(shares.get(name))) is None else f"{part:.0%}") for name in names),
+        _text("-" if staleness is None else f"{staleness:.1f}"),
+        _text("-" if rank.get("queue") is None else rank["queue"]),
+        _text("-" if memory is None else quantity(memory, "B")),
+    ]
+
+
+def _slowest(ranks: Sequence[Mapping[str, Any]], room: int) -> tuple[list[Any], list[Any]]:
+    """Return the ranks to look at, and the others: the dead, the busiest that don't train, and the slowest workers."""
+    dead = [each for each in ranks if each.get("state") == "dead"]
+    alive = [each for each in ranks if each.get("state") != "dead"]
+    workers = sorted((each for each in alive if _rate(each) is not None), key=lambda each: _rate(each) or 0.0)
+    others = sorted((each for each in alive if _rate(each) is None), key=_load, reverse=True)
+    few = dead[: max(1, room // 3)]
+    few += others[: max(1, (room - len(few)) // 4)] if workers else others
+    chosen = (few + workers)[:room]
+    kept = {id(each) for each in chosen}
+    return chosen, [each for each in ranks if id(each) not in kept]
+
+
+def _rate(rank: Mapping[str, Any]) -> float | None:
+    return _number(rank.get("samples_per_second"))
+
+
+def _load(rank: Mapping[str, Any]) -> float:
+    shares = rank.get("shares")
+    return (_number(shares.get("computing")) or 0.0) if isinstance(shares, dict) else -1.0
+
+
+def _more(left: Sequence[Mapping[str, Any]]) -> str:
+    rates = [rate for each in left if (rate := _rate(each)) is not None]
+    fastest = f", the fastest at {max(rates):,.0f} samples/s" if rates else ""
+    return f"and {len(left)} more rank{'s' * (len(left) > 1)}{fastest}; the slowest are shown"
+
+
+# Events.
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> list[Text]:
+    return [_text(line(each), most=500) for each in events]

@@ -1,0 +1,168 @@
+"""A run that is watched: what its files say, look by look."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpidl.errors import MpidlError, UsageError
+from mpidl.history import Run
+from mpidl.history import open as opened
+from mpidl.history.html import CURVES
+from mpidl.history.lines import Tail
+from mpidl.history.run import CONFIG
+from mpidl.launch.script import NOTE
+from mpidl.report.text import as_word
+from mpidl.storage.checkpoints import steps
+
+#: The directory of runs that a configuration doesn't give another one, and that of simulations within it.
+RUNS, VIRTUAL = "runs", "virtual"
+#: Events that are kept.
+EVENTS = 50
+#: Seconds for which a run must have no process before it counts as dead: another may be taking it over.
+TAKEOVER = 3.0
+#: States of a run that has ended without a summary.
+DEAD = ("failed", "killed")
+
+
+class _Record(msgspec.Struct):
+    """What is read of a record: its place and the figures of `CURVES`."""
+
+    samples: float
+    iteration: dict[str, Any] | None = None
+    train_loss: float | None = None
+    validation_loss: float | None = None
+    test_loss: float | None = None
+
+    def figure(self, name: str) -> float | None:
+        if name != "iteration.objective":
+            found: float | None = getattr(self, name)
+            return found
+        objective = (self.iteration or {}).get("objective")
+        return objective if isinstance(objective, int | float) else None
+
+
+class Watched:
+    """A run's files as they were at the last `look`.
+
+    Attributes
+    ----------
+    run : Run
+    state : str
+        That of `Run.state`; of a run that has just died, "running" for some seconds.
+    status : mapping
+        The last ``status.json`` that could be read; empty if there was none.
+    quiet : float
+        Seconds since it changed, as far as this process has seen.
+    curves : dict of str to list
+        For each figure of a curve, the samples and the value at each record that has it.
+    events : sequence of dict
+        The last ones.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._metrics = Tail(directory / "metrics.jsonl", _Record)
+        self._events = Tail(directory / "events.jsonl", dict[str, Any])
+        self.status: Mapping[str, Any] = {}
+        self.curves: dict[str, list[tuple[float, float]]] = {name: [] for name in CURVES}
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self.state, self.quiet, self.died = "", 0.0, False
+        self._changed = self._alive = time.monotonic()
+        self.look()
+
+    def look(self) -> None:
+        """Read what has been written since the last look."""
+        now = time.monotonic()
+        self.run = Run(self.directory)
+        if (status := self.run.status) is not None and status != self.status:
+            self.status, self._changed = status, now
+        self.quiet = now - self._changed
+        self._extend()
+        found, _ = self._events.read()
+        self.events += found
+        self._judge(self.run.state, now)
+
+    def _judge(self, state: str, now: float) -> None:
+        """Take over a run's state; the death of one that was running must last."""
+        if state not in DEAD:
+            self._alive, self.died = now, False
+        elif self.state == "running" and now - self._alive < TAKEOVER:
+            return
+        elif self.state == "running":
+            self.died = True
+        self.state = state
+
+    def _extend(self) -> None:
+        records, anew = self._metrics.read()
+        for name, curve in self.curves.items():
+            if anew:
+                curve.clear()
+            for record in records:
+                # A run that was resumed has gone back to a checkpoint.
+                while curve and curve[-1][0] > record.samples:
+                    curve.pop()
+                if (value := record.figure(name)) is not None:
+                    curve.append((record.samples, value))
+
+    @property
+    def curve(self) -> tuple[str, Sequence[tuple[float, float]]]:
+        """The name and the points of the most telling figure that the run has."""
+        return next(((name, points) for name, points in self.curves.items() if points), ("", []))
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The run's last record; the summary, when there is one, which has the same names."""
+        found = self.run.summary or self.status.get("record")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """What each rank does."""
+        found = self.status.get("ranks")
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    def advice(self) -> str:
+        """Return what to do with a run that has ended too early."""
+        if self.directory.absolute().parent.name == VIRTUAL:
+            return "simulations begin anew"
+        try:
+            saved = steps(self.directory / "checkpoints")
+        except MpidlError:
+            saved = []
+        if not saved:
+            return "no checkpoint was saved: start it again"
+        word = as_word(str(self.directory))
+        command = "run" if (self.directory / NOTE).exists() else "train"
+        return f"step {saved[-1]} is saved; continue with `mpidl {command} --resume {word}`"
+
+
+def find(given: Path | None) -> Path:
+    """Return the directory of the run to watch: the one given, or the newest run in it or in `RUNS`.
+
+    Raise UsageError if there is none.
+    """
+    place = Path(RUNS) if given is None else given
+    if (place / CONFIG).is_file():
+        return opened(place).directory
+    found = [path.parent for pattern in (f"*/{CONFIG}", f"{VIRTUAL}/*/{CONFIG}") for path in place.glob(pattern)]
+    if not found:
+        what = "no run in it" if place.is_dir() else "no directory"
+        raise UsageError(f"{place}: {what}, expected the directory of a run, such as runs/digits")
+    return max(found, key=_written)
+
+
+def _written(run: Path) -> float:
+    """Return when a run was written last, in seconds since the epoch."""
+    times = [0.0]
+    for name in (CONFIG, "status.json", "metrics.jsonl"):
+        try:
+            times.append((run / name).lstat().st_mtime)
+        except OSError:
+            continue
+    return max(times)
