@@ -139,8 +139,8 @@ class PostedRanks:
         before, self._last = self._last, (now, samples, counts, sums)
         self._describe_workers(found, now, posted.workers, samples, before)
         self._describe_servers(found, now, posted, counts, sums, before)
-        for relay, row in zip(self._roles.relays, posted.intermediaries, strict=True):
-            found[relay.rank].state, found[relay.rank].memory = STATES[int(row["state"])], int(row["memory"]) or None
+        for rank, row in zip(self._roles.intermediaries, posted.intermediaries, strict=True):
+            found[rank].state, found[rank].memory = STATES[int(row["state"])], int(row["memory"]) or None
         coordinator = found[self._roles.coordinator]
         coordinator.state, coordinator.memory = STATES[int(posted.workers["state"].min())], memory or None
         return found
