@@ -29,7 +29,8 @@ ROOMS = (
     "algorithms",
     *("transport", "rma"),
     "engines",
-    *("config", "history", "job", "report", "page", "roles", "relays", "survival", "runs", "doctor", "top"),
+    *("config", "history", "job", "report", "roles", "relays", "survival", "tracing", "page", "runs", "doctor"),
+    "top",
     *("cli", "__main__", "__init__"),
 )
 #: Rooms that work without MPI.
@@ -50,6 +51,7 @@ FEATURES = {
     "averages of weights": (r"\bema\b|import AVERAGE\b", 10),
     "rates that fall on a plateau": (r"[Pp]lateau", 6),
     "extra states of modules": (r"extra_state", 4),
+    "timelines": (r"\btracing\b|\btraced|run\.trace\b", 12),
 }
 
 

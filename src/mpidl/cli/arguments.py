@@ -117,7 +117,8 @@ def _add_report(parsers: Parsers) -> None:
         help="draw runs on a page",
         description=(
             "Write a page, one HTML file that needs no network: the curves of a run, its ranks, events and "
-            "configuration. Those of several runs are drawn over each other. A run may still be running."
+            "configuration. Those of several runs are drawn over each other. A run may still be running. Or, with "
+            "--trace, write the timelines of all ranks of runs with run.trace."
         ),
     )
     report.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", help="such as runs/digits; exactly this run is taken")
@@ -126,7 +127,13 @@ def _add_report(parsers: Parsers) -> None:
         help="the file to write, in place of an earlier page; report.html if not given: in RUN_DIR, or, of several "
         "runs, here",
     )  # fmt: skip
-    report.add_argument("--force", action="store_true", help="replace FILE.html even if it is no such page")
+    report.add_argument(
+        "--trace", metavar="FILE.json.gz", type=user_path,
+        help="write timelines instead, for ui.perfetto.dev or chrome://tracing; those of several runs begin together",
+    )  # fmt: skip
+    report.add_argument(
+        "--force", action="store_true", help="replace FILE.html even if it is no such page, or FILE.json.gz"
+    )
     report.set_defaults(command=commands.run_report)
 
 

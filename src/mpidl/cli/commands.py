@@ -20,7 +20,7 @@ from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
-from mpidl.paths import argument, regular
+from mpidl.paths import argument, check_new, regular
 from mpidl.report import text
 from mpidl.runs.uncaught import exit_code, speaks
 
@@ -253,12 +253,27 @@ def run_report(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("report: runs in one process, without mpirun")
     environment.prepare_libraries()
+    if arguments.trace is not None:
+        return _write_timelines(arguments)
     from mpidl import history, page
 
     runs = [history.open(each) for each in arguments.run_dirs]
     file = arguments.output or (runs[0].directory if len(runs) == 1 else Path()) / "report.html"
     page.write(runs, file, arguments.force)
     deliver(escaped(str(file)))
+    return 0
+
+
+def _write_timelines(arguments: argparse.Namespace) -> int:
+    from mpidl import history, tracing
+    from mpidl.tracing import chrome
+
+    if arguments.output is not None:
+        raise UsageError("--trace: writes no page, leave -o out")
+    check_new(arguments.trace, arguments.force)
+    runs = [history.open(each).directory for each in arguments.run_dirs]
+    chrome.write({escaped(str(each)): tracing.read(each) for each in runs}, arguments.trace)
+    deliver(escaped(str(arguments.trace)))
     return 0
 
 

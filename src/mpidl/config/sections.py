@@ -57,6 +57,9 @@ class RunSection(Checked):
         parameters at each of their updates. It is what evaluations, exports and trained models have.
     terminate_on_nan : bool
         End the run when a loss is NaN or infinite.
+    trace : bool or float
+        Keep a timeline of every rank, which ``mpidl report RUN --trace FILE.json.gz`` writes for Perfetto. A number: of
+        the first two seconds, and of this number of seconds at the end.
     """
 
     name: Annotated[str, Meta(min_length=1)] = "run"
@@ -71,6 +74,7 @@ class RunSection(Checked):
     report: Positive = 10.0
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     terminate_on_nan: bool = True
+    trace: bool | Positive = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,8 +14,8 @@ from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
-from mpidl.transport.protocol import END, WORKER_STATUS, Message, Phase, ShardClock, State
-from mpidl.transport.status import Status
+from mpidl.transport.protocol import END, Message, Phase, ShardClock, State
+from mpidl.transport.status import WorkerStatus
 from mpidl.wire import Differences
 
 #: Seconds between two posts of the status of a relay and its workers: during training and afterwards. They are more in
@@ -53,7 +53,7 @@ class Relay(Role):
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
         self._posted = 0.0
-        self.status = Status(WORKER_STATUS)
+        self.status: WorkerStatus = WorkerStatus()
 
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
@@ -107,13 +107,17 @@ class Relay(Role):
         ring = link.rings[LATE if gathered.late else EARLY]
         before = ring.bytes
         ring.begin(gathered.fetched, gathered.batches)
-        self._until(lambda: ring.send(gathered.vector))
-        self._until(ring.applied)
+        with self.status.push:
+            self._until(lambda: ring.send(gathered.vector))
+        with self.status.wait:
+            self._until(ring.applied)
         figures["pushes"] += 1
         figures["bytes_pushed"] += ring.bytes - before
         before = link.bytes_fetched
-        link.start_fetch(self.parameters, self._clocks)
-        self._until(lambda: link.finish_fetch(self._clocks))
+        with self.status.fetch:
+            link.start_fetch(self.parameters, self._clocks)
+            self._until(lambda: link.finish_fetch(self._clocks))
+            self.status.fetch.saw(self._clocks)
         figures["fetches"] += 1
         figures["bytes_fetched"] += link.bytes_fetched - before
         # Workers that see a cut read its order, which this relay may receive later than the servers.

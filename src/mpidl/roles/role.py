@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpidl.rma.reports import Reports
 from mpidl.rma.transport import Transport
 from mpidl.shards.shard import Shard
+from mpidl.transport.status import WorkerStatus
+
+if TYPE_CHECKING:
+    from mpidl.roles.served import ServedShard
 
 
 class Role:
@@ -17,10 +21,12 @@ class Role:
 
     `interrupted` says whether a signal has asked this rank to stop, and `left` whether `run` has ended early because
     others play the rank from the end of this process on. `lost` counts the chunks of pushes that `adopt` has
-    found lost.
+    found lost. `status` has the activities of a rank that pushes and fetches, and `served` the shards that it serves.
     """
 
     lost = 0
+    status: WorkerStatus | None = None
+    served: Sequence[ServedShard] = ()
 
     def __init__(self) -> None:
         self.interrupted = self.left = False

@@ -27,8 +27,9 @@ class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
     `directory`, `scratch`, `workers`, `portion`, `deterministic` and `finite` are those of `mpidl.roles.server.Server`.
-    `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `order` is the ordinal of
-    the last order to save that was taken up, and `due` the time of the next call of `look`.
+    `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `apply` carries out a
+    message of a worker. `order` is the ordinal of the last order to save that was taken up, and `due` the time of the
+    next call of `look`.
     """
 
     link: ServerLink
@@ -56,6 +57,7 @@ class ServedShard:
         self._writing = BackgroundTask()
         self.status = ShardStatus(shard)
         self._training = set(range(workers))
+        self.apply = self._apply
         self.round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
         self._unwritten = False
@@ -112,7 +114,7 @@ class ServedShard:
             # Rotate, so that no worker is always served first.
             worker = ready[(i + self._turn) % len(ready)]
             for message in self._inbox.drain(worker, GROUP):
-                self._apply(message)
+                self.apply(message)
             worked = True
         return worked
 
@@ -125,7 +127,7 @@ class ServedShard:
         marked = [worker for worker in workers if self._inbox.head(worker).chunk == MARK]
         workers = marked or workers
         for worker in workers:
-            self._apply(self._inbox.head(worker))
+            self.apply(self._inbox.head(worker))
             self._inbox.release(worker)
         for worker in workers:
             self._inbox.acknowledge(worker)

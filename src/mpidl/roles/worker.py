@@ -42,6 +42,7 @@ from mpidl.roles.role import Role
 from mpidl.roles.ticket_taker import TicketTaker
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.transport.protocol import NO_MORE, TICKETS, Evaluated, Phase, State
+from mpidl.transport.status import WorkerStatus
 
 #: Seconds between polls of the coordinator's order after training, with few workers.
 LOOK_EVERY = 1e-3
@@ -76,6 +77,7 @@ class Worker(Role):
         self._handler = self._make_handler(own)
         self._handler.lead = self._lead
         self._engine = self._make_engine()
+        self.status: WorkerStatus = self._engine.status
         self._delay = self._job.config.debug.delay(number)
         # When a signal asked this process to end.
         self._terminated: float | None = None
@@ -157,7 +159,7 @@ class Worker(Role):
         self._rank = transport.rank
         self._engine.bind(self._link)
         self.tickets.bind(self._link)
-        self._link.reports.post(self._engine.status.row)
+        self._link.reports.post(self.status.row)
 
     def unbind(self) -> None:
         """Release the transport's memory, which is about to be freed."""
@@ -224,8 +226,8 @@ class Worker(Role):
         """
         if not self._job.config.run.terminate_on_nan or isinstance(self._job.algorithm, Coordinated):
             return
-        self._engine.status.figures["diverged"] = 1 + self._engine.state.portion
-        self._link.reports.post(self._engine.status.row, wake=True)
+        self.status.figures["diverged"] = 1 + self._engine.state.portion
+        self._link.reports.post(self.status.row, wake=True)
         while True:
             self._link.orders.read()
             time.sleep(self._link.reports.interval(LOOK_EVERY))
@@ -241,9 +243,9 @@ class Worker(Role):
         if isinstance(self._handler, ByReduction | ByFragments):
             self._handler.epoch_over = epoch
             return
-        self._link.reports.post(self._engine.status.row)
+        self._link.reports.post(self.status.row)
         model = self._model
-        with self._engine.status.evaluate:
+        with self.status.evaluate:
             at = monotonic.now()
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
             self._handler.fetch(model.parameters)
@@ -274,9 +276,9 @@ class Worker(Role):
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, at the same time as all others."""
-        self._link.reports.post(self._engine.status.row)
+        self._link.reports.post(self.status.row)
         model, part = self._model, split(self._split.samples, self._replicas)[self._number]
-        with self._engine.status.evaluate:
+        with self.status.evaluate:
             at, own = monotonic.now(), None
             if parameters is not model.parameters:
                 own = model.parameters.copy()
@@ -301,7 +303,7 @@ class Worker(Role):
 
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data until none are left, as `SandblasterWorker` computes gradients."""
-        taken, status, sums = 0, self._engine.status, self._sums()
+        taken, status, sums = 0, self.status, self._sums()
         pieces = split(self._split.samples, PIECES * self._replicas)
         while True:
             # A late worker may find tickets of the next evaluation.
@@ -325,7 +327,7 @@ class Worker(Role):
     def _evaluate_part(self, number: int) -> None:
         """Evaluate a worker's part of all splits at the final parameters: its own, or that of one that has ended."""
         self._handler.fetch(self._model.parameters)
-        status, sums = self._engine.status, self._sums()
+        status, sums = self.status, self._sums()
         with status.test:
             for row, each in zip(sums, self._job.evaluated.values(), strict=True):
                 row[:] = self._evaluate(each, split(each.samples, self._replicas)[number])
@@ -367,6 +369,6 @@ class Worker(Role):
             if order.phase == done and not parts:
                 time.sleep(self._link.reports.interval(LOOK_EVERY))
             done = Phase(order.phase)
-        if self._engine.status.figures["state"] != State.DONE:
+        if self.status.figures["state"] != State.DONE:
             # A signal has stopped the run: the parameters are what its checkpoint holds.
             self._handler.fetch(self._model.parameters)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from mpidl.config import Config
 from mpidl.config.topology import TopologySection
+from mpidl.engines.virtual import Times
+from mpidl.engines.virtual.machines import place_ranks
 from mpidl.engines.virtual.times import Heir, Intermediaries
 from mpidl.job import takeover
 from mpidl.relays import feature as intermediaries
+from mpidl.shards.shard import Shard
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
+from mpidl.tracing import feature as tracing
+from mpidl.tracing.virtual import TracedProcess, UntracedProcess
 
-__all__ = ["intermediaries", "virtual_heir", "virtual_intermediaries"]
+__all__ = ["intermediaries", "tracing", "virtual_heir", "virtual_intermediaries"]
+
+
+def trace_one_process(
+    config: Config, directory: Path, shards: Sequence[Shard], replicas: int, times: Times | None
+) -> UntracedProcess:
+    """Return what keeps the spans of a run in one process, if it is to; `times` are those of a virtual cluster."""
+    if not config.run.trace:
+        return UntracedProcess()
+    nodes, roles = ([0], Roles((), ((0,),))) if times is None else place_ranks(times, replicas, config.servers)
+    hosts = tuple(socket.gethostname() if times is None else f"node {node}" for node in nodes)
+    return TracedProcess(shards, replace(roles, hosts=hosts), directory, config.run.trace)
 
 
 def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:

@@ -34,6 +34,7 @@ from mpidl.report.text import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
 from mpidl.roles.run_control import RunControl
+from mpidl.runs.features import trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
@@ -79,6 +80,7 @@ class OneProcess:
         self._reporter = Reporter(
             placed, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
+        self._trace = trace_one_process(job.config, self._recorder.directory, self._shards, replicas, times)
         self._reporter.placed([str(local.device)] if local.device else [])
         self._engine = VirtualEngine(
             Training(
@@ -89,7 +91,9 @@ class OneProcess:
             time=VirtualTime(
                 times, job.config.run.seed, None if self._virtual else monotonic.now, start=monotonic.now()
             ),
-            hooks=Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated),
+            hooks=self._trace.watched(
+                Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated)
+            ),
             state=placed.position.state,
             resumed=self._resumed(),
             taken=self._tickets_before(),
@@ -150,6 +154,7 @@ class OneProcess:
                 if not engine.current_totals().samples:
                     self._recorder.discard()
                 raise
+            self._trace.end()
             self._ready.local.model.parameters[:] = engine.parameters()
             control.tell(Trained(totals))
         assert control.summary is not None

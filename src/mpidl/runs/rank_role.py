@@ -30,7 +30,7 @@ from mpidl.roles.role import Role
 from mpidl.roles.server import Server
 from mpidl.roles.standby import Standby
 from mpidl.roles.worker import Worker
-from mpidl.runs.features import intermediaries
+from mpidl.runs.features import intermediaries, tracing
 from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
@@ -102,21 +102,24 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
 
 
 def play_taken_over(
-    world: World, ready: ReadyJob, transport: Transport, own: Role, rank: int, recovered: Callable[[int], None]
-) -> None:
+    world: World, ready: ReadyJob, transport: Transport, own: Role, trace: tracing.Untraced, rank: int,
+    recovered: Callable[[int], None],
+) -> None:  # fmt: skip
     """Play a rank whose process has ended to the end of the run; call `recovered` when its work goes on.
 
     `own` is the role of this process's own rank.
     """
-    transport.turn.take()
-    transport = transport.as_rank(rank)
-    if rank in world.workers:
-        assert isinstance(own, Worker), "workers take over workers"
-        role: Role = Settlement(ready, world.workers.index(rank), own, world.survival.alone())
-    else:
-        role = _make_role(world, ready, transport, None)
-    role.adopt(transport)
+    with trace.recovering(rank):
+        transport.turn.take()
+        transport = transport.as_rank(rank)
+        if rank in world.workers:
+            assert isinstance(own, Worker), "workers take over workers"
+            role: Role = Settlement(ready, world.workers.index(rank), own, world.survival.alone())
+        else:
+            role = _make_role(world, ready, transport, None)
+        role.adopt(transport)
     recovered(role.lost)
+    trace.follow(role, transport)
     role.run()
     transport.turn.leave()
 

@@ -38,7 +38,7 @@ from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
-from mpidl.runs.features import intermediaries
+from mpidl.runs.features import intermediaries, tracing
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
 from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
@@ -194,6 +194,7 @@ def _train(
 ) -> dict[str, Any]:
     """Play the ranks' roles to the end of the run, and return its summary."""
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
+    trace = tracing.begin(world, ready.directory, ready.job.config.run.trace)
     point("job-built")
     with world.failing_together():
         transport = Transport(
@@ -213,22 +214,26 @@ def _train(
 
     def play(rank: int, recovered: Callable[[int], None]) -> None:
         with world.failing_together():
-            play_taken_over(world, ready, transport, role, rank, recovered)
+            play_taken_over(world, ready, transport, role, trace, rank, recovered)
 
     with world.failing_together(), contextlib.ExitStack() as owned:
         owned.enter_context(transport)
         with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play):
             point("training-begins")
+            trace.follow(role, transport)
             own = role.run()
             if role.left:
+                trace.end(together=False)
                 world.survival.end()
             point("exit-ordered")
         with transport.turn.left():
             world.survival.join()
         if world.survival.died:
+            trace.end(together=False)
             owned.pop_all()
             return _without_others(ready, transport)
         transport.quiesce()
+        trace.end(together=True)
         summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
         role.unbind()
         changed = comm.allreduce(role.changed, op=MPI.LOR)

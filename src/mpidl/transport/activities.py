@@ -41,6 +41,9 @@ class Activity:
         """Count no time until the activity goes on."""
         self._seconds[0] += self.timer() - self._since
 
+    def saw(self, clocks: Any) -> None:
+        """Note the clocks of shards, shape (shards, len(ShardClock)), of the parameters that this has brought."""
+
 
 def timer(crowded: bool) -> Callable[[], float]:
     """Return the clock for work: where ranks share cores, wall time would include that of other ranks."""

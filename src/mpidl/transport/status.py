@@ -51,6 +51,7 @@ class WorkerStatus(Status):
 
     def __init__(self) -> None:
         super().__init__(WORKER_STATUS)
+        self._crowded = False
         self.use(Activity)
 
     def use(self, form: Callable[[str, Any, list[Activity]], Activity]) -> None:
@@ -71,9 +72,11 @@ class WorkerStatus(Status):
         self.evaluate = activity("evaluate", "evaluation_seconds")
         self.test = activity("evaluate", None)
         self.save = activity("save", "overhead_seconds")
+        self.bind(self._crowded)
 
     def bind(self, crowded: bool) -> None:
         """Measure work by the clock for it from now on; `crowded` says whether this node's ranks share cores."""
+        self._crowded = crowded
         for each in (self.gradient, self.step, self.push, self.fetch, self.save):
             each.timer = timer(crowded)
 

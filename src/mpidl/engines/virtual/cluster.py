@@ -234,7 +234,8 @@ class Spares:
 class VirtualCluster:
     """The state of one virtual cluster: servers, replicas, spare vectors, and the run's totals without the shards'.
 
-    Nothing takes time without `machines`. The `clock` returns the time of the totals, in seconds.
+    Nothing takes time without `machines`. The `clock` returns the time of the totals, in seconds. `on_applied` is that
+    of `mpidl.engines.virtual.handler.Hooks`.
     """
 
     def __init__(
@@ -246,6 +247,7 @@ class VirtualCluster:
         clock: Callable[[], float],
         totals: Totals,
     ) -> None:
+        self.on_applied: Callable[..., None] = lambda *about: None
         self.environment, self.machines, self.servers, self.clock = environment, machines, servers, clock
         self.replicas: list[VirtualReplica] = []
         self.spares = Spares(dtype)

@@ -92,6 +92,7 @@ class VirtualEngine:
         )
         self.supply.begin(environment)
         self._advanced = Signal(environment)
+        self._cluster.on_applied = self._hooks.on_applied
         self._handler = self._make_handler(replicas)
         self._actions: Mapping[type, Action] = {
             NextBatch: self._next_batch,
@@ -100,11 +101,27 @@ class VirtualEngine:
             Clock: self._wait_for_clock,
             **self._handler.actions,
         }
+        if (report := self._hooks.on_request) is not None:
+            self._actions = {kind: self._reported(action) for kind, action in self._actions.items()}
+            self._handler.waited = lambda replica, since: report(replica, None, since, self.now)
         for number in range(replicas):
             self.replicas.append(self._start(number))
         for death in times.deaths if times is not None else ():
             if death.at > at:
                 environment.process(self._die_and_return(death))
+
+    def _reported(self, action: Action) -> Action:
+        """Return an action that tells the caller of each request and its time."""
+        report = self._hooks.on_request
+        assert report is not None
+
+        def reported(replica: VirtualReplica, request: Any) -> Process:
+            started = self.now
+            answer = yield from action(replica, request)
+            report(replica, request, started, self.now)
+            return answer
+
+        return reported
 
     @property
     def _coordinated(self) -> bool:

@@ -23,6 +23,8 @@ class RequestHandler:
     """Handles the requests of one kind of exchange for all replicas, by an action for each type of request."""
 
     actions: Mapping[type, Action]
+    #: Called with a replica that has waited for its pushes, and the time at which it began to.
+    waited: Callable[[VirtualReplica, float], None] = staticmethod(lambda replica, since: None)
 
     def add_replica(self, replica: VirtualReplica) -> None:
         """Include a replica that has returned in what others wait for; by default they don't wait."""
@@ -65,6 +67,12 @@ class Hooks:
         starts again with all others ("recovery").
     on_divergence : callable
         Called as (replica, portion, loss) when the loss of a batch is NaN or infinite, except under a coordinator.
+    on_request : callable, optional
+        Called as (replica, request, start, end) when a request of a `VirtualReplica` has been carried out, and with
+        None in the place of the request when it has waited for its pushes.
+    on_applied : callable
+        Called as (shard, sender, fetched, clock, start, end) when a push has been applied: the number of the replica or
+        intermediary that has sent it, the clocks at its fetch and before its application, and the times of that.
     on_iteration : callable
         Called with each `Iteration` of a coordinator; returns whether to stop.
     """
@@ -74,3 +82,5 @@ class Hooks:
     on_event: Callable[..., None] = lambda kind, rank, role, **details: None
     on_divergence: Callable[[int, int, float], None] = lambda replica, portion, loss: None
     on_iteration: Callable[[Iteration], bool] = lambda iteration: False
+    on_request: Callable[[VirtualReplica, Any, float, float], None] | None = None
+    on_applied: Callable[..., None] = lambda *about: None

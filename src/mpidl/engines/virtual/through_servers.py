@@ -66,10 +66,12 @@ class ThroughServers(RequestHandler):
             server.shard.add_worker(replica.number)
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
+        since = self._cluster.clock()
         for delivery in replica.unapplied:
             if delivery.is_alive:
                 yield delivery
         replica.unapplied.clear()
+        self.waited(replica, since)
 
     def _fetch(self, replica: VirtualReplica, request: Fetch) -> Process:
         cluster = self._cluster

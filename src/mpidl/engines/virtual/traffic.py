@@ -130,8 +130,8 @@ class Traffic:
     def _deliver(self, push: PushInFlight, number: int) -> Process:
         """Carry a server's part of a push to it, and apply it."""
         cluster, server = self._cluster, self._cluster.servers[number]
-        yield from self.occupy(push.sender, number, push.nbytes[number], push.begun.get(number))
-        self.apply(push, server)
+        worked = yield from self.occupy(push.sender, number, push.nbytes[number], push.begun.get(number))
+        self.apply(push, server, worked)
         server.done()
         cluster.totals.last_push = cluster.clock()
         push.awaited -= 1
@@ -141,10 +141,12 @@ class Traffic:
     def occupy(self, exchanger: Exchanger, number: int, size: float, begun: simpy.Event | None = None) -> Process:
         """Carry `size` bytes to a server, and wait for the time of its work on them; it is then occupied.
 
-        `begun` occurs at the beginning of the work.
+        Return the times at which that began and ended, in seconds of the cluster's clock. `begun` occurs at the
+        beginning of the work.
         """
-        environment, machines, server = self._cluster.environment, self._cluster.machines, self._cluster.servers[number]
+        cluster, environment, machines = self._cluster, self._cluster.environment, self._cluster.machines
         assert machines is not None
+        server = cluster.servers[number]
         earlier, server.last[exchanger.number] = server.last.get(exchanger.number), environment.active_process
         # A server begins with the first chunk while the rest is on its way, and serves others while it waits for it.
         # The first chunk of a wait-free push has already arrived, though all its bytes take the time of the network.
@@ -159,19 +161,23 @@ class Traffic:
         yield from server.turn()
         if begun is not None:
             begun.succeed()
-        started = environment.now
+        started, at = environment.now, cluster.clock()
         yield machines.serve(number)
         server.busy_seconds += environment.now - started
+        worked = at, cluster.clock()
         if rest is not None and rest.is_alive:
             server.done()
             yield rest
             yield from server.turn()
+        return worked
 
-    def apply(self, push: PushInFlight, server: VirtualServer) -> None:
-        """Apply a push that has arrived at a server."""
-        started = self._cluster.clock()
+    def apply(self, push: PushInFlight, server: VirtualServer, worked: tuple[float, float] | None = None) -> None:
+        """Apply a push that has arrived at a server, which has worked for it between two times."""
+        started, before, (sender, fetched, *_) = self._cluster.clock(), server.shard.clock, server.coming[push]
         server.shard.receive_push(*server.coming.pop(push))
-        server.busy_seconds += self._cluster.clock() - started
+        ended = self._cluster.clock()
+        server.busy_seconds += ended - started
+        self._cluster.on_applied(server.shard, sender, fetched, before, *(worked or (started, ended)))
         self.pass_time(server, self._cluster.environment.now)
         if server.shard.policy.awaited:
             self.updated.announce()

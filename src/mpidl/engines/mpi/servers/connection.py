@@ -130,6 +130,7 @@ class Connection:
                     from_host(self._copies[number].values, parameters[part])
                 elif self.link.direct:
                     figures["bytes_fetched"] += parameters[part].nbytes
+            self._status.fetch.saw(clocks)
         self._arriving(max(clocks[:, ShardClock.CUT].tolist(), default=0))
         self.fetched[:] = clocks
 

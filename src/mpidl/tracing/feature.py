@@ -1,0 +1,125 @@
+"""What a job needs to keep the spans of its ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpidl.launch.output import say
+from mpidl.tracing.activities import Applications, Line, TracedActivity
+from mpidl.tracing.clocks import Comparison, aligned, compare
+from mpidl.tracing.files import RankSpans, remove, write
+from mpidl.tracing.spans import KINDS, Ring, around
+from mpidl.transport.activities import timer
+
+if TYPE_CHECKING:
+    from mpidl.rma.transport import Transport
+    from mpidl.roles.role import Role
+    from mpidl.topology.roles import Roles
+
+
+class Ranks(Protocol):
+    """The ranks of a job: `nodes` has for each the lowest rank of its node."""
+
+    comm: Any
+    nodes: list[int]
+    roles: Roles
+
+
+RECOVER = KINDS.index("recover")
+
+
+class Untraced:
+    """Keeps no spans of a process's ranks."""
+
+    def follow(self, role: Role, transport: Transport) -> None:
+        """Keep the spans of a role that is bound to a transport, before it runs."""
+
+    @contextmanager
+    def recovering(self, rank: int) -> Iterator[None]:
+        """Keep a span for the time in which this process takes over a rank."""
+        yield
+
+    def end(self, together: bool) -> None:
+        """Write the spans into the run's directory; collective if `together`."""
+
+
+class Traced(Untraced):
+    """Keeps the spans of the ranks that a process plays, and compares the clocks of hosts; made collectively.
+
+    `directory` is the run's, and `kept` the key ``run.trace``.
+    """
+
+    def __init__(self, world: Ranks, directory: Path, kept: bool | float) -> None:
+        self._world, self._directory, self._kept = world, directory, kept
+        self._clocks = [compare(world.comm, world.nodes)]
+        self._rings: dict[int, Ring] = {}
+        self._applications: list[Applications] = []
+
+    def follow(self, role: Role, transport: Transport) -> None:
+        rank, roles, capacity = transport.rank, transport.roles, transport.capacity
+        ring = self._rings.setdefault(rank, Ring())
+        if role.status is not None:
+            partition = transport.workers.index(rank) % transport.partitions if rank in transport.workers else 0
+            line = Line(ring, rank, role.status.row["pushes"], capacity.of_partition(partition))
+            role.status.use(partial(TracedActivity, line))
+        for served in role.served:
+            partition = next(
+                each for each in range(transport.partitions) if served.number in capacity.of_partition(each)
+            )
+            pushers = [-1 if each in roles.intermediaries else each for each in roles.pushers(partition)]
+            traced = Applications(ring, served, pushers, timer(transport.crowded))
+            self._applications.append(traced)
+
+    @contextmanager
+    def recovering(self, rank: int) -> Iterator[None]:
+        began, since = time.perf_counter(), time.thread_time()
+        yield
+        ring = self._rings.setdefault(rank, Ring())
+        ring.write(RECOVER, began, time.perf_counter(), time.thread_time() - since)
+
+    def end(self, together: bool) -> None:
+        comm, roles = self._world.comm, self._world.roles
+        if together:
+            self._clocks.append(compare(comm, self._world.nodes))
+        for each in self._applications:
+            each.flush()
+        for rank in {comm.rank, *self._rings}:
+            ring = self._rings.get(rank, Ring(0, 0))
+            spans, error = on_first_clock(ring.spans(), self._clocks)
+            spans = spans_kept(spans, self._kept)
+            found = RankSpans(rank, roles.role(rank), roles.hosts[rank], spans, error, ring.dropped)
+            try:
+                write(self._directory, found, comm.rank)
+            except OSError as cause:
+                say(f"rank {rank} ({found.role}): its timeline can't be written: {cause.strerror or cause}")
+
+
+def spans_kept(spans: np.ndarray, kept: bool | float) -> np.ndarray:
+    """Return the spans that are written, as ``run.trace`` says."""
+    return spans if kept is True else around(spans, kept)
+
+
+def on_first_clock(spans: np.ndarray, clocks: Sequence[Comparison]) -> tuple[np.ndarray, float]:
+    """Return spans with the times of the first rank's clock, and the seconds by which they may be wrong."""
+    for name in ("start", "end"):
+        spans[name] = aligned(spans[name], clocks)
+    return spans, max(each.error for each in clocks)
+
+
+def begin(world: Ranks, directory: Path, kept: bool | float) -> Untraced:
+    """Return what keeps the spans of this process's ranks, if ``run.trace`` asks for that; collective.
+
+    Those of an earlier part of the run are removed from its directory.
+    """
+    if not kept:
+        return Untraced()
+    if world.comm.rank == world.roles.coordinator:
+        remove(directory)
+    return Traced(world, directory, kept)

@@ -1,0 +1,106 @@
+"""The files of a traced run: ``trace/RANK.h5`` for each rank, and ``trace/RANK-PROCESS.h5`` if it was taken over.
+
+A file has the dataset ``spans``, of `mpidl.tracing.spans.SPAN`, sorted by start. Its times are seconds of the clock of
+the coordinator's host. The attributes: ``rank``, ``role`` and ``host``; ``error``, the seconds by which its times may
+differ from that clock; and ``dropped``, the number of spans that have not been kept.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mpidl.errors import MpidlError, UsageError, shown
+from mpidl.paths import writing_hdf5
+from mpidl.storage.own_values import UNREADABLE, attributes, dataset, opened
+from mpidl.tracing.spans import KINDS, SPAN
+
+#: The directory of the files, within the run's.
+DIRECTORY = "trace"
+
+
+@dataclass(frozen=True)
+class RankSpans:
+    """The spans of a rank.
+
+    Attributes
+    ----------
+    rank : int
+    role, host : str
+        Such as "worker 0".
+    spans : structured array
+        Sorted by start; they don't overlap. See `mpidl.tracing.spans.SPAN`.
+    error : float
+        Seconds by which the times may differ from the clock of the coordinator's host.
+    dropped : int
+        Number of spans in between that have not been kept.
+    """
+
+    rank: int
+    role: str
+    host: str
+    spans: np.ndarray
+    error: float = 0.0
+    dropped: int = 0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the spans' kinds, by number."""
+        return KINDS
+
+
+def write(directory: Path, found: RankSpans, process: int | None = None) -> None:
+    """Write the spans of a rank into a run's directory, played by another `process`; raise OSError if that fails."""
+    (directory / DIRECTORY).mkdir(exist_ok=True)
+    name = f"{found.rank}.h5" if process in (None, found.rank) else f"{found.rank}-{process}.h5"
+    with writing_hdf5(directory / DIRECTORY / name) as file:
+        file.create_dataset("spans", data=found.spans)
+        for key in ("rank", "role", "host", "error", "dropped"):
+            file.attrs[key] = getattr(found, key)
+
+
+def remove(directory: Path) -> None:
+    """Remove the files of an earlier trace from a run's directory."""
+    for path in (directory / DIRECTORY).glob("*.h5"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def read(directory: Path) -> list[RankSpans]:
+    """Return the spans of a run's ranks, in the order of the ranks.
+
+    Raise UsageError if the run has none, and MpidlError if a file can't be read.
+    """
+    paths = list((directory / DIRECTORY).glob("*.h5"))
+    if not paths:
+        raise UsageError(f"{directory}: no timeline, expected a finished run with run.trace = true")
+    found: dict[int, RankSpans] = {}
+    for each in map(_read, sorted(paths)):
+        before = found.get(each.rank)
+        if before is not None:  # another process has gone on with the rank
+            spans = np.concatenate([before.spans, each.spans])
+            each = replace(
+                before, spans=spans[np.argsort(spans["start"], kind="stable")], dropped=before.dropped + each.dropped
+            )
+        found[each.rank] = each
+    return [found[rank] for rank in sorted(found)]
+
+
+def _read(path: Path) -> RankSpans:
+    try:
+        with opened(path) as file:
+            own, stored = attributes(file), dataset(file, "spans")
+            if stored.dtype != SPAN or stored.ndim != 1:
+                raise OSError(f"spans of {stored.dtype}, expected {SPAN}")
+            spans = stored[...]
+            rank, role, host = int(own["rank"]), shown(str(own["role"]), 100), shown(str(own["host"]), 100)
+            error, dropped = float(own["error"]), int(own["dropped"])
+        times = np.concatenate([spans["start"], spans["end"]])
+        if not np.isfinite(times).all() or (spans["kind"] < 0).any() or (spans["kind"] >= len(KINDS)).any():
+            raise OSError("spans without a time or of no kind")
+    except UNREADABLE as error_:
+        raise MpidlError(f"{path}: not the timeline of a rank ({str(error_).splitlines()[0]})") from None
+    return RankSpans(rank, role, host, spans, error, dropped)
