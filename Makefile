@@ -7,6 +7,7 @@
 # make crashes   jobs that are killed and resumed, and deaths at each point with three MPIs: an hour and a half
 # make rubbish   2000 bad configurations: ten minutes
 # make formulas  wrong formulas that the tests must notice: a quarter of an hour
+# make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows
 # make docs      the manual, in docs/_build/html
 # make venv      only set up .venv with the package and one MPI library
@@ -36,7 +37,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas lowest clean
+.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas browser lowest clean
 
 venv: $(VENV)/.installed
 
@@ -65,7 +66,7 @@ lint: tools
 
 # In two processes: tests that start jobs wait most of the time.
 unit: tools
-	$(BIN)/pytest -n 2 --dist worksteal -m "not long" --ignore=tests/cluster
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long and not browser" --ignore=tests/cluster
 
 long: tools
 	$(BIN)/pytest -n 2 --dist worksteal -m long --ignore=tests/cluster
@@ -106,6 +107,11 @@ crashes: tools .venv-mpich/.tools .venv-impi/.tools
 	$(BIN)/python benchmarks/crashes.py
 	$(BIN)/python benchmarks/crashes.py --deterministic
 	$(BIN)/python benchmarks/chaos.py --points --mpi openmpi mpich impi
+
+# Pages in a browser; what is missing for that, one line says.
+browser: tools
+	$(BIN)/python -m pip --disable-pip-version-check --quiet install playwright
+	$(BIN)/pytest -rs -m browser tests/page
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; on Python 3.11 or 3.12.
 lowest: .venv-lowest/.installed

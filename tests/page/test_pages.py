@@ -120,7 +120,7 @@ def array(encoded):
 
 
 def titles(html):
-    return re.findall(r"<h3>(.*?)(?: <small>.*?)?</h3>", html)
+    return re.findall(r"<h3[^>]*>(.*?)(?: <small>.*?)?</h3>", html)
 
 
 def test_a_run(alone):

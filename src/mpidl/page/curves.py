@@ -79,7 +79,8 @@ def plots(courses: Sequence[Course]) -> list[Plot]:
             if (values := curve.values(course)) is not None
         ]
         drawn = [curve for curve in drawn if curve.values.size]
-        if drawn:
+        # What has always been 0, such as the staleness of one worker, needs no plot.
+        if any(np.nan_to_num(curve.values).any() for curve in drawn):
             found.append(Plot(title, unit, drawn))
     return found
 

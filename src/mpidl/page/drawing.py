@@ -141,7 +141,7 @@ class Canvas:
     def _draw(self, figure: Any, curve: Curve, name: str, tags: list[Any], stroke: str) -> None:
         source, colour = self._source(curve.axes, {"y": _small(curve.values)}), COLOURS[tags[0]]
         drawn = [figure.line(self._first, "y", source=source, color=colour, width=1.6, dash=stroke, name=name)]
-        if len(curve.values) <= FEW:
+        if len(curve.values) <= (FEW if len(self._names) == 1 else 1):
             drawn.append(
                 figure.scatter(self._first, "y", source=source, color=colour, size=7 if len(curve.values) == 1 else 4)
             )

@@ -18,6 +18,11 @@ STATES = {
     "running": "running", "finished": "finished", "stopped": "stopped by a signal, saved", "failed": "failed",
     "killed": "killed",
 }  # fmt: skip
+#: What the numbers of events are called, by their lanes.
+COUNTED = {
+    "death": "deaths", "recovery": "recoveries", "resume": "resumptions", "stop": "stops",
+    "dropped push": "dropped pushes", "backup": "backups",
+}  # fmt: skip
 #: What is to be as small, and as large, as possible.
 SMALL, LARGE = ("loss", "objective", "training time"), ("accuracy", "speed")
 
@@ -55,7 +60,7 @@ def figures(course: Course) -> list[Figure]:
     found.append(_figure("samples", known("samples"), lambda value: quantity(value, "")))
     virtual = "virtual time" if summary.get("virtual") else "training time"
     found.append(_figure(virtual, known("seconds", "time"), duration))
-    found.append(_figure("speed", known("samples_per_second"), lambda value: f"{quantity(value, '')} samples/s"))
+    found.append(_figure("speed", known("samples_per_second"), lambda value: quantity(value, ""), "samples/s"))
     if course.has("staleness.mean"):
         tail = [
             f"{part} {course.last(f'staleness.{part}'):.0f}"
@@ -66,10 +71,7 @@ def figures(course: Course) -> list[Figure]:
     for kind in ("pushed", "fetched"):
         if course.last(f"bytes_{kind}"):
             found.append(_figure(kind, course.last(f"bytes_{kind}"), lambda value: quantity(value, "B")))
-    kinds = counts(run)
-    for lane in ("death", "recovery", "resume", "stop", "dropped push", "backup"):
-        if lane in kinds:
-            found.append(Figure(f"{lane} events", str(kinds[lane]), "", kinds[lane]))
+    found += [Figure(COUNTED[lane], str(number), "", number) for lane, number in counts(run).items() if lane in COUNTED]
     return [each for each in found if each is not None]
 
 
@@ -108,6 +110,12 @@ def compared(found: Sequence[Sequence[Figure]]) -> list[Comparison]:
             )
         )
     return rows
+
+
+def _cell(figure: Figure | None, best: float | None) -> tuple[str, bool]:
+    if figure is None:
+        return "–", False
+    return f"{figure.text} {figure.note}".strip(), best is not None and figure.value == best
 
 
 class Key(NamedTuple):

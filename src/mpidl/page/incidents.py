@@ -24,8 +24,8 @@ LANES: dict[str, tuple[str, ...]] = {
     "backup": ("backups",),
     "checkpoint": ("checkpoint",),
 }
-#: Kinds that say where a run is, and nothing that happened to it.
-QUIET = ("placement", "device")
+#: Kinds that aren't listed: they say where a run is, or are many alike.
+QUIET = ("placement", "device", "checkpoint", "backups")
 #: The most events of a lane that are marked, and events in the list.
 MARKED, LISTED = 400, 100
 #: The most letters of an event in words.
@@ -77,11 +77,11 @@ def counts(run: Run) -> dict[str, int]:
 
 
 def latest(run: Run) -> list[Mapping[str, Any]]:
-    """Return the last events of a run but those of checkpoints, of which there are many alike."""
+    """Return the last events of a run but those of quiet kinds."""
     if "event" not in run.events:
         return []
     kinds = run.events["event"].astype(str)
-    chosen = np.flatnonzero(~np.isin(kinds, [*QUIET, "checkpoint"]))[-LISTED:]
+    chosen = np.flatnonzero(~np.isin(kinds, QUIET))[-LISTED:]
     return list(_rows(run, chosen))
 
 

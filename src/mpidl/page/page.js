@@ -3,6 +3,9 @@
 const mpidl = {
   axes: {},
 
+  // The width of a sheet of paper within its margins.
+  SHEET: 710,
+
   // A number with four digits and a decimal prefix; very small ones with an exponent.
   number(value) {
     if (value === null || !Number.isFinite(value)) return "–";
@@ -90,7 +93,14 @@ const mpidl = {
     for (const query of ["(prefers-color-scheme: dark)", "print"]) {
       matchMedia(query).addEventListener("change", mpidl.paint);
     }
+    // On paper everything lies as on the screen, as large as the sheet: plots can't be drawn anew in time.
+    const {style} = document.body;
+    const print = (width, zoom) => Object.assign(style, {width, zoom});
+    const wide = () => document.documentElement.clientWidth;
+    addEventListener("beforeprint", () => print(wide() + "px", mpidl.SHEET / wide()));
+    addEventListener("afterprint", () => print("", ""));
     document.body.dataset.drawn = "true";
+    performance.mark("drawn");
   },
 };
 
