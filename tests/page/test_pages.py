@@ -130,7 +130,7 @@ def test_a_run(alone):
         "Events",
     ]  # fmt: skip
     assert len(document(alone)) == 9
-    for each in ("finished", "downpour, 4 ranks, 1 server, 2 replicas", "0.8", "100 samples/s", "20 s", "Some MPI 1.0"):
+    for each in ("finished", "downpour, 4 ranks, 1 server, 2 replicas", "0.8", "100samples/s", "20 s", "Some MPI 1.0"):
         assert each in found.text
     assert re.search(r"command\s*mpidl train hand.toml -n 4\s", found.text)
     assert re.search(r"hosts\s*left: 3 ranks, right: 1 rank\s", found.text)
