@@ -30,11 +30,13 @@ class Course:
         self.run = run
         self.axes: Mapping[str, np.ndarray] = {name: self.figure(name) for name in AXES if self.has(name)}
         begins = np.zeros(run.metrics.rows, bool)
-        if self.has("time"):
-            begins[1:] = np.diff(self.figure("time")) < 0
-        if self.has("unix_time") and "event" in run.events and run.events["time"].dtype == float:
-            after = np.searchsorted(self.figure("unix_time"), run.events["time"][run.events["event"] == "resume"])
-            begins[after[after < len(begins)]] = True
+        if self.has("unix_time"):
+            kinds, times = (run.events.get(name) for name in ("event", "time"))
+            if kinds is not None and times is not None and times.dtype == float:
+                after = np.searchsorted(self.figure("unix_time"), times[kinds == "resume"])
+                begins[after[after < len(begins)]] = True
+        elif self.has("pushes"):  # of an earlier version: they are counted anew
+            begins[1:] = self.figure("pushes")[1:] < self.figure("pushes")[:-1] / 2
         self.attempt = np.cumsum(begins)
 
     def has(self, name: str) -> bool:
