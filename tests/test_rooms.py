@@ -39,7 +39,7 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 59_500, 37_500, 435
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 62_000, 39_500, 455
 #: Keys of a configuration.
 KEYS = 182
 #: Public members of a class: methods, properties and annotated attributes.
