@@ -126,7 +126,7 @@ class Found:
         """Return what each parameter may lack according to the events, shape (size,)."""
         reported, portions = np.zeros(size), Portions(case.samples, BATCH, PORTION, seed=0, contiguous=True)
         for event in self._events("lost"):
-            if "chunk" not in event:
+            if event["chunk"] is None:
                 continue  # That of a worker whose pushes can't be computed again: such jobs don't count.
             first, last = event["batches"]
             for number in range(first, last + 1):

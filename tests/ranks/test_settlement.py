@@ -3,6 +3,7 @@
 The worker's process goes on in these tests, but plays no part any more.
 """
 
+import json
 import signal
 import threading
 import time
@@ -216,3 +217,34 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
             assert np.all(values[SAMPLES:] == checkpoint.position.samples)
             assert values[:SAMPLES].sum() == checkpoint.position.samples
         assert values[:SAMPLES].tolist() == [EPOCHS] * SAMPLES
+
+
+@pytest.mark.mpi(min_size=4)
+def test_what_cannot_be_computed_again_is_recorded_as_lost(comm, shared_path, deaths):
+    from mpidl.config import from_dict
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+    from mpidl.storage.checkpoint import Checkpoint
+
+    # Behind the mark of the first checkpoint and the first chunks of a push, which the server has got.
+    deaths["data-written"] = 3
+    config = None
+    if comm.rank == 0:
+        config = configuration(shared_path, {"name": "downpour", "wire": "bf16"}) | {"checkpoint": {"every": 100.0}}
+    config = from_dict(comm.bcast(config))
+    run(config, lambda: build(config), comm)
+    if comm.rank == 0:
+        lines = (shared_path / "counts" / "events.jsonl").read_text().splitlines()
+        (event,) = (found for line in lines if (found := json.loads(line))["event"] == "lost")
+        worker = comm.size - 3
+        assert (event["rank"], event["role"], event["worker"]) == (comm.size - 1, f"worker {worker}", worker)
+        first, last = event["batches"]
+        assert first == last
+        assert event["portions"] == [first // (PORTION // BATCH)]
+        assert (event["shard"], event["chunk"]) == (None, None)
+        newest = max((shared_path / "counts" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+        checkpoint = Checkpoint(newest)
+        missing = EPOCHS * SAMPLES - checkpoint.read("parameters", Range(0, checkpoint.size))[SAMPLES:]
+        # Some chunks have that push, others don't.
+        assert {*missing.tolist()} == {0, BATCH}
+        assert event["push"] == 0

@@ -20,6 +20,8 @@ class Remains(NamedTuple):
     ----------
     pushed : int
         Number of the last minibatch that it has pushed, if only in part; -1 before the first.
+    push : int
+        Ordinal of that push, from 0; -1 before the first.
     torn : (int, int) or None
         The first and the last minibatch of a push that some of the shards have not got, or not the whole of it.
     marked : int
@@ -29,6 +31,7 @@ class Remains(NamedTuple):
     """
 
     pushed: int
+    push: int
     torn: tuple[int, int] | None
     marked: int
     ended: bool
@@ -57,14 +60,14 @@ class Outboxes:
         headers = [header for outbox in self._all if (header := outbox.resume()) is not None]
         self._unended = [outbox for outbox in self._all if not outbox.ended]
         if not headers:
-            return Remains(-1, None, 0, False)
+            return Remains(-1, -1, None, 0, False)
         newest = max(headers, key=lambda header: (header[PUSH], header[CHUNK] >= 0))
         begun = max(outbox.pushes + (not outbox.delivered) for outbox in self._all)
         self._behind = [outbox for outbox in self._all if outbox.delivered and outbox.pushes < begun]
         first, last = int(newest[FIRST]), int(newest[LAST])
         torn = bool(self._behind) or not all(outbox.delivered for outbox in self._all)
         marked = min(int(header[MARKED]) for header in headers) if len(headers) == len(self._all) else 0
-        return Remains(last, (first, last) if torn else None, marked, not self._unended)
+        return Remains(last, int(newest[PUSH]), (first, last) if torn else None, marked, not self._unended)
 
     def begin_rest(self, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         """Begin a torn push on the shards that have got nothing of it, to `send` it then; see `begin`."""

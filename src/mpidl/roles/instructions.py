@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,3 +92,24 @@ def dropped(push: PushHeader, portion: Callable[[int], int]) -> Log:
     """Return the record of a push that a shard's policy left out; `portion` returns that of a batch's number."""
     portions = sorted({portion(batch) for batch in push.batches})
     return Log("drop", {"worker": push.worker, "portions": portions, "staleness": push.staleness})
+
+
+def lost(
+    worker: int, push: int, batches: tuple[int, int], portions: Iterable[int], shard: int | None, chunk: int | None
+) -> dict[str, Any]:
+    """Return the details of an event `lost`: a chunk of a push, or all that the shards lacked of it.
+
+    Parameters
+    ----------
+    worker : int
+    push : int
+        Ordinal of the worker's push, from 0.
+    batches : (int, int)
+        Numbers of the first and the last minibatch that the push was computed on.
+    portions : iterable of int
+        Those of these batches.
+    shard, chunk : int or None
+        The only chunk that is lost.
+    """
+    where = {"shard": shard, "chunk": chunk}
+    return {"worker": worker, "push": push, "batches": batches, "portions": sorted(set(portions)), **where}

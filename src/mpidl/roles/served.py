@@ -11,7 +11,7 @@ from mpidl.launch.points import point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
-from mpidl.roles.instructions import dropped
+from mpidl.roles.instructions import dropped, lost
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
@@ -155,8 +155,8 @@ class ServedShard:
     def _lose(self, message: Message) -> None:
         """Go on without a chunk that another process was applying when it ended: it may have been applied in part."""
         worker, push, chunk, fetched, _, batches = message
-        lost = {"worker": worker, "push": push, "chunk": chunk, "shard": self.number, "batches": batches}
-        record_event(self._directory, "lost", self._rank, f"server {self._server}", **lost)
+        details = lost(worker, push, batches, map(self._portion, batches), self.number, chunk)
+        record_event(self._directory, "lost", self._rank, f"server {self._server}", **details)
         self._ledger.forget(fetched)
         self.shard.receive_chunk(worker, chunk, fetched, None, batches)
         self._ledger.end(worker, push, chunk)

@@ -23,6 +23,7 @@ from mpidl.report.recorder import record_event
 from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
 from mpidl.rma.transport import Transport
+from mpidl.roles.instructions import lost
 from mpidl.roles.role import Role
 from mpidl.roles.worker import Worker
 from mpidl.storage.position import ReplicaPosition
@@ -71,7 +72,7 @@ class Settlement(Role):
         self._give_back(remains)
         if not remains.ended:
             if remains.torn is not None:
-                self._complete(remains.torn)
+                self._complete(remains.push, remains.torn)
             while not self._others_have_taken():
                 self._obey(ended=False)
                 self._backoff.pause()
@@ -151,7 +152,7 @@ class Settlement(Role):
         with self._turn.left():
             done.result()
 
-    def _complete(self, torn: tuple[int, int]) -> None:
+    def _complete(self, push: int, torn: tuple[int, int]) -> None:
         """Complete a push that some shards lack, or have in part, computed on the first to the last of two batches."""
         first, last = (self._schedule.place(number) for number in torn)
         places = _places(self._taken())
@@ -160,9 +161,8 @@ class Settlement(Role):
         if algorithm.pattern(self._placed.replicas).repeatable and algorithm.encoding() is None:
             self._borrow(lambda model: self._push_rest(model, places, torn))
             return
-        portions = sorted({portion for portion, _ in places})
-        role = f"worker {self._number}"
-        record_event(self._ready.directory, "lost", self._rank, role, batches=len(places), portions=portions)
+        details = lost(self._number, push, torn, (portion for portion, _ in places), None, None)
+        record_event(self._ready.directory, "lost", self._rank, f"worker {self._number}", **details)
         shape = (self._ready.local.slice.size,)
         vector = np.zeros((2, *shape) if algorithm.policy(self._placed.replicas).compares else shape, self._job.dtype)
         self._deliver_rest(vector, self._fetch(np.empty(shape, self._job.dtype)), torn)
