@@ -1,21 +1,18 @@
-"""Jobs whose servers' ranks another process can take over, and those where a line says why not."""
-
-from dataclasses import replace
+"""Jobs whose ranks another process can take over, and those where a line says why not."""
 
 import pytest
 
 from mpidl.config import from_dict
 from mpidl.job.build import build
-from mpidl.job.callbacks import Callbacks
 from mpidl.job.footprint import capacity_of, footprints
-from mpidl.job.job import Script
 from mpidl.job.placed import place
-from mpidl.job.takeover import obstacle, obstacle_to_coordinator
+from mpidl.job.takeover import obstacle, obstacle_to_all
 from mpidl.metrics.figures import Figures
 from mpidl.topology.roles import assign
 from mpidl.transport.routes import Routes
 
 LAYER = {"type": "dense", "units": 10}
+THROUGH_OTHERS = assign([0] * 4 + [1] * 4, servers=1, relay=True)
 
 
 def config(name, algorithm=(), **sections):
@@ -48,8 +45,24 @@ def test_a_line_says_what_prevents_it(name, sections, key):
     assert "\n" not in found
 
 
+@pytest.mark.parametrize(
+    ("name", "sections", "roles", "what"),
+    [
+        ("easgd", {}, assign([0] * 6, servers=1), None),
+        ("softsync", {}, None, None),  # All but its servers can.
+        ("downpour", {"topology": {"partitions": 2}}, None, "topology.partitions: 2,"),
+        ("downpour", {"topology": {"relay": True}}, THROUGH_OTHERS, "workers push through other ranks"),
+        ("backup_sync", {}, None, "algorithm.name: backup_sync, workers wait for each other's pushes"),
+        ("sandblaster", {}, None, "algorithm.name: sandblaster exchanges by "),
+    ],
+)
+def test_a_line_says_what_prevents_it_for_all_ranks(name, sections, roles, what):
+    found = obstacle_to_all(config(name, **sections), roles)
+    assert found is None if what is None else found.startswith(what)
+
+
 def test_processes_of_other_nodes_cannot():
-    assert "2 nodes" in obstacle(config("downpour"), nodes=2)
+    assert "2 nodes" in obstacle_to_all(config("downpour"), nodes=2)
 
 
 @pytest.mark.parametrize(("name", "kept"), [("downpour", 2), ("softsync", 0)])
@@ -61,22 +74,3 @@ def test_the_vectors_of_the_rule_lie_in_the_memory_of_the_rank_and_are_counted_o
     vector = placed.layout.size * placed.job.dtype.itemsize
     assert (found.parameters, found.state) == (vector, 2 * vector)
     assert found.exchange < 20 * vector
-
-
-@pytest.mark.parametrize(
-    ("name", "sections", "key"),
-    [
-        ("downpour", {}, None),
-        ("sync", {}, None),
-        ("sandblaster", {}, "algorithm.name: sandblaster"),
-        ("downpour", {"run": {"deterministic": True}}, "run.deterministic: true"),
-    ],
-)
-def test_a_line_says_what_prevents_the_takeover_of_a_coordinator(name, sections, key):
-    found = obstacle_to_coordinator(build(config(name, **sections)))
-    assert found == key or found.startswith(f"{key},")
-
-
-def test_callbacks_prevent_the_takeover_of_a_coordinator():
-    job = replace(build(config("downpour")), script=Script(callbacks=Callbacks([print])))
-    assert obstacle_to_coordinator(job).startswith("callbacks:")

@@ -31,6 +31,8 @@ DEATH_LOG = Log(
     {"rank": 3, "role": "worker 1", "host": "node7", "pid": 1234, "signal": "SIGKILL", "noticed": 1e9},
 )
 TAKEN_OVER = Recovered(2, "server 1", by=0, seconds=0.25, lost={"pushes": 1})
+#: That of a process that was asked to leave.
+DRAINED = Recovered(2, "server 1", by=0, seconds=0.25, lost={}, drained=True)
 RECOVERY_LOG = Log("recovery", {"rank": 2, "role": "server 1", "by": 0, "seconds": 0.25, "lost": {"pushes": 1}})
 HAPPENINGS = st.sampled_from(["look", "evaluate", "signal", "saved", "saved", "fail", "recover", "taken over"])
 
@@ -114,6 +116,7 @@ def test_deaths_and_recoveries_are_recorded_and_a_checkpoint_in_progress_is_orde
         (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
         (Saved(1.0, 0), [saved(0)]),
         (TAKEN_OVER, [RECOVERY_LOG]),
+        (DRAINED, [Log("handover", {"rank": 2, "role": "server 1", "by": 0, "seconds": 0.25, "lost": {}})]),
         (TakenOver(), []),
         (looked(20.0, 5), [SAVE]),
         (TakenOver(), [SAVE]),

@@ -1,11 +1,8 @@
 """Which process plays the ranks of those that have died."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.config import from_dict
-from mpidl.job.takeover import obstacle_to_all
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import assign
 
@@ -60,20 +57,3 @@ def test_every_rank_is_played_by_a_living_process_that_can(data):
         assert not {process for rank, process in enumerate(found) if rank not in roles.standby} & set(deaths)
         assert all(found[rank] == rank for rank in everyone if rank not in deaths)
         assert all(found[rank] in workers for rank in workers)
-
-
-@pytest.mark.parametrize(
-    ("sections", "what"),
-    [
-        ({}, None),
-        ({"topology": {"transport": "messages"}}, "messages"),
-        ({"topology": {"partitions": 2}}, "cut"),
-        ({"run": {"deterministic": True}}, "deterministic"),
-        ({"algorithm": {"name": "sync"}}, "sync exchanges by reduction"),
-        ({"algorithm": {"name": "backup_sync"}}, "wait"),
-    ],
-)
-def test_a_part_of_a_line_says_why_no_rank_is_taken_over(sections, what):
-    config = from_dict({"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}, **sections})
-    found = obstacle_to_all(config, assign([0] * 6, servers=1))
-    assert found is None if what is None else what in found

@@ -3,66 +3,50 @@
 from __future__ import annotations
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config
-from mpidl.job.job import Job
 from mpidl.topology.roles import Roles
 
+#: What prevents it for the coordinator of a job with callbacks.
+CALLBACKS = "callbacks have a state of their own in the coordinator's process"
 
-def obstacle_to_all(config: Config, roles: Roles) -> str | None:
-    """Return what prevents that for any rank of a run, as part of a line; None if some can be taken over."""
+
+def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) -> str | None:
+    """Return what prevents it for any rank, such as "run.deterministic: true, ..."; None if some can be taken over.
+
+    `roles` are those of the ranks, if they are known, on a number of nodes.
+    """
     name, topology = config.algorithm.name, config.topology
-    if roles.intermediaries:
+    if topology.survive == "off":
+        return "topology.survive: off"
+    if nodes > 1:
+        return f"the ranks are on {nodes} nodes, which don't share memory"
+    if roles is not None and roles.intermediaries:
         return "workers push through other ranks"
     if topology.partitions > 1:
-        return "replicas are cut"
+        return f"topology.partitions: {topology.partitions}, replicas are cut"
     if config.run.deterministic:
-        return "a deterministic run needs all of its workers"
+        return "run.deterministic: true, which needs all workers"
     if topology.transport == "messages":
-        return "ranks exchange by messages, and don't share memory"
+        return "topology.transport: messages, ranks don't share memory"
     if config.algorithm.exchange is not Exchange.SERVERS:
-        return f"{name} exchanges by {config.algorithm.exchange.value}"
+        return f"algorithm.name: {name} exchanges by {config.algorithm.exchange.value}"
     if config.algorithm.policy(1).awaited:
-        return f"workers of {name} wait for each other's pushes"
+        return f"algorithm.name: {name}, workers wait for each other's pushes"
     return None
 
 
-def obstacle(config: Config, nodes: int = 1) -> str | None:
-    """Return what prevents that for a server, in a line such as "run.deterministic: true, ..."; None if nothing does.
+def obstacle(config: Config) -> str | None:
+    """Return what prevents it for a server, as `obstacle_to_all` does.
 
-    `nodes` is the number of the job's nodes. Everything that a server keeps must lie in its rank's memory, which its
-    node's processes share.
+    All that a server keeps must lie in its rank's memory.
     """
     algorithm = config.algorithm
-    name = f"algorithm.name: {algorithm.name}"
-    if algorithm.exchange is not Exchange.SERVERS:
-        return f"{name} exchanges by {algorithm.exchange.value}, not by pushes to servers"
-    if config.topology.survive == "off":
-        return "topology.survive: off"
-    if config.run.deterministic:
-        return "run.deterministic: true, servers take pushes in rounds with all workers"
-    if nodes > 1:
-        return f"the ranks are on {nodes} nodes, which don't share memory"
-    if config.topology.transport == "messages":
-        return "topology.transport: messages, which the process of a rank itself receives"
+    if (cause := obstacle_to_all(config)) is not None:
+        return cause
     if config.device.shards:
         return "device.shards: true, shards lie in the memory of GPUs"
     if algorithm.fetch_encoding() is not None:
         return f"algorithm.wire_fetch: {algorithm.wire_fetch}, servers encode differences from what each worker has"
     if not algorithm.shard_policy(1).stateless:
-        return f"{name}, servers gather pushes outside of the shared memory"
-    return None
-
-
-def obstacle_to_coordinator(job: Job) -> str | None:
-    """Return what prevents that for the coordinator, in a line; None if nothing does.
-
-    Its small state lies in its rank's memory.
-    """
-    if isinstance(job.algorithm, Coordinated):
-        return f"algorithm.name: {job.algorithm.name}, its search is in the coordinator's process"
-    if job.config.run.deterministic:
-        return "run.deterministic: true, and the moment of a death is not determined"
-    if job.script.callbacks.functions:
-        return "callbacks: functions with a state of their own in the coordinator's process"
+        return f"algorithm.name: {algorithm.name}, servers gather pushes outside of the shared memory"
     return None

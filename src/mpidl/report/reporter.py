@@ -44,7 +44,7 @@ STATE = (
     "_accrued",
 )  # fmt: skip
 #: The line about an event, for those that the summary counts.
-INCIDENTS = {"failure": died, "recovery": replaced}
+INCIDENTS = {"failure": died, "recovery": replaced, "handover": replaced}
 
 #: Attributes of the last `Iteration` in a record.
 ITERATION = [each.name for each in fields(Iteration) if each.name not in ("samples", "state")]

@@ -21,7 +21,6 @@ from mpidl.errors import DivergenceError, MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
-from mpidl.job.takeover import obstacle_to_coordinator
 from mpidl.launch.points import point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
@@ -91,8 +90,6 @@ class Coordinator(Role):
         self._keep()
 
     def adopt(self, transport: Transport) -> None:
-        if (reason := obstacle_to_coordinator(self._ready.job)) is not None:
-            raise MpidlError(f"no other process can go on as the coordinator: {reason}")
         self._attach(transport)
         record = self._link.record.read()
         if record is None:

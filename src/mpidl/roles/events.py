@@ -103,7 +103,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Another process has taken over a rank whose process had died, and continues.
+    """Another process has taken over a rank whose process had died, or had left, and continues.
 
     Attributes
     ----------
@@ -115,6 +115,8 @@ class Recovered:
         Time from the notice of the death until the rank's work continued.
     lost : mapping
         What was lost, such as numbers of pushes and of samples, by name; empty if nothing was.
+    drained : bool
+        Whether the process had been asked to leave: then it is no recovery from a failure.
     """
 
     rank: int
@@ -122,6 +124,7 @@ class Recovered:
     by: int
     seconds: float
     lost: Mapping[str, Any]
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

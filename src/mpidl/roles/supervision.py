@@ -160,7 +160,7 @@ class Supervisor:
             case Failed():
                 return self._failed(event)
             case Recovered():
-                return [Log("recovery", asdict(event)), *self._save_again()]
+                return [self._replaced(event), *self._save_again()]
             case TakenOver():
                 return [*self._save_again(), *([Test(final=True)] if self._testing else [])]
 
@@ -201,6 +201,11 @@ class Supervisor:
             return []
         self._interrupted = True
         return [*self._save_and_stop(), Log("interrupted")]
+
+    @staticmethod
+    def _replaced(event: Recovered) -> Log:
+        found = asdict(event)
+        return Log("handover" if found.pop("drained") else "recovery", found)
 
     def _failed(self, event: Failed) -> list[Instruction]:
         found = asdict(event)

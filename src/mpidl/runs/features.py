@@ -41,11 +41,7 @@ def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
 
 def virtual_heir(config: Config, roles: Roles, nodes: int) -> Heir | str:
     """Return what determines who takes over a rank of a virtual cluster, or why no process does, as part of a line."""
-    if config.topology.survive == "off":
-        return "topology.survive is 'off'"
-    if nodes > 1:
-        return f"the ranks are on {nodes} nodes, which don't share memory"
-    if (cause := takeover.obstacle_to_all(config, roles)) is not None:
+    if (cause := takeover.obstacle_to_all(config, roles, nodes)) is not None:
         return cause
     if takeover.obstacle(config) is None:
         return heir

@@ -49,6 +49,9 @@ class Mortal:
     def fix_servers(self, cause: str) -> None:
         """Say why servers can't be taken over, in a part of a line; called by all processes."""
 
+    def fix_coordinator(self, cause: str) -> None:
+        """Say why the coordinator can't be taken over, in a part of a line; called by all processes."""
+
     def alone(self) -> AbstractContextManager[None]:
         """Return a context that only one process is in at a time."""
         return nullcontext()
@@ -91,7 +94,8 @@ class Survival(Mortal):
 
     def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None) -> None:
         self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
-        self._of_servers: str | None = None
+        # Why single ranks can't be taken over.
+        self._fixed: dict[int, str] = {}
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
         self.processes: np.ndarray = self._table.processes
@@ -139,10 +143,15 @@ class Survival(Mortal):
     def limits(self) -> list[str]:
         if self._obstacle is not None:
             return [f"a rank's death ends the run: {self._obstacle}"]
-        return [] if self._of_servers is None else [f"a server's death ends the run: {self._of_servers}"]
+        named = (("the coordinator", [self._roles.coordinator]), ("a server", self._roles.servers[:1]))
+        fixed = [(name, self._fixed[rank]) for name, ranks in named for rank in ranks if rank in self._fixed]
+        return [f"{name}'s death ends the run: {cause}" for name, cause in fixed]
 
     def fix_servers(self, cause: str) -> None:
-        self._of_servers = cause
+        self._fixed |= dict.fromkeys(self._roles.servers, cause)
+
+    def fix_coordinator(self, cause: str) -> None:
+        self._fixed[self._roles.coordinator] = cause
 
     def hand_over(self) -> bool:
         with self._table.locked():
@@ -177,7 +186,7 @@ class Survival(Mortal):
         if self._obstacle is not None or {*table.stages[table.alive]} != {Stage.TRAINING}:
             return False
         played = [rank for rank in table.played_by(process) if rank not in roles.standby]
-        if self._of_servers is not None and not set(roles.servers).isdisjoint(played):
+        if not self._fixed.keys().isdisjoint(played):
             return False
         others = [each for each in table.alive if each != process]
         return all(heir(rank, roles, table.processes.tolist(), others) is not None for rank in played)
@@ -208,7 +217,7 @@ class Survival(Mortal):
         role = self._roles.role(rank)
         if by >= 0:
             lost = {"chunks": int(noted["chunks"])} if noted["chunks"] else {}
-            return Recovered(rank, role, by, float(noted["time"]), lost)
+            return Recovered(rank, role, by, float(noted["time"]), lost, bool(noted["drained"]))
         number, pid = int(noted["signal"]), int(self._table.pids[rank])
         name = signal.Signals(number).name if number else None
         return Failed(rank, role, self._host(rank), pid, name, float(noted["time"]), int(noted["workers"]))
@@ -220,6 +229,7 @@ class Survival(Mortal):
             if self._table.states[process] == State.ALIVE and not self._table.failed:
                 self._table.states[process] = State.DEAD
                 self._decide(process, number, noticed)
+        drained = self._table.states[process] == State.LEFT
         if self._table.failed:
             time.sleep(PASSING)
             os._exit(1)
@@ -228,7 +238,7 @@ class Survival(Mortal):
             # A process that hands its rank over plays it to its own end.
             if rank not in self._playing and rank in self._gone:
                 self._playing.add(rank)
-                thread = threading.Thread(target=self._take_over, args=(rank, noticed), daemon=True)
+                thread = threading.Thread(target=self._take_over, args=(rank, noticed, drained), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
@@ -248,11 +258,9 @@ class Survival(Mortal):
         if obstacle is None:
             for rank in orphans:
                 found = heir(rank, self._roles, table.processes.tolist(), table.alive)
-                if found is None:
-                    obstacle = f"no process is left that can be {self._roles.role(rank)}"
-                    break
-                if rank in self._roles.servers and self._of_servers is not None:
-                    obstacle = self._of_servers
+                if found is None or rank in self._fixed:
+                    lacking = f"no process is left that can be {self._roles.role(rank)}"
+                    obstacle = self._fixed.get(rank, lacking)
                     break
                 table.processes[rank] = found
         if obstacle is not None:
@@ -263,8 +271,8 @@ class Survival(Mortal):
         workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
         table.note(rank=process, by=-1, signal=number, time=noticed, workers=len(workers))
 
-    def _take_over(self, rank: int, noticed: float) -> None:
-        """Play a rank whose process has died."""
+    def _take_over(self, rank: int, noticed: float, drained: bool) -> None:
+        """Play a rank whose process has died, or has handed it over."""
         assert self._play is not None, "no rank is taken over before the training"
 
         point("taking-over")
@@ -272,7 +280,8 @@ class Survival(Mortal):
         def recovered(chunks: int = 0) -> None:
             point("taken-over")
             with self._table.locked():
-                self._table.note(rank=rank, by=self._own, time=time.time() - noticed, chunks=chunks)
+                seconds = time.time() - noticed
+                self._table.note(rank=rank, by=self._own, time=seconds, chunks=chunks, drained=drained)
 
         self._play(rank, recovered)
 

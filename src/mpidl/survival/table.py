@@ -44,6 +44,7 @@ INCIDENT = np.dtype(
         ("time", np.float64),  # of the notice, in seconds since the epoch; of a takeover, the seconds since the notice
         ("workers", np.int64),  # that live
         ("chunks", np.int64),  # lost, of pushes
+        ("drained", np.int64),  # whether the process has handed its rank over, and not died
     ]
 )
 #: Numbers of each process.
