@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 #: The bridge's address is .1, host 1's .11 and so on.
-NETWORK = "10.77.0"
+NETWORK, BRIDGE = "10.77.0", "02:00:00:00:00:01"
 #: What keeps the namespaces of a host alive: its first process, which ends when nothing holds its stdin open any more.
 #: Temporary files and shared memory are the host's own, and processes left to it need nobody who waits for them.
 #: Hosts control congestion as a cluster's do, whatever this machine does: BBR, which paces by timers, takes three times
@@ -117,7 +117,8 @@ class Hosts:
             stack.callback(self._end)
             # From the head all processes are seen: it has no process namespace of its own.
             self._begin("head")
-            self._ip("link set lo up", "link add name br0 type bridge", "link set br0 up")
+            # Else the bridge's address would change with its hosts, and those that are left would not find the head.
+            self._ip("link set lo up", f"link add name br0 address {BRIDGE} type bridge", "link set br0 up")
             self._ip(f"addr add {NETWORK}.1/24 dev br0")
             for name in self.names:
                 self.start(name)

@@ -52,7 +52,8 @@ class Found:
         if self.code == 0 and self.case is not None:
             missing, doubled, unreported = self._counted(self.case)
         elif self.code == 0:
-            accuracy = float(json.loads((self.run / "summary.json").read_text())["test_accuracy"])
+            summary = self.run / "summary.json"  # Without one, the run has ended elsewhere.
+            accuracy = float(json.loads(summary.read_text())["test_accuracy"]) if summary.exists() else 0.0
         wrong = doubled or unreported or (accuracy is not None and accuracy < ACCURACY)
         # A launcher that has been killed itself says nothing.
         says_why = self.said.startswith("mpidl: ") or self.code == -signal.SIGKILL

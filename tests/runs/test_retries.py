@@ -72,6 +72,14 @@ def test_before_there_is_a_checkpoint_or_a_run_it_begins_anew(run, capfd):
     ]  # fmt: skip
 
 
+def test_a_job_that_fails_before_it_has_gone_on_leaves_its_run_to_the_next(run, capfd):
+    save(run, 40)
+    retries = Retries(3, ["train", "digits.toml"])
+    resumed = ["train", "digits.toml", "--resume=runs/digits"]
+    assert [retries.after(failed(run)), retries.after(failed())] == [resumed] * 2
+    assert capfd.readouterr().err.splitlines()[-1].endswith("attempt 3 of 4 goes on from step 40 of runs/digits")
+
+
 def test_failures_without_a_new_checkpoint_come_to_an_end_and_one_gives_the_retries_back(run, capfd):
     retries = Retries(2, ["train"])
     for step in (10, 20, None, 30, None):

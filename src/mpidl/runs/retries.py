@@ -30,12 +30,14 @@ class Retries:
         self._most, self._arguments = most, list(arguments)
         self._attempt = 1
         self._reached: dict[Path, int | None] = {}
+        self._run: Path | None = None
 
     def after(self, ended: Ended) -> list[str] | None:
         """Return the arguments of the job's next start, and say so in a line; None if it is over."""
         if not ended.failed:
             return None
-        run = ended.runs[-1] if ended.runs else None
+        # A job that fails before it has gone on with its run leaves the run to the next.
+        self._run = run = ended.runs[-1] if ended.runs else self._run
         reached = self._reached | {each: next(reversed(steps(each / "checkpoints")), None) for each in ended.runs}
         if self._reached and reached != self._reached:
             self._attempt = 1
