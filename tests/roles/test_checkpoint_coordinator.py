@@ -8,6 +8,7 @@ import pytest
 
 from mpidl.data.schedule import Portions, Schedule
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
+from mpidl.roles.instructions import Save
 from mpidl.storage.position import Position, ReplicaPosition
 from mpidl.transport.protocol import NO_MORE, Saved
 
@@ -38,11 +39,12 @@ class Checkpoints:
     """Checkpoints that are completed when the test lets them."""
 
     def __init__(self):
-        self.may_complete, self.completed = threading.Event(), []
+        self.may_complete, self.completed, self.whole = threading.Event(), [], True
 
     def complete(self, order, position, shards, files):
         self.may_complete.wait(10)
         self.completed.append((order, position.step, shards, files))
+        return self.whole
 
     def is_complete(self, order, step):
         return (order, step) in [each[:2] for each in self.completed]
@@ -66,8 +68,8 @@ def coordinator(files):
     return made
 
 
-def order(saving, last=False):
-    saving.order(last, taken=0, seconds=1.0, position=None)
+def order(saving, last=False, interim=False):
+    saving.order(Save(last, interim=interim), taken=0, seconds=1.0)
 
 
 def report(saving, number, batches):
@@ -99,7 +101,7 @@ def test_nothing_is_completed_before_all_have_reported(saving):
         assert [saving.completed() for _ in range(3)] == [None] * 3
         assert saving.files.completed == []
         saving.link.reports.append(each)
-    assert (wait(saving).step, saving.active) == (6, False)
+    assert (wait(saving)[0].step, saving.active) == (6, False)
     assert saving.files.completed == [(1, 6, SHARDS, ["0.h5", "1.h5", "relay.h5"])]
 
 
@@ -112,7 +114,7 @@ def test_files_that_take_long_to_write_hold_up_nobody(saving):
     assert time.monotonic() - started < 5
     assert saving.files.completed == []
     saving.files.may_complete.set()
-    assert wait(saving).step == 6
+    assert wait(saving)[0].step == 6
 
 
 def test_a_newer_order_gives_up_what_is_missing_of_the_last(saving):
@@ -122,12 +124,12 @@ def test_a_newer_order_gives_up_what_is_missing_of_the_last(saving):
     saving.link.reports.pop()
     saving.completed()
     order(saving, last=True)
-    assert saving.link.orders == [(1, 0), (2, 2)]
+    assert saving.link.orders == [(1, 0), (3, 3)]
     report(saving, 1, 3)  # too late
     assert saving.completed() is None
-    report(saving, 2, 5)
-    assert wait(saving).step == 10
-    assert [completed[:2] for completed in saving.files.completed] == [(2, 10)]
+    report(saving, 3, 5)
+    assert wait(saving)[0].step == 10
+    assert [completed[:2] for completed in saving.files.completed] == [(3, 10)]
 
 
 def test_a_checkpoint_that_is_being_completed_is_completed_before_a_newer_one(saving):
@@ -135,11 +137,22 @@ def test_a_checkpoint_that_is_being_completed_is_completed_before_a_newer_one(sa
     report(saving, 1, 3)
     saving.completed()
     order(saving, last=True)
-    report(saving, 2, 5)
+    report(saving, 3, 5)
     assert [saving.completed() for _ in range(3)] == [None] * 3
     saving.files.may_complete.set()
-    assert wait(saving).step == 10
-    assert [completed[:2] for completed in saving.files.completed] == [(1, 6), (2, 10)]
+    assert wait(saving)[0].step == 10
+    assert [completed[:2] for completed in saving.files.completed] == [(1, 6), (3, 10)]
+
+
+def test_an_interim_checkpoint_has_an_even_order_and_may_fail(saving):
+    saving.files.may_complete.set()
+    for number, (interim, whole) in enumerate([(False, True), (True, True), (True, False), (False, True)]):
+        saving.files.whole = whole
+        order(saving, interim=interim)
+        assert (saving.number % 2 == 0) == interim
+        report(saving, saving.number, number)
+        assert wait(saving)[1] == whole
+    assert [each for each, _ in saving.link.orders] == [1, 2, 4, 5]
 
 
 def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
@@ -149,7 +162,7 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     order(saving, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
     saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
-    assert wait(saving).next_portion == 3
+    assert wait(saving)[0].next_portion == 3
 
 
 @pytest.mark.parametrize("reached", [0, 1, 2])
@@ -171,8 +184,8 @@ def test_another_coordinator_goes_on_with_the_orders(saving, reached):
     assert (another.number, another.active, another.link.orders) == (1, False, [])
     saving.files.may_complete.set()
     order(another)
-    assert another.link.orders == [(2, 0)]
+    assert another.link.orders == [(3, 0)]
     report(another, 1, 3)  # to the process that has died
-    report(another, 2, 5)
-    assert wait(another).step == 10
+    report(another, 3, 5)
+    assert wait(another)[0].step == 10
     assert another.state()["completing"] is None

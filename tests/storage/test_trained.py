@@ -13,9 +13,9 @@ from mpidl.parameters import Box, Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
+from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import seal
 from mpidl.storage.tensor_files import SUFFIXES, open_file, save
-from mpidl.storage.writer import save_index
 from tensor_files import KINDS, NO_TORCH, POSSIBLE
 
 ALIASES = {"2-dense/weight": "1-dense/weight"}
@@ -32,7 +32,7 @@ def run(tmp_path):
     with h5py.File(unfinished / saved.OTHER, "r+") as file:
         file["buffers/seen"] = BUFFERS["seen"]
     seal(unfinished / saved.OTHER)
-    save_index(unfinished, saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER])
+    save_index(unfinished, Index(saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER]))
     index = checkpoints / "42" / "index.h5"
     with h5py.File(index, "r+") as file:
         file.attrs["aliases"] = '{"2-dense/weight": "1-dense/weight"}'

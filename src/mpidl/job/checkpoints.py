@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from mpidl.errors import MpidlError, outcome
 from mpidl.job.checks import check_data, check_model
@@ -18,8 +19,9 @@ from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA, Checkpoint
 from mpidl.storage.checkpoints import discard, prune, read_best, write_best
+from mpidl.storage.files import is_interim
+from mpidl.storage.index import Index, save_index
 from mpidl.storage.position import Best, Position, ReplicaPosition
-from mpidl.storage.writer import save_index
 from mpidl.version import VERSION
 
 
@@ -41,24 +43,33 @@ class Checkpoints:
             elif best is not None and best.figure == goal.figure and best.step <= job.checkpoint.position.step:
                 self.best = best
 
-    def complete(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> None:
-        """Complete a checkpoint, whose other files are on disk, and remove those not to be kept or given up before.
+    @property
+    def interim(self) -> float:
+        """Seconds after which an interim checkpoint is due."""
+        return inf if self._ready.interim is None else self._ready.interim.every
+
+    def complete(self, order: int, position: Position, shards: int, files: Sequence[str] = ()) -> bool:
+        """Complete a checkpoint, whose other files are written, and remove those not to be kept or given up before.
 
         `order` is the ordinal of the order to save it, `shards` the number of shards, and `files` the names of the
-        other files.
+        other files. Return whether it is complete, which only an interim one may not be.
         """
         ready, job = self._ready, self._ready.job
-        save_index(
-            ready.scratch(order), ready.placed.layout, shards, position, job.config.to_toml(), VERSION,
-            job.described, files, job.original.constants(), job.original.aliases,
+        index = Index(
+            ready.placed.layout, shards, position, job.config.to_toml(), VERSION, job.described, files,
+            job.original.constants(), job.original.aliases,
         )  # fmt: skip
+        if ready.interim is not None and is_interim(order):
+            return ready.interim.complete(order, index)
+        save_index(ready.scratch(order), index)
         best = None if self.best is None else self.best.step
         prune(ready.checkpoints, job.config.checkpoint.keep, position.step, best)
         discard(ready.checkpoints, ready.token, order)
+        return True
 
     def is_complete(self, order: int, step: int) -> bool:
         """Return whether the checkpoint of an order, which was being completed, has got its name."""
-        return not self._ready.scratch(order).exists() and (self._ready.checkpoints / str(step)).exists()
+        return not is_interim(order) and not self._ready.scratch(order).exists() and (self._ready.checkpoints / str(step)).exists()
 
     def keep(self, best: Best) -> None:
         """Name the best checkpoint, which is on disk: it stays until another is better.

@@ -148,18 +148,19 @@ class Reporter:
             self._progress.write(f"mpidl: stopping: {details['why']}")
         if kind == "interrupted":
             self._interrupted = True
-        if kind == "checkpoint":
+        saved = kind == "checkpoint" and "mirror" not in details
+        if saved:
             self._saved = details["step"]
         if environment.under_foreign_launcher():
             directory = self.recorder.directory
-            saved = "nothing yet" if self._saved is None else f"{directory}, step {self._saved}"
+            where = "nothing yet" if self._saved is None else f"{directory}, step {self._saved}"
             if kind == "interrupted":
-                show_on_terminal(f"mpidl: stopping; saved so far: {saved}")
-            elif self._interrupted and kind == "checkpoint":
+                show_on_terminal(f"mpidl: stopping; saved so far: {where}")
+            elif self._interrupted and saved:
                 advice = f"continue with `mpidl train --resume {as_word(str(directory))}`"
                 if self._job.script.shared:
                     advice = resumption(str(directory), self._job.config.run.name)
-                show_on_terminal(f"mpidl: saved: {saved}; {advice}")
+                show_on_terminal(f"mpidl: saved: {where}; {advice}")
 
     def assigned(self, roles: Roles, notes: Sequence[str] = ()) -> None:
         """Record and show the roles of each host, with lines about them."""

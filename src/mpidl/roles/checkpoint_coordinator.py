@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.launch.points import point
 from mpidl.rma.coordinator import CoordinatorLink
+from mpidl.roles.instructions import Save
+from mpidl.storage.files import next_order
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import BackgroundTask
 from mpidl.transport.protocol import NO_MORE, Saved
@@ -59,8 +62,9 @@ class CheckpointCoordinator:
         self._end = NO_MORE
         self._checkpoint: _Checkpoint | None = None
         self._completing = BackgroundTask()
-        # The order that is being completed, and where the run was.
+        # The order that is being completed, and where the run was; and whether that could be done.
         self._completed: tuple[int, Position] | None = None
+        self._is_complete = True
 
     @property
     def number(self) -> int:
@@ -101,15 +105,14 @@ class CheckpointCoordinator:
         """Note that no more tickets are handed out than the `taken` so far; the counter no longer tells."""
         self._end = taken
 
-    def order(self, last: bool, taken: int, seconds: float, position: Position | None, rates: Any = None) -> None:
+    def order(self, save: Save, taken: int, seconds: float) -> None:
         """Order a checkpoint; what is still missing of an earlier one is given up.
 
-        If `last`, all stop after it. Tickets below `taken` have been taken, in `seconds` of training. `position` is
-        where the run is; None if the replicas are to say so. `rates` is the state of the rate schedule, if it has one.
+        Tickets below `taken` have been taken, in `seconds` of training.
         """
-        self._order += 1
-        self._last = self._order if last else 0
-        self._checkpoint = _Checkpoint(taken, seconds, position, rates)
+        self._order = next_order(self._order, save.interim)
+        self._last = self._order if save.last else 0
+        self._checkpoint = _Checkpoint(taken, seconds, save.position, save.rates)
         self._show()
         point("checkpoint-ordered")
 
@@ -117,8 +120,11 @@ class CheckpointCoordinator:
         self._link.orders.save(self._order, self._last)
         self._link.orders.decide_round(self._order)
 
-    def completed(self) -> Position | None:
-        """Collect what has been reported; return the position of a checkpoint that has just been completed."""
+    def completed(self) -> tuple[Position, bool] | None:
+        """Collect what has been reported; return the position of a checkpoint that has been ended just now.
+
+        The second value says whether it is complete.
+        """
         if self._checkpoint is None:
             return None
         for saved in self._link.posted.saved():
@@ -130,7 +136,7 @@ class CheckpointCoordinator:
             order, position = self._completed
             if order == self._order:
                 self._checkpoint = None
-                return position
+                return position, self._is_complete
         return None
 
     def _complete(self, found: _Checkpoint) -> None:
@@ -142,7 +148,10 @@ class CheckpointCoordinator:
             order, files = self._order, sorted(found.files)
             self._completed = order, position
             self.before_completion()
-            self._completing.begin(lambda: self._checkpoints.complete(order, position, self._shards, files))
+            self._completing.begin(partial(self._write, order, position, files))
+
+    def _write(self, order: int, position: Position, files: Sequence[str]) -> None:
+        self._is_complete = self._checkpoints.complete(order, position, self._shards, files)
 
     def _where(self, found: _Checkpoint) -> Position:
         if found.position is not None:

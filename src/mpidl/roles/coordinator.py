@@ -210,9 +210,9 @@ class Coordinator(Role):
 
     def _complete_checkpoint(self) -> None:
         """Go on with the checkpoint that has been ordered."""
-        position = self._checkpoints.completed()
-        if position is not None:
-            self._control.tell(Saved(monotonic.now(), position.step))
+        if (ended := self._checkpoints.completed()) is not None:
+            position, complete = ended
+            self._control.tell(Saved(monotonic.now(), position.step, complete))
 
     def _take_incidents(self) -> None:
         for incident in self.incidents(self._incidents):
@@ -267,7 +267,7 @@ class Coordinator(Role):
 
     def save(self, save: Save) -> None:
         seconds = self._ready.placed.position.seconds + self._totals().seconds
-        self._checkpoints.order(save.last, self._tickets_taken(), seconds, save.position, save.rates)
+        self._checkpoints.order(save, self._tickets_taken(), seconds)
 
     def slow(self, slow: Slow) -> None:
         self._ready.placed.schedule.reductions = slow.reductions

@@ -59,13 +59,14 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The checkpoint that was ordered last is on disk.
+    """The checkpoint that was ordered last is complete, or is an interim one that can't be completed.
 
     `now` is in seconds of the run's clock.
     """
 
     now: float
     step: int
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class RunControl:
             placed.position,
             now=now,
             every=job.config.checkpoint.every,
+            interim=checkpoints.interim,
             resumed=job.checkpoint is not None,
             coordinated=isinstance(job.algorithm, Coordinated),
             goal=job.goal,

@@ -40,8 +40,9 @@ from mpidl.storage.position import Best, Position
 ANY = Goal()
 #: What `Supervisor.state` has as it is.
 STATE = (
-    "saved_at", "saved_batches", "epoch", "seconds_to_target", "why_stopped", "why_failed", "saved_step", "saving",
-    "last_ordered", "interrupted", "stopped", "testing", "finished",
+    "saved_at", "saved_batches", "interim_at", "interim_batches", "epoch", "seconds_to_target", "why_stopped",
+    "why_failed", "saved_step", "saving", "saving_interim", "last_ordered", "interrupted", "stopped", "testing",
+    "finished",
 )  # fmt: skip
 
 
@@ -67,10 +68,10 @@ class Supervisor:
     `Fail`.
 
     `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
-    run's clock, virtual if the events' times are; `every` is the seconds between checkpoints. `goal` says how
-    evaluations end the run, and which checkpoint is its best, so far `best`. `plateau`, if any, reduces rates by
-    evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or infinite. If fewer than `min_workers` live
-    while it trains, it fails after a last checkpoint.
+    run's clock, virtual if the events' times are; `every` is the seconds between checkpoints, and an interim one is due
+    `interim` seconds after any other. `goal` says how evaluations end the run, and which checkpoint is its best, so far
+    `best`. `plateau`, if any, reduces rates by evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or
+    infinite. If fewer than `min_workers` live while it trains, it fails after a last checkpoint.
 
     `trained` has the totals of `Trained`, None before it.
 
@@ -85,6 +86,7 @@ class Supervisor:
         *,
         now: float,
         every: float,
+        interim: float = inf,
         resumed: bool = False,
         coordinated: bool = False,
         goal: Goal = ANY,
@@ -93,13 +95,14 @@ class Supervisor:
         plateau: Plateau | None = None,
         min_workers: int = 1,
     ) -> None:
-        self._schedule, self._start, self._every = schedule, position, every
+        self._schedule, self._start, self._every, self._every_interim = schedule, position, every, interim
         self._coordinated, self._goal = coordinated, goal
         self._monitor, self._plateau = Monitor(goal, position.epoch, best), plateau
         self._saved_at, self._resumed, self._terminate_on_nan = now, resumed, terminate_on_nan
         self._min_workers = min_workers
-        # Batches that had been computed when the last checkpoint was ordered.
-        self._saved_batches = 0
+        # Batches that had been computed when the last checkpoint was ordered; and the last one, interim or not.
+        self._saved_batches = self._interim_batches = 0
+        self._interim_at = now
         self.trained: Totals | None = None
         self._iteration: Iteration | None = None
         self._epoch = position.epoch
@@ -107,7 +110,7 @@ class Supervisor:
         self._why_stopped: str | None = None
         self._why_failed: str | None = None
         self._saved_step = position.step
-        self._saving = self._last_ordered = False
+        self._saving = self._saving_interim = self._last_ordered = False
         self._interrupted = self._stopped = self._testing = self._finished = False
 
     def state(self) -> dict[str, Any]:
@@ -219,7 +222,7 @@ class Supervisor:
     def _save_and_stop(self) -> list[Instruction]:
         if self._coordinated or self._last_ordered:
             return []  # A coordinator's iteration is completed first.
-        self._saving = self._last_ordered = True
+        self._saving, self._saving_interim, self._last_ordered = True, False, True
         return [Save(last=True, rates=self._rates())]
 
     def _stop(self, why: str | None = None) -> list[Instruction]:
@@ -232,22 +235,30 @@ class Supervisor:
     # Checkpoints.
 
     def _save_if_due(self, totals: Totals) -> list[Instruction]:
-        due = totals.now - self._saved_at >= self._every and totals.batches != self._saved_batches
-        if self._saving or self._last_ordered or not (due or self._monitor.waits):
+        if self._saving or self._last_ordered:
             return []
-        return self._save(totals)
+        due = totals.now - self._saved_at >= self._every and totals.batches != self._saved_batches
+        if due or self._monitor.waits:
+            return self._save(totals)
+        due = totals.now - self._interim_at >= self._every_interim and totals.batches != self._interim_batches
+        return self._save(totals, interim=True) if due else []
 
-    def _save(self, totals: Totals) -> list[Instruction]:
-        self._saving, self._saved_at, self._saved_batches = True, totals.now, totals.batches
-        self._monitor.ordered()
-        return [Save(position=self._position(totals) if self._coordinated else None, rates=self._rates())]
+    def _save(self, totals: Totals, interim: bool = False) -> list[Instruction]:
+        self._saving, self._saving_interim = True, interim
+        self._interim_at, self._interim_batches = totals.now, totals.batches
+        if not interim:
+            self._saved_at, self._saved_batches = totals.now, totals.batches
+            self._monitor.ordered()
+        position = self._position(totals) if self._coordinated else None
+        return [Save(position=position, rates=self._rates(), interim=interim)]
 
     def _save_again(self) -> list[Instruction]:
         """Return how to order the checkpoint anew that is being written."""
         if not self._saving:
             return []
         if not self._coordinated:
-            return [Save(self._last_ordered and self.trained is None, rates=self._rates())]
+            last = self._last_ordered and self.trained is None
+            return [Save(last, rates=self._rates(), interim=self._saving_interim)]
         # Between two iterations, or at the end.
         self._saving, self._last_ordered, self._saved_at, self._saved_batches = False, False, -inf, -1
         return [] if self.trained is None else self._end()
@@ -257,8 +268,13 @@ class Supervisor:
 
     def _saved(self, event: Saved) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
-        self._saving, self._saved_at, self._saved_step = False, event.now, event.step
-        instructions: list[Instruction] = [Log("checkpoint", {"step": event.step}), *self._keep()]
+        self._saving, self._interim_at = False, event.now
+        instructions: list[Instruction] = []
+        if not self._saving_interim:
+            self._saved_at, self._saved_step = event.now, event.step
+            instructions = [Log("checkpoint", {"step": event.step}), *self._keep()]
+        elif event.complete:
+            instructions = [Log("checkpoint", {"step": event.step, "mirror": True})]
         return instructions + (self._end() if self.trained is not None else [])
 
     def _keep(self) -> list[Instruction]:

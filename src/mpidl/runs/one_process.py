@@ -38,7 +38,7 @@ from mpidl.runs.features import trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.storage.files import replica_file
+from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
 from mpidl.storage.writer import save_shard, write_file
 from mpidl.topology.roles import Roles
@@ -232,7 +232,7 @@ class OneProcess:
         return self._interrupted
 
     def save(self, save: Save) -> None:
-        self._order += 1
+        self._order = next_order(self._order, save.interim)
         directory, files = self._ready.scratch(self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
             finite = self._ready.job.config.run.terminate_on_nan
@@ -243,9 +243,9 @@ class OneProcess:
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
         position = (save.position or self._position())._replace(rates=save.rates)
-        self._checkpoints.complete(self._order, position, len(self._shards), files)
+        complete = self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
-        self._control.tell(Saved(self._engine.now, position.step))
+        self._control.tell(Saved(self._engine.now, position.step, complete))
 
     def _position(self) -> Position:
         placed, engine = self._placed, self._engine

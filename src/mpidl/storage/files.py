@@ -31,15 +31,34 @@ def scratch(checkpoints: Path, order: int, token: str = "") -> Path:
     return checkpoints / f".{order}{token and f'-{token}'}"
 
 
-#: Names of the directories of unfinished checkpoints, and of those that are being removed or replaced.
-UNFINISHED = re.compile(r"\.(\d+)(-[0-9a-f]+)?(\.removed|\.replaced)?")
+def next_order(before: int, interim: bool) -> int:
+    """Return the ordinal of an order to save that follows the order `before`: that of an interim checkpoint is even.
+
+    An interim checkpoint is replaced by the next one, and is not written into the run's directory.
+    """
+    return before + 1 + (before % 2 == (not interim))
+
+
+def is_interim(order: int) -> bool:
+    """Return whether an order is one to save an interim checkpoint."""
+    return order % 2 == 0
+
+
+#: Names of the directories of unfinished and interim checkpoints, and of those that are being removed or replaced.
+UNFINISHED = re.compile(r"\.(\d+)(-[0-9a-f]+)?(\.removed|\.replaced|\.interim)?")
+#: How the name of an interim checkpoint's directory ends.
+INTERIM = ".interim"
 #: Names of the files of a checkpoint.
 MEMBER = re.compile(r"index\.h5|[a-z]+(-\d+)+\.h5")
 
 
+#: How the name of a shard's file begins.
+SHARD = "shard-"
+
+
 def shard_file(number: int) -> str:
     """Return the name of a shard's file."""
-    return f"shard-{number}.h5"
+    return f"{SHARD}{number}.h5"
 
 
 def replica_file(number: int, part: int = 0) -> str:

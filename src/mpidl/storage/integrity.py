@@ -111,14 +111,30 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     DamagedError if a byte has changed, or if a file is missing, incomplete, superfluous or from another checkpoint, and
     MpidlError if a file can't be read.
     """
-    index = path / INDEX
     if path.is_symlink():
         raise DamagedError(f"{path}: a link, expected a directory")
-    with _reading(index):
-        block, found = examine(index)
-    if block.startswith(UNSEALED):
+    with _reading(path / INDEX), open_regular(path / INDEX) as file:
+        earlier = file.read(BLOCK).startswith(UNSEALED)
+    if earlier:
         _verify_earlier(path, rank, size)
         return
+    step, seals = verify_index(path)
+    if path.name.isdecimal() and int(path.name) != step:
+        raise DamagedError(f"{path}: {INDEX} is of step {step}")
+    if rank == 0:
+        _find_strangers(path, {INDEX, *seals})
+    for name in list(seals)[rank::size]:
+        verify_file(path / name, seals[name])
+
+
+def verify_index(path: Path) -> tuple[int, dict[str, Seal]]:
+    """Check the index of a checkpoint; return the checkpoint's step, and the seals of its other files by their names.
+
+    Raise DamagedError if it is not as it was saved, and MpidlError if it can't be read.
+    """
+    index = path / INDEX
+    with _reading(index):
+        block, found = examine(index)
     if block != found.block():
         raise _damaged(index, "checksum")
     with readable(index), opened(index) as file:
@@ -129,15 +145,11 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     for name in seals:
         if not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: {INDEX} names the file {quoted(name)}, expected one beside it")
-    if path.name.isdecimal() and int(path.name) != step:
-        raise DamagedError(f"{path}: {INDEX} is of step {step}")
-    if rank == 0:
-        _find_strangers(path, {INDEX, *seals})
-    for name in list(seals)[rank::size]:
-        _verify_file(path / name, seals[name])
+    return step, seals
 
 
-def _verify_file(path: Path, expected: Seal) -> None:
+def verify_file(path: Path, expected: Seal) -> None:
+    """Check that a file has the seal that its checkpoint's index says; raise DamagedError if it doesn't."""
     with _reading(path):
         with open_regular(path) as file:
             found_size, expected_size = os.fstat(file.fileno()).st_size, BLOCK + expected.size

@@ -1,29 +1,29 @@
-"""Writing the files of a checkpoint: those of shards beside other work, and the index that shows them as one model."""
+"""Writing the files of a checkpoint beside other work."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import h5py
-import msgspec
 import numpy as np
 
-from mpidl.errors import NOT_FINITE, DivergenceError
+from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError
 from mpidl.launch.points import point
-from mpidl.parameters import Box, Layout, Range, Slice
+from mpidl.launch.shared_memory import check_free
+from mpidl.parameters import Range
 from mpidl.paths import regular
-from mpidl.storage.files import INDEX, LAYOUT, cannot_write, describe, encoded_layout, places, shard_file, sync
-from mpidl.storage.integrity import create, recorded, seal
-from mpidl.storage.position import Position
-from mpidl.storage.removal import remove, set_aside
+from mpidl.storage.files import INTERIM, cannot_write, places, shard_file
+from mpidl.storage.integrity import create, seal
 
 #: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
+#: Bytes that an interim checkpoint leaves free where it lies, for others who write there.
+RESERVE = 1 << 26
 #: The threads that write. They stay from the first checkpoint on: Python hangs if there is no memory for a new one.
 _threads = ThreadPoolExecutor(thread_name_prefix="checkpoint")
 
@@ -56,8 +56,26 @@ def write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, n
     """Write and seal an HDF5 file, and wait until it is on disk.
 
     Its directory is created if it doesn't exist, but none above it. The arrays, by the names of their datasets, must
-    not change meanwhile. Raise MpidlError if the file can't be written, for example because the disk is full.
+    not change meanwhile. Raise MpidlError if the file can't be written, for example because the disk is full. That of
+    an interim checkpoint, which the run can do without, is then only missing.
     """
+    if path.parent.suffix != INTERIM:
+        _write_file(path, attributes, arrays)
+        return
+    try:
+        check_room(path.parent.parent, sum(array.nbytes for array in arrays.values()))
+        _write_file(path, attributes, arrays)
+    except MpidlError:
+        path.unlink(missing_ok=True)
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Raise MpidlError unless a directory has room for files of `needed` bytes of interim checkpoints."""
+    remedy = "make room there, or use more nodes"
+    check_free(directory, needed + RESERVE, "checkpoints in memory (topology.mirror)", remedy)
+
+
+def _write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     try:
         _make(path.parent)
         with create(path) as file:
@@ -119,96 +137,3 @@ def save_shard(
         raise DivergenceError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
     attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
     write_file(directory / shard_file(number), attributes, state)
-
-
-def save_index(
-    directory: Path,
-    layout: Layout,
-    shards: int,
-    position: Position,
-    config: str,
-    version: str,
-    data: Mapping[str, str],
-    others: Sequence[str] = (),
-    constants: Mapping[str, np.ndarray] | None = None,
-    aliases: Mapping[str, str] | None = None,
-) -> None:
-    """Write the index over the sealed files in `directory`, then rename that to the checkpoint's final name.
-
-    The files are named here because a directory's listing may lag behind where ranks of several nodes write. Raise
-    MpidlError if a file can't be written or read, or isn't sealed.
-
-    Parameters
-    ----------
-    directory : Path
-        From `mpidl.storage.files.scratch`.
-    layout : Layout
-        The model's tensors.
-    shards : int
-        Number of shards.
-    config : str
-        The run's resolved configuration as TOML text.
-    version : str
-        The package's version.
-    data : mapping of str to str
-        Description of the run's data.
-    others : sequence of str
-        Names of the checkpoint's files beside the index and the shards.
-    constants : mapping of str to array, optional
-        Tensors of the model that training doesn't change.
-    aliases : mapping of str to str, optional
-        Other names of tensors of the layout.
-    """
-    encoded, other_names = (msgspec.json.encode(dict(each or {})).decode() for each in (data, aliases))
-    path, names = directory / INDEX, [shard_file(number) for number in range(shards)]
-    try:
-        sources = [describe(directory / name) for name in names]
-        with create(path) as file:
-            file.attrs.update(
-                config=config, version=version, shards=shards, data=encoded, aliases=other_names,
-                **position.attributes(),
-            )  # fmt: skip
-            for name, place in places(constants or {}).items():
-                file.create_dataset(f"constants/{place}", data=(constants or {})[name])
-            seals = file.create_group("files").attrs
-            for name in (*names, *others):
-                seals[name] = str(recorded(directory / name))
-            file[LAYOUT] = encoded_layout(layout)
-            _map(file, layout, sources)
-        seal(path)
-        point("index-written")
-        sync(directory)
-        _rename(directory, directory.parent / str(position.step))
-        point("checkpoint-named")
-    except (OSError, RuntimeError) as error:
-        raise cannot_write(path, error) from error
-
-
-def _rename(directory: Path, target: Path) -> None:
-    """Give a complete checkpoint its final name, in place of an earlier one of the same step.
-
-    If the process dies between the two renamings, `mpidl.storage.checkpoints.sweep` restores a checkpoint of this step.
-    """
-    replaced = set_aside(target, "replaced") if os.path.lexists(target) else None
-    directory.rename(target)
-    sync(target.parent)
-    if replaced is not None:
-        remove(replaced)
-
-
-def _map(file: h5py.File, layout: Layout, shards: Sequence[tuple[Range, Mapping[str, np.dtype[Any]]]]) -> None:
-    """Present the shards' vectors as tensors."""
-    parts: dict[str, list[tuple[int, Slice]]] = {name: [] for name in layout.shapes}
-    for number, (range, _) in enumerate(shards):
-        for part in layout.within(range):
-            parts[part.name].append((number, part))
-    paths = places(layout.shapes)
-    for vector, dtype in shards[0][1].items():
-        for name, shape in layout.shapes.items():
-            virtual = h5py.VirtualLayout(shape, dtype)
-            for number, part in parts[name]:
-                range = shards[number][0]
-                source = h5py.VirtualSource(shard_file(number), vector, (range.size,), dtype)
-                first = part.start - range.start
-                virtual[part.box.slices(Box.whole(shape))] = source[first : first + part.size]
-            file.create_virtual_dataset(f"{vector}/{paths[name]}", virtual)
