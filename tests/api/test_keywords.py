@@ -22,7 +22,7 @@ VALUES = {
     "normalise": mpidl.data.Normalisation(mean=0.5), "label_smoothing": 0.1, "l2": 0.25, "clip": 2.0,
     "dtype": "float64", "groups": (Group("*", rate=2.0),), "initial": "weights.npz",
     "rate": mpidl.rules.RateSchedule("cosine"), "servers": 2, "partitions": 2, "stages": 2, "transport": "messages",
-    "survive": "off", "standby": 2, "min_workers": 2,
+    "survive": "off", "standby": 2, "min_workers": 2, "mirror": 5.0,
     "relay": True, "checkpoint_every": 9.0, "keep": 8, "device": mpidl.config.DeviceSection("cuda"),
     "debug": mpidl.config.DebugSection(slow_worker=2), "autocast": "bfloat16", "compile": True, "micro_batches": 4,
     "loss_weights": {"a": 2.0},

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from supervised import (
+    CHECKPOINT,
     INTERRUPTED,
     LAST_SAVE,
     LAST_TEST,
@@ -21,8 +22,8 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.events import Saved, Signalled, Started
-from mpidl.roles.instructions import Finish, Log, dropped
+from mpidl.roles.events import Saved, Signalled, Started, TakenOver
+from mpidl.roles.instructions import Finish, Log, Save, dropped
 from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Position
 
@@ -70,6 +71,34 @@ def test_a_checkpoint_is_due_as_long_after_a_resume_as_after_any_other():
         (looked(120.1, 4), []),
         (looked(120.2, 4), [SAVE]),
     )
+
+
+def test_interim_checkpoints_come_between_those_on_disk():
+    interim = Save(interim=True)
+    script(
+        supervisor(interim=3.0),
+        (Started(), [SAVE]),
+        (Saved(1.0, 0), [saved(0)]),
+        (looked(3.9, 3), []),
+        (looked(4.0, 3), [interim]),
+        (looked(8.0, 5), []),  # still being written
+        (Saved(8.5, 4), [Log(CHECKPOINT, {"step": 4, "mirror": True})]),
+        (looked(11.5, 5), [SAVE]),
+        (Saved(12.0, 5), [saved(5)]),
+        (looked(15.0, 5), []),  # nothing is new
+        (looked(15.1, 6), [interim]),
+        (Saved(15.2, 6, complete=False), []),
+        (looked(18.2, 7), [interim]),
+        (Signalled(), [LAST_SAVE, INTERRUPTED]),  # which gives it up
+        (Saved(18.5, 8), [saved(8)]),
+    )
+
+
+def test_a_coordinator_that_takes_over_orders_an_interim_checkpoint_anew():
+    before, after = supervisor(interim=3.0, resumed=True), supervisor(interim=3.0, resumed=True)
+    script(before, (looked(3.0, 3), [Save(interim=True)]))
+    after.load(before.state())
+    script(after, (TakenOver(), [Save(interim=True)]), (Saved(4.0, 4), [Log(CHECKPOINT, {"step": 4, "mirror": True})]))
 
 
 def test_the_last_checkpoint_follows_the_last_push():

@@ -13,7 +13,7 @@ from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
-from mpidl.schema import Checked, Count
+from mpidl.schema import Checked, Count, Positive
 from mpidl.topology.roles import Roles, assign, check_number
 
 
@@ -30,6 +30,7 @@ class TopologyKeywords(TypedDict, total=False):
     survive: Annotated[Literal["auto", "off"] | None, "topology.survive"]
     standby: Annotated[int | None, "topology.standby"]
     min_workers: Annotated[int | None, "topology.min_workers"]
+    mirror: Annotated[float | None, "topology.mirror"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class TopologySection(Checked):
         Number of ranks that wait for work: a server's or the coordinator's, when its process dies.
     min_workers : int
         Least number of workers: if fewer processes of workers live, the run saves and fails.
+    mirror : float, optional
+        Seconds between checkpoints that are kept in the memory (``/dev/shm``) of two nodes, so that a job that starts
+        again, without one of its nodes for instance, loses no more than that; none are made if not given.
     """
 
     servers: Count = 1
@@ -74,6 +78,7 @@ class TopologySection(Checked):
     survive: Literal["auto", "off"] = "auto"
     standby: Annotated[int, Meta(ge=0)] = 0
     min_workers: Count = 1
+    mirror: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

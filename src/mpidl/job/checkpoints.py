@@ -69,7 +69,9 @@ class Checkpoints:
 
     def is_complete(self, order: int, step: int) -> bool:
         """Return whether the checkpoint of an order, which was being completed, has got its name."""
-        return not is_interim(order) and not self._ready.scratch(order).exists() and (self._ready.checkpoints / str(step)).exists()
+        if is_interim(order):
+            return False  # Another one is soon due.
+        return not self._ready.scratch(order).exists() and (self._ready.checkpoints / str(step)).exists()
 
     def keep(self, best: Best) -> None:
         """Name the best checkpoint, which is on disk: it stays until another is better.

@@ -58,7 +58,9 @@ def _on_rule(config: Config) -> list[str]:
 
 def _on_unused(config: Config) -> list[str]:
     topology, name = config.topology, config.algorithm.name
+    mirror, every = topology.mirror or 0.0, config.checkpoint.every
     unused = {
+        f"topology.mirror: {mirror:g} s, but there is a checkpoint every {every:g} s": mirror >= every,
         f"topology.servers: {topology.servers}, but {name} has no servers": topology.servers > 1 and not config.servers,
         f"topology.schedule: {topology.schedule!r}, but topology.stages is 1": (
             topology.stages == 1 and topology.schedule != type(topology).schedule

@@ -30,6 +30,10 @@ class Interim(Protocol):
         """
         ...
 
+    def discard(self) -> None:
+        """Remove what is left: the run is over."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class ReadyJob:

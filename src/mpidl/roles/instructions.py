@@ -15,8 +15,8 @@ class Save:
     """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
 
     If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
-    it; else the replicas know. `rates` is the state of a rate schedule that follows evaluations. An `interim` checkpoint
-    is replaced by the next one.
+    it; else the replicas know. `rates` is the state of a rate schedule that follows evaluations. An `interim`
+    checkpoint is replaced by the next one.
     """
 
     last: bool = False

@@ -1,4 +1,7 @@
-"""The optional features of a job, a line for each; `intermediaries` push and fetch without being workers."""
+"""The optional features of a job, a line for each.
+
+`intermediaries` push and fetch without being workers; `mirrors` are checkpoints in the memory of nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from mpidl.engines.virtual import Times
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.engines.virtual.times import Heir, Intermediaries
 from mpidl.job import takeover
+from mpidl.mirrors import feature as mirrors
 from mpidl.relays import feature as intermediaries
 from mpidl.shards.shard import Shard
 from mpidl.survival.takeover import heir
@@ -20,7 +24,7 @@ from mpidl.topology.roles import Roles
 from mpidl.tracing import feature as tracing
 from mpidl.tracing.virtual import TracedProcess, UntracedProcess
 
-__all__ = ["intermediaries", "tracing", "virtual_heir", "virtual_intermediaries"]
+__all__ = ["intermediaries", "mirrors", "tracing", "virtual_heir", "virtual_intermediaries"]
 
 
 def trace_one_process(

@@ -34,7 +34,7 @@ from mpidl.report.text import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
 from mpidl.roles.run_control import RunControl
-from mpidl.runs.features import trace_one_process
+from mpidl.runs.features import mirrors, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
@@ -76,7 +76,9 @@ class OneProcess:
         rehearse_replica(placed, local)
         # A run that is refused leaves no directory behind.
         self._recorder = Recorder(job.config, resume=job.continues)
-        self._ready = ReadyJob(placed, local, figures, self._recorder.directory, self._recorder.token)
+        directory, token = self._recorder.directory, self._recorder.token
+        every = None if self._virtual else job.config.topology.mirror
+        self._ready = ReadyJob(placed, local, figures, directory, token, mirrors.alone(every, directory, token))
         self._reporter = Reporter(
             placed, self._recorder, origin([socket.gethostname()], None, job.config.run.seed, self._virtual)
         )
@@ -158,6 +160,8 @@ class OneProcess:
             self._ready.local.model.parameters[:] = engine.parameters()
             control.tell(Trained(totals))
         assert control.summary is not None
+        if self._ready.interim is not None:
+            self._ready.interim.discard()
         if self._fingerprints() == before:
             warn_unchanged(control.summary)
         self._ready.local.model.parameters[:] = engine.parameters(self._placed.evaluated)

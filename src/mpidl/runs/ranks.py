@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import Interim, ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.job.takeover import CALLBACKS
 from mpidl.launch.output import say
@@ -39,7 +40,7 @@ from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
-from mpidl.runs.features import intermediaries, tracing
+from mpidl.runs.features import intermediaries, mirrors, tracing
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
 from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
@@ -82,8 +83,11 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
         routes = _find_room(world, placed, figures)
         reporter, directory, token = world.agree(lambda: open_run(world, placed, local.device))
         world.directory = directory
-        ready = ReadyJob(placed, local, figures, directory, token)
-        summary = _train(world, ready, routes, staging, reporter)
+        with _interim(world, placed, routes, directory, token) as interim:
+            ready = ReadyJob(placed, local, figures, directory, token, interim)
+            summary = _train(world, ready, routes, staging, reporter)
+            if interim is not None:
+                interim.discard()
         if world.survival.died:
             shared.pop_all()  # Nothing can be freed together.
         else:
@@ -152,6 +156,15 @@ def _find_room(world: World, placed: PlacedJob, figures: Figures) -> Routes:
     routes = intermediaries.routes(world.roles, replace(capacity, kept=()))
     world.agree(lambda: check_window_space(world.comm, routes, way))
     return routes
+
+
+def _interim(
+    world: World, placed: PlacedJob, routes: Routes, directory: Path, token: str
+) -> contextlib.AbstractContextManager[Interim | None]:
+    """Return where interim checkpoints are kept, if the run makes any."""
+    every, rank = placed.job.config.topology.mirror, world.rank
+    own = 0 if every is None else footprints(placed, routes)[rank].checkpoint
+    return mirrors.begin(every, directory, token, own, rank, world.nodes, world.comm.allgather)
 
 
 def _join_replica(world: World, placed: PlacedJob) -> MpiGroup | None:

@@ -14,7 +14,9 @@ from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import script
 from mpidl.launch.output import say, terminate
 from mpidl.paths import read_text
+from mpidl.report.recorder import record_event
 from mpidl.runs.agreement import by_first_rank, ranks, together
+from mpidl.runs.features import mirrors
 from mpidl.runs.uncaught import on_all_ranks
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, steps, sweep
@@ -29,19 +31,33 @@ def choose(run: Path) -> Checkpoint | None:
     rank, gather = ranks()
     checkpoints = run / "checkpoints"
 
-    def look() -> tuple[list[str], bool]:
-        return sweep(checkpoints), bool(steps(checkpoints))
+    def look() -> tuple[list[str], int]:
+        return sweep(checkpoints), max(steps(checkpoints), default=-1)
 
-    strangers, saved = by_first_rank(look)
+    strangers, newest = by_first_rank(look)
     if strangers:
         _say(f"{checkpoints}: no checkpoints of mpidl, which stay as they are: {shown(', '.join(strangers))}")
-    if not saved:
+    if not _mirrored(run, newest) and newest < 0:
         _say(f"{run}: no checkpoint yet, beginning anew")
         return None
     path, lines = newest_good(run, rank, gather)
     for line in lines:
         _say(line)
+    if lines and _mirrored(run, int(path.name)):
+        path, _ = newest_good(run, rank, gather)
     return together(lambda: Checkpoint(path))
+
+
+def _mirrored(run: Path, newest: int) -> bool:
+    """Return whether a mirror of a later step than the newest checkpoint has been made one; collective."""
+    step, lines = mirrors.recover(run, newest, *ranks())
+    for line in lines:
+        _say(line)
+    if step is not None:
+        _say(f"{run}: going on from the mirror of step {step} in the nodes' memory")
+        if ranks()[0] == 0:
+            record_event(run, "checkpoint", 0, "coordinator", step=step, recovered=True)
+    return step is not None
 
 
 def begun(config: Config) -> Path | None:

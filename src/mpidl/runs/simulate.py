@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,9 @@ def _with_failures(config: Config, times: Times, replicas: int) -> tuple[Times, 
     nodes, roles = place_ranks(times, replicas, config.servers)
     found, restart = virtual_heir(config, roles, len(set(nodes))), section.distribution("restart")
     assert restart is not None
+    every = min(config.checkpoint.every, config.topology.mirror or inf)
     failures = Failures(
-        of_rank, of_node, config.checkpoint.every, times.service.mean, TAKEOVER, restart,
+        of_rank, of_node, every, times.service.mean, TAKEOVER, restart,
         heir=None if isinstance(found, str) else found, min_workers=config.topology.min_workers,
     )  # fmt: skip
     rate = sum(len(of) / each.mean for each, of in ((of_rank, nodes), (of_node, set(nodes))) if each is not None)
