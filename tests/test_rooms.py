@@ -62,7 +62,7 @@ FEATURES = {
     "relays": (r"relay", 12),
     "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|GradientObserver", 8),
     "averages of weights": (r"\bema\b|import AVERAGE\b", 10),
-    "mirrors": (r"\bmirrors?\b", 13),
+    "mirrors": (r"\bmirrors?\b", 15),
     "rates that fall on a plateau": (r"[Pp]lateau", 6),
     "extra states of modules": (r"extra_state", 4),
     "timelines": (r"\btracing\b|\btraced|run\.trace\b", 12),

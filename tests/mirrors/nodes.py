@@ -9,9 +9,8 @@ from mpidl.launch import shared_memory
 from mpidl.mirrors.feature import begin, recover
 from mpidl.parameters import Layout, Range
 from mpidl.storage.files import replica_file
-from mpidl.storage.index import Index
 from mpidl.storage.position import Position
-from mpidl.storage.writer import save_shard, write_file
+from mpidl.storage.writer import Index, save_shard, write_file
 
 LAYOUT = Layout([("weight", (5, 4))])
 #: The node of each rank, by its lowest rank. Rank 0 coordinates, 1 to 3 are servers, and rank 4 is a worker.

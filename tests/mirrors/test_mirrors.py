@@ -9,7 +9,7 @@ from nodes import NODES, Nodes
 
 from mpidl.errors import MpidlError
 from mpidl.mirrors.exchange import Keeper, Memory, Remote
-from mpidl.mirrors.place import TOKEN, sweep
+from mpidl.mirrors.memory import TOKEN, sweep
 from mpidl.parameters import Range
 from mpidl.storage import writer
 from mpidl.storage.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ import pytest
 import mpidl
 from mpidl.data import Arrays
 from mpidl.launch import shared_memory
-from mpidl.mirrors.making import Mirrors
+from mpidl.mirrors.feature import Mirrors
 from mpidl.rules import Sgd
 from mpidl.storage.checkpoints import steps
 

@@ -4,10 +4,9 @@ import numpy as np
 
 from mpidl.parameters import Layout, shards
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import create, seal
 from mpidl.storage.position import Position
-from mpidl.storage.writer import save_shard
+from mpidl.storage.writer import Index, save_index, save_shard
 
 OTHER = "replica-0.h5"
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])

@@ -21,8 +21,7 @@ from mpidl.runs.start import run
 from mpidl.storage import checkpoint, checkpoints, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
-from mpidl.storage.writer import BackgroundTask, save_shard
+from mpidl.storage.writer import BackgroundTask, Index, save_index, save_shard
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,7 +8,7 @@ from full_disk import full_disk
 from mpidl.errors import MpidlError
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.files import INDEX, scratch, shard_file
-from mpidl.storage.index import Index, save_index
+from mpidl.storage.writer import Index, save_index
 
 SIZES = [0, 96, 600, 1 << 10, 1 << 12]
 

@@ -16,9 +16,9 @@ from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import recorded, seal
 from mpidl.storage.tensor_files import open_file
+from mpidl.storage.writer import Index, save_index
 from watched import Watched
 
 #: Seconds of this process in which each is refused. What waits for something outside never ends.

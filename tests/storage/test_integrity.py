@@ -16,9 +16,8 @@ from mpidl.parameters import Range
 from mpidl.storage import checkpoints, integrity
 from mpidl.storage.checkpoints import latest, newest_good
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import BLOCK, DamagedError, create, verify
-from mpidl.storage.writer import save_shard
+from mpidl.storage.writer import Index, save_index, save_shard
 
 FILES = ["index.h5", "shard-0.h5", "shard-1.h5", "shard-2.h5", OTHER]
 EARLIER = Path(__file__).parents[1] / "config" / "run_of_0.1.0" / "checkpoints" / "20"

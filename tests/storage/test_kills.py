@@ -10,8 +10,8 @@ from saved import LAYOUT, OTHER, POSITION, save, save_files
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import discard, newest_good, prune, steps, sweep
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import verify
+from mpidl.storage.writer import Index, save_index
 
 
 class Killed(BaseException):

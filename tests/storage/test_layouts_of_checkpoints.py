@@ -15,8 +15,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Box, Layout, Range, shards
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import replica_file, scratch, shard_file
-from mpidl.storage.index import Index, save_index
-from mpidl.storage.writer import save_shard, write_file
+from mpidl.storage.writer import Index, save_index, save_shard, write_file
 
 STATES = ("parameters", "rule/sum", "policy/sum")
 

@@ -13,9 +13,9 @@ from mpidl.parameters import Box, Range
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.integrity import seal
 from mpidl.storage.tensor_files import SUFFIXES, open_file, save
+from mpidl.storage.writer import Index, save_index
 from tensor_files import KINDS, NO_TORCH, POSSIBLE
 
 ALIASES = {"2-dense/weight": "1-dense/weight"}

@@ -20,8 +20,8 @@ from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA, Checkpoint
 from mpidl.storage.checkpoints import discard, prune, read_best, write_best
 from mpidl.storage.files import is_interim
-from mpidl.storage.index import Index, save_index
 from mpidl.storage.position import Best, Position, ReplicaPosition
+from mpidl.storage.writer import Index, save_index
 from mpidl.version import VERSION
 
 

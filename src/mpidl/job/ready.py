@@ -11,7 +11,7 @@ from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
 from mpidl.storage.files import is_interim, scratch
-from mpidl.storage.index import Index
+from mpidl.storage.writer import Index
 
 
 class Interim(Protocol):

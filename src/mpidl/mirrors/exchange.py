@@ -21,12 +21,11 @@ from typing import Any
 import msgspec
 
 from mpidl.errors import MpidlError, as_line
-from mpidl.mirrors.place import keep_only
+from mpidl.mirrors.memory import keep_only
 from mpidl.paths import open_regular, regular
 from mpidl.storage.files import MEMBER
-from mpidl.storage.index import Described, describe_file
 from mpidl.storage.integrity import PIECE
-from mpidl.storage.writer import check_room
+from mpidl.storage.writer import Described, check_room, describe_file
 
 #: Seconds in which a connection is made; and after which one to a host that is silent is given up.
 CONNECTING, SILENT = 5.0, 30

@@ -34,7 +34,7 @@ FAILED = ".failed"
 #: Seconds between the lines of two ranks that fail together and can't agree on the first, and up to the last one.
 APART, AT_MOST = 0.5, 5.0
 #: Files that a run makes in a new directory.
-FILES = (".lock", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl", "status.json")
+FILES = (".lock", ".mirrors", "config.toml", script.NOTE, "metrics.jsonl", "events.jsonl", "status.json")
 
 
 def _is_record(content: bytes) -> bool:

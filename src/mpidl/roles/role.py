@@ -1,13 +1,15 @@
-"""What the roles of ranks have in common."""
+"""What the roles of ranks have in common, and that of a rank that waits for work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpidl.rma.orders import Orders
 from mpidl.rma.reports import Reports
 from mpidl.rma.transport import Transport
 from mpidl.shards.shard import Shard
+from mpidl.transport.protocol import Phase
 from mpidl.transport.status import WorkerStatus
 
 if TYPE_CHECKING:
@@ -73,3 +75,20 @@ class Role:
     def run(self) -> dict[str, Any] | None:
         """Play the role to the end of the run; the coordinator returns the summary."""
         return None
+
+
+#: Seconds between two looks at the coordinator's orders.
+LOOK_EVERY = 0.02
+
+
+class Standby(Role):
+    """Sleeps until the coordinator orders the exit."""
+
+    def bind(self, transport: Transport) -> None:
+        self._orders = Orders(transport, transport.roles.coordinator)
+        self._backoff = transport.backoff(LOOK_EVERY)
+
+    def run(self) -> None:
+        """Wait for the end of the run."""
+        while self._orders.read().phase != Phase.EXIT:
+            self._backoff.pause()

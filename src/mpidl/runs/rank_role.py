@@ -26,9 +26,8 @@ from mpidl.report.reporter import Reporter
 from mpidl.rma.staging import Staging, is_direct
 from mpidl.rma.transport import Transport
 from mpidl.roles.coordinator import Coordinator
-from mpidl.roles.role import Role
+from mpidl.roles.role import Role, Standby
 from mpidl.roles.server import Server
-from mpidl.roles.standby import Standby
 from mpidl.roles.worker import Worker
 from mpidl.runs.features import intermediaries, tracing
 from mpidl.runs.world import World
