@@ -53,3 +53,33 @@ def test_a_job_whose_worker_dies_comes_to_its_end(kind, bare_environment, tmp_pa
     ranks = mpidl.open(tmp_path / "runs" / "job").status["ranks"]
     dead = [(each["rank"], each["state"]) for each in ranks if each["process"] != each["rank"]]
     assert dead == ([(5, "dead")] if expected == "taken over" else [])
+
+
+#: A script whose model has a buffer, which counts the batches of its replica.
+BUFFERED = """
+import pathlib
+import numpy as np
+import mpidl
+from beside import Beside
+from mpidl.launch.environment import world
+
+random = np.random.default_rng(0)
+x = random.normal(size=(96, 2)).astype(np.float32)
+data = mpidl.Arrays((x, np.arange(96) % 3), (x[:16], np.arange(16) % 3))
+model = Beside()
+mpidl.train(model, data, epochs=40, batch=8, rule=mpidl.Sgd(0.1), dir="runs", name="run")
+pathlib.Path(f"seen-{world().rank}").write_text(str(int(model.seen)))
+"""
+
+
+@pytest.mark.timeout(100)
+def test_after_a_death_the_model_of_every_rank_has_the_buffers_of_one_replica(bare_environment, tmp_path):
+    (tmp_path / "buffered.py").write_text(BUFFERED)
+    words = [sys.executable, "-m", "mpidl", "run", "buffered.py", "-n", "4"]
+    variables = bare_environment | {"MPIDL_DIE": "2:gradient-computed:20", "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rank 2 (worker 0) goes on, taken over by the process of rank 3" in done.stderr
+    seen = {path.name: int(path.read_text()) for path in tmp_path.glob("seen-*")}
+    assert seen.keys() == {"seen-0", "seen-1", "seen-3"}
+    assert len({*seen.values()}) == 1 < min(seen.values()), seen

@@ -101,7 +101,7 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     layout = job.original.layout
     job.original.parameters[:] = checkpoint.read(checkpoint.trained, Range(0, layout.size), layout)
     job.original.load_constants(checkpoint.constants())
-    _load_kept(job.original, checkpoint, 0)
+    load_saved(job.original, checkpoint, 0)
 
 
 def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
@@ -111,7 +111,7 @@ def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
     can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
-        _load_kept(model, checkpoint, number if placed.replicas_resume else 0)
+        load_saved(model, checkpoint, number if placed.replicas_resume else 0)
 
 
 def begin_data(placed: PlacedJob, number: int) -> None:
@@ -123,7 +123,11 @@ def begin_data(placed: PlacedJob, number: int) -> None:
     kept.load((job.checkpoint and job.checkpoint.kept_by(number, DATA)) or kept.first)
 
 
-def _load_kept(model: CompleteModel, checkpoint: Checkpoint, number: int) -> None:
+def load_saved(model: CompleteModel, checkpoint: Checkpoint, number: int) -> None:
+    """Give a model what replica `number`, or the first one that was saved, has kept in a checkpoint.
+
+    Raise MpidlError if a file of the checkpoint can't be read.
+    """
     if buffers := checkpoint.buffers(number):
         model.load_buffers(buffers)
     if (state := checkpoint.state(number)) and isinstance(model, Stateful):

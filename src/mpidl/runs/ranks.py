@@ -16,7 +16,7 @@ from mpidl.config import Config
 from mpidl.data import CachedSplit
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
-from mpidl.job.checkpoints import identify
+from mpidl.job.checkpoints import identify, load_saved
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.footprint import capacity_of, check_memory, footprints
 from mpidl.job.job import Job
@@ -45,6 +45,8 @@ from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_ove
 from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import steps
 from mpidl.transport.routes import Routes
 
 
@@ -266,6 +268,9 @@ def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
         transport.read_present(values)
         for move in moves(layout, whole, original.layout, Range(0, original.layout.size)):
             move.copy(values, original.parameters)
+        # What the first replica has kept, which may have had no process at the end, is in the last checkpoint.
+        checkpoints = ready.directory / "checkpoints"
+        load_saved(original, Checkpoint(checkpoints / str(steps(checkpoints)[-1])), 0)
     summary = summary_of(ready.directory)
     assert summary is not None, "the coordinator has written it"
     return summary
