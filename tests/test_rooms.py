@@ -24,7 +24,7 @@ PACKAGE = SOURCE / "mpidl"
 ROOMS = (
     *("errors", "version", "jit", "paths", "extras", "schema", "device", "functions"),
     *("topology", "launch"),
-    *("parameters", "rules", "wire", "data", "metrics", "nn", "partition", "torch", "jax"),
+    *("parameters", "rules", "wire", "data", "metrics", "loggers", "nn", "partition", "torch", "jax"),
     *("shards", "storage"),
     "algorithms",
     *("transport", "rma"),

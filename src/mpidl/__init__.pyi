@@ -3,6 +3,7 @@
 from . import algorithms as algorithms
 from . import config as config
 from . import data as data
+from . import loggers as loggers
 from . import nn as nn
 from . import rules as rules
 from .algorithms import Downpour as Downpour
@@ -17,6 +18,7 @@ from .data import Indexed as Indexed
 from .errors import MpidlError as MpidlError
 from .errors import UsageError as UsageError
 from .history import open as open
+from .loggers import Logger as Logger
 from .nn import Dense as Dense
 from .nn import Network as Network
 from .rules import Adagrad as Adagrad

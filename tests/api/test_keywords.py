@@ -11,8 +11,8 @@ from mpidl.rules import RULES
 from mpidl.runs.keywords import KEYWORDS
 
 NETWORK = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
-#: Keys that a script gives by the arguments `model` and `loss`, and the section of `mpidl simulate`.
-OTHERWISE = {"model.layer", "model.factory", "model.loss", "virtual"}
+#: Keys that a script gives by the arguments `model`, `loss` and `loggers`, and the section of `mpidl simulate`.
+OTHERWISE = {"model.layer", "model.factory", "model.loss", "run.loggers", "virtual"}
 #: A value of each keyword that isn't the default.
 VALUES = {
     "name": "other", "dir": "elsewhere", "epochs": 3, "steps": 5, "seed": 1, "deterministic": True, "metrics": ("f1",),

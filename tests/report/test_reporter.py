@@ -69,7 +69,8 @@ def test_the_last_report_and_the_summary_have_the_last_figures(reporter, capsys,
     for name in ("train_loss", "samples_per_second", "test_loss", "test_accuracy", "samples"):
         assert last[name] == summary[name], name
     assert summary["seed"] == 7
-    line = capsys.readouterr().err.splitlines()[-1]
+    line, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert hint == f"draw it: mpidl report {reporter.recorder.directory}"
     assert re.search(r"  10%  epoch 10.0 +35925/s +loss 1[ ,]", line)
 
 

@@ -59,7 +59,7 @@ def test_the_accuracy_of_several_labels_is_named(job, tmp_path, capfd):
     assert main(["train", str(job)]) == 0
     out, err = capfd.readouterr()
     assert out.startswith("test exact match 0.")
-    assert "exact match 0." in err.splitlines()[-1]
+    assert "exact match 0." in err.splitlines()[-2]
     assert json.loads((tmp_path / "job" / "summary.json").read_text())["accuracy_name"] == "exact match"
     assert main(["evaluate", str(tmp_path / "job")]) == 0
     assert capfd.readouterr().out.startswith("test exact match 0.")

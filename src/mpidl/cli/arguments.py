@@ -22,8 +22,8 @@ LONGEST = 1000
 
 #: What commands that build the model of a configuration say of it.
 TRUST = (
-    "What data.factory, model.factory, model.loss, rate.schedule and run.metrics name, module:function, is code that "
-    "runs: take configurations and runs only from people whom you trust."
+    "What data.factory, model.factory, model.loss, rate.schedule, run.loggers and run.metrics name, module:function, "
+    "is code that runs: take configurations and runs only from people whom you trust."
 )
 
 
@@ -127,6 +127,9 @@ def _add_report(parsers: Parsers) -> None:
         help="the file to write, in place of an earlier page; report.html if not given: in RUN_DIR, or, of several "
         "runs, here",
     )  # fmt: skip
+    report.add_argument(
+        "--to", metavar="FORMAT", help="tensorboard: write event files instead, into the directory -o or in RUN_DIR"
+    )
     report.add_argument(
         "--trace", metavar="FILE.json.gz", type=user_path,
         help="write timelines instead, for ui.perfetto.dev or chrome://tracing; those of several runs begin together",

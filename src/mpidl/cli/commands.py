@@ -258,6 +258,11 @@ def run_report(arguments: argparse.Namespace) -> int:
     from mpidl import history, page
 
     runs = [history.open(each) for each in arguments.run_dirs]
+    if arguments.to is not None:
+        from mpidl.runs.replay import convert
+
+        deliver("\n".join(escaped(str(each)) for each in convert(runs, arguments.to, arguments.output)))
+        return 0
     file = arguments.output or (runs[0].directory if len(runs) == 1 else Path()) / "report.html"
     page.write(runs, file, arguments.force)
     deliver(escaped(str(file)))

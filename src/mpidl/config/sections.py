@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,6 +14,7 @@ from mpidl.data import Augmentation, Dataset, Normalisation, Source, Split
 from mpidl.data.dataset import PYTHON
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import FunctionName, check_name
+from mpidl.loggers import LOGGERS
 from mpidl.metrics import METRICS, Metric
 from mpidl.metrics.figures import parse
 from mpidl.nn import LOSSES, SoftmaxCrossEntropy
@@ -21,6 +22,15 @@ from mpidl.nn.groups import Group
 from mpidl.nn.network import layer_from_section
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count, Fraction, Natural, NonNegative, Positive
+
+
+def _check_names(key: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Raise UsageError unless each of the names, the value of a key, is a known one or that of a function."""
+    for number, name in enumerate(names):
+        if ":" in name:
+            check_name(f"{key}[{number}]", name)
+        else:
+            schema.choose(known, f"{key}[{number}]", name)
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,9 @@ class RunSection(Checked):
     patience : int, optional
         Stop when the figure of `target`, or without it the loss of evaluations, has not improved for this number of
         epochs.
+    loggers : list of str
+        What gets records and events beside the run's files: names in `mpidl.loggers.LOGGERS`, and ``"module:function"``
+        for a function without arguments that returns a `mpidl.Logger`.
     report : float
         Seconds between two reports where the output is a log and not a terminal.
     ema : float, optional
@@ -71,6 +84,7 @@ class RunSection(Checked):
     metrics: tuple[FunctionName, ...] = ()
     target: str | None = None
     patience: Count | None = None
+    loggers: tuple[FunctionName, ...] = ()
     report: Positive = 10.0
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     terminate_on_nan: bool = True
@@ -90,13 +104,10 @@ class RunSection(Checked):
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 10)
         self._check_metrics()
+        _check_names("loggers", self.loggers, LOGGERS)
 
     def _check_metrics(self) -> None:
-        for number, metric in enumerate(self.metrics):
-            if ":" in metric:
-                check_name(f"metrics[{number}]", metric)
-            else:
-                schema.choose({**METRICS, "accuracy": Metric}, f"metrics[{number}]", metric)
+        _check_names("metrics", self.metrics, {**METRICS, "accuracy": Metric})
         if len(set(self.figures)) < len(self.figures):
             raise UsageError(f"metrics: {quoted(list(self.metrics))}, expected each name once")
         if self.target is not None:

@@ -23,6 +23,7 @@ from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
 from mpidl.job.notes import notes_on
+from mpidl.loggers import Logger
 from mpidl.metrics import Metric
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of
@@ -43,10 +44,13 @@ class Script:
         Whether every rank gets the trained parameters in the end, and not only those that train.
     callbacks : Callbacks
         Functions that take each record.
+    loggers : sequence of Logger
+        Loggers beside those that the configuration names.
     """
 
     shared: bool = False
     callbacks: Callbacks = field(default_factory=Callbacks)
+    loggers: Sequence[Logger] = ()
 
 
 SCRIPT = Script()

@@ -6,8 +6,8 @@ from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.topology.roles import Roles
 
-#: What prevents it for the coordinator of a job with callbacks.
-CALLBACKS = "callbacks have a state of their own in the coordinator's process"
+#: What prevents it for the coordinator of a job to which a script has given callbacks or loggers.
+GIVEN = "callbacks and loggers of a script have a state of their own in the coordinator's process"
 
 
 def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) -> str | None:

@@ -7,6 +7,7 @@ import secrets
 import shlex
 import sys
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ import msgspec
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
 from mpidl.launch import environment, marks, script
+from mpidl.loggers import Logger
+from mpidl.loggers.calls import Loggers
 from mpidl.paths import append_line, appending, existing, open_regular, read_text, regular, replacing, write_whole
 from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
@@ -65,9 +68,21 @@ class Recorder:
     `token` is of this run alone, for `mpidl.storage.files.scratch`. With that of a run whose process has died, another
     process goes on with the run's files, in the directory NAME. `counts` has the number of the run's events of each
     kind, those before a resume included.
+
+    Loggers get what the files get: those that the configuration names, and those `given`. They start with the number
+    of `samples` after which the run begins or goes on.
     """
 
-    def __init__(self, config: Config, resume: bool = False, token: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        resume: bool = False,
+        token: str | None = None,
+        given: Sequence[Logger] = (),
+        samples: int = 0,
+    ) -> None:
+        self._config, self._samples = config, samples
+        self.loggers = Loggers(config.run.loggers, given)
         parent, name = config.run.directory.parent, config.run.name
         self._made: list[Path] = []
         # Events of a process that has died that its state doesn't have: they are not written again.
@@ -89,23 +104,33 @@ class Recorder:
             self._metrics = appending(self.directory / "metrics.jsonl")
             self._events = appending(self.directory / "events.jsonl")
             self.counts = _count_events(self.directory / "events.jsonl")
+            self._logged = _size(self._events)
         except OSError as error:
             file = Path(error.filename or "")
             reason = f"{file.name}: {error.strerror}" if file.parent == self.directory else error.strerror
             raise UsageError(f"run.dir: can't write in {shown(str(self.directory), 200)}: {reason}") from None
+        if token is None:
+            self._start_loggers(strict=not resume)
+
+    def _start_loggers(self, strict: bool) -> None:
+        values = tomllib.loads(_resolved(self._config, self.directory).to_toml())
+        try:
+            self.loggers.start(self.directory, values, self._samples, strict)
+        except UsageError:
+            self.discard()
+            raise
 
     def _begin(self, config: Config) -> None:
         for outdated, is_own in OUTDATED.items():
             remove_file(self.directory / outdated, is_own)
         self._checkpoints.mkdir(exist_ok=True)
-        resolved = replace(config, run=replace(config.run, name=self.directory.name))
-        write_whole(self.directory / "config.toml", resolved.to_toml().encode())
+        write_whole(self.directory / "config.toml", _resolved(config, self.directory).to_toml().encode())
         if (running := script.current()) is not None:
             write_whole(self.directory / script.NOTE, running.note())
 
     def state(self) -> dict[str, int]:
-        """Return what another process goes on with: the present sizes of the files."""
-        return {"metrics": _size(self._metrics), "events": _size(self._events)}
+        """Return what another process goes on with: the present sizes of the files, and the samples of the records."""
+        return {"metrics": _size(self._metrics), "events": _size(self._events), "samples": self._samples}
 
     def load(self, state: Mapping[str, int]) -> None:
         """Go on with the files as they were at the `state` of a process that has died.
@@ -118,6 +143,8 @@ class Recorder:
             for line in events:
                 with suppress(ValueError):
                     self._written.append(msgspec.json.decode(line))
+        self._samples, self._logged = state["samples"], state["events"]
+        self._start_loggers(strict=False)
 
     def read_summary(self) -> dict[str, Any]:
         """Return the summary that has been written; raise MpidlError if it can't be read."""
@@ -132,12 +159,16 @@ class Recorder:
         """Raise MpidlError if the directory has been removed, or replaced by another, since the run began."""
         self._lock.check()
 
-    def metric(self, record: Mapping[str, Any]) -> None:
-        """Append a report to ``metrics.jsonl``; numbers that are not finite become null.
+    def metric(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a report to ``metrics.jsonl``, where numbers that aren't finite are null; return what a reader finds.
 
         Raise MpidlError if the line can't be written, for example because the disk is full.
         """
-        self._append(self._metrics, record)
+        written: dict[str, Any] = msgspec.json.decode(self._append(self._metrics, record))
+        self._samples = written.get("samples", 0)
+        self._log_events()
+        self.loggers.record(written)
+        return written
 
     def event(self, kind: str, rank: int, role: str, **details: Any) -> None:
         """Append an event to ``events.jsonl``, with the time in seconds since the epoch.
@@ -168,13 +199,29 @@ class Recorder:
             write_whole(path, msgspec.json.format(encode(summary), indent=2) + b"\n")
         except OSError as error:
             raise MpidlError(f"{path}: {error.strerror}") from None
+        self._log_events()
+        self.loggers.finish(summary)
 
-    def _append(self, file: FileIO, record: Mapping[str, Any]) -> None:
+    def _log_events(self) -> None:
+        """Give the loggers the events that any rank has written since the last call."""
+        if not self.loggers:
+            return
+        with suppress(OSError), open_regular(self.directory / "events.jsonl") as events:
+            events.seek(self._logged)
+            for line in events:
+                if line.endswith(b"\n"):
+                    self._logged += len(line)
+                    with suppress(ValueError, RecursionError):
+                        self.loggers.event(msgspec.json.decode(line))
+
+    def _append(self, file: FileIO, record: Mapping[str, Any]) -> bytes:
         self.check()
+        line = encode(record) + b"\n"
         try:
-            append_line(file, encode(record) + b"\n")
+            append_line(file, line)
         except OSError as error:
             raise MpidlError(f"{file.name}: {error.strerror}") from None
+        return line
 
     def discard(self) -> None:
         """Close the files, and remove the directories made for a run that doesn't start."""
@@ -191,7 +238,9 @@ class Recorder:
                 directory.rmdir()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; the loggers of a run without a summary finish."""
+        self._log_events()
+        self.loggers.finish(None)
         self._metrics.close()
         self._events.close()
         self._lock.close()
@@ -236,6 +285,11 @@ def _size(file: FileIO) -> int:
 
 def _event(kind: str, rank: int | None, role: str, details: Mapping[str, Any]) -> dict[str, Any]:
     return {"time": time.time(), "event": kind, "rank": rank, "role": role, **details}
+
+
+def _resolved(config: Config, directory: Path) -> Config:
+    """Return a configuration with the name of a run's directory."""
+    return replace(config, run=replace(config.run, name=directory.name))
 
 
 def _new_directory(parent: Path, name: str) -> Path:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from mpidl.algorithms.algorithm import Coordinated
@@ -25,7 +24,7 @@ from mpidl.report.lines import Title
 from mpidl.report.progress import COLUMNS, choose
 from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
-from mpidl.report.recorder import Recorder, encode
+from mpidl.report.recorder import Recorder
 from mpidl.report.screen import show_on_terminal
 from mpidl.report.text import as_word, died, replaced, resumption, size
 from mpidl.storage.position import Best
@@ -92,6 +91,7 @@ class Reporter:
         )
         for note in placed.notes if origin is not None else ():
             self._progress.write(f"mpidl: {note}")
+        recorder.loggers.tell = lambda line: self._progress.write(f"mpidl: {line}")
         self._every = REDRAW_EVERY if self._progress.drawn else job.config.run.report
         self._shown_at = self._recorded_at = self._spaced_at = self.due = 0.0
         self._began = monotonic.now()
@@ -109,7 +109,8 @@ class Reporter:
         self._accrued: int | None = None
         self._rates = Rates(self._done_before, self._seconds_before)
         if origin is not None and job.continues:
-            self.recorder.event("resume", rank=0, role="coordinator", step=placed.position.step)
+            step, samples = placed.position.step, placed.position.samples
+            self.recorder.event("resume", rank=0, role="coordinator", step=step, samples=samples)
         self.status = StatusFile(recorder, job.config.run.report)
 
     def state(self) -> dict[str, Any]:
@@ -261,10 +262,9 @@ class Reporter:
     def _record(self, report: dict[str, Any], now: float) -> None:
         if not self._origin.get("virtual"):
             report = report | {"unix_time": time.time()}
-        self.recorder.metric(report)
+        record = self.recorder.metric(report)
         self._recorded_at = now
         self.due = now + self._job.config.run.report
-        record = msgspec.json.decode(encode(report))
         self._job.script.callbacks(record, lambda: self._placed.tensors(self.present()))
 
     def _report(self, totals: Totals) -> dict[str, Any]:
@@ -329,6 +329,7 @@ class Reporter:
             self._end(totals)
         if shares := totals.spent.shares(totals.trained_seconds):
             self._progress.write(f"workers: {', '.join(f'{name} {part:.0%}' for name, part in shares.items())}")
+        self._progress.write(f"draw it: mpidl report {as_word(str(self.recorder.directory))}")
         self._progress.close()
         summary = {
             "algorithm": self._job.config.algorithm.name,

@@ -113,6 +113,13 @@ class Coordinator(Role):
 
     def run(self) -> dict[str, Any]:
         """See the run through and return its summary."""
+        try:
+            return self._see_through()
+        except Exception:
+            self._reporter.abandon()
+            raise
+
+    def _see_through(self) -> dict[str, Any]:
         if self._phase == Phase.EXIT:  # The process that died had written it.
             return self._reporter.recorder.read_summary()
         if self._taken_over is not None:

@@ -75,7 +75,8 @@ class OneProcess:
         rehearse_shard(placed)
         rehearse_replica(placed, local)
         # A run that is refused leaves no directory behind.
-        self._recorder = Recorder(job.config, resume=job.continues)
+        given, samples = job.script.loggers, placed.position.samples
+        self._recorder = Recorder(job.config, resume=job.continues, given=given, samples=samples)
         directory, token = self._recorder.directory, self._recorder.token
         every = None if self._virtual else job.config.topology.mirror
         self._ready = ReadyJob(placed, local, figures, directory, token, mirrors.alone(every, directory, token))
@@ -149,16 +150,17 @@ class OneProcess:
         engine, control, before = self._engine, self._control, self._fingerprints()
         with undisturbed(), stopping(self.interrupt):
             begin_data(self._placed, 0)
-            control.tell(Started())
             try:
+                control.tell(Started())
                 totals = engine.run()
-            except UsageError:
-                if not engine.current_totals().samples:
+                self._trace.end()
+                self._ready.local.model.parameters[:] = engine.parameters()
+                control.tell(Trained(totals))
+            except Exception as error:
+                if isinstance(error, UsageError) and not engine.current_totals().samples:
                     self._recorder.discard()
+                self._reporter.abandon()
                 raise
-            self._trace.end()
-            self._ready.local.model.parameters[:] = engine.parameters()
-            control.tell(Trained(totals))
         assert control.summary is not None
         if self._ready.interim is not None:
             self._ready.interim.discard()
@@ -278,7 +280,6 @@ class OneProcess:
     def fail(self, fail: Fail) -> NoReturn:
         role = "coordinator" if fail.worker is None else f"worker {fail.worker}"
         self._recorder.event("failure", rank=0, role=role, cause=fail.cause)
-        self._reporter.abandon()
         raise MpidlError(f"{role}: {fail.cause}")
 
     def sizes(self) -> dict[str, float]:

@@ -64,7 +64,8 @@ def open_run(world: World, placed: PlacedJob, device: Device | None) -> tuple[Re
     outcome: tuple[Path, str] | MpidlError | None = None
     if devices is not None:
         try:
-            recorder = Recorder(config, resume=placed.job.continues)
+            given, samples = placed.job.script.loggers, placed.position.samples
+            recorder = Recorder(config, resume=placed.job.continues, given=given, samples=samples)
             library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(", package")[0]
             marks.tell_run(recorder.directory)
             reporter = Reporter(placed, recorder, origin(roles.hosts, library, config.run.seed))

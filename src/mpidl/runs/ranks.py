@@ -25,7 +25,7 @@ from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
 from mpidl.job.ready import Interim, ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
-from mpidl.job.takeover import CALLBACKS
+from mpidl.job.takeover import GIVEN
 from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
@@ -72,8 +72,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
     """
     world = World(comm, config)
     job = world.agree(build)
-    if job.script.callbacks.functions:
-        world.survival.fix_coordinator(CALLBACKS)
+    if job.script.callbacks.functions or job.script.loggers:
+        world.survival.fix_coordinator(GIVEN)
     with contextlib.ExitStack() as shared:
         shared.enter_context(_share_samples(world, job))
         job = _compare(world, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -20,6 +21,8 @@ from mpidl.job.description import of_data, of_samples
 from mpidl.job.job import Job, Script
 from mpidl.launch import environment
 from mpidl.launch.signals import discard, held
+from mpidl.loggers import Logger
+from mpidl.loggers.calls import check as check_loggers
 from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
@@ -47,6 +50,7 @@ def train(
     rule: Rule | str | Section | None = None,
     resume: bool = False,
     callbacks: Sequence[Callable[..., object]] = (),
+    loggers: Sequence[Logger | str] = (),
     comm: MPI.Intracomm | None = None,
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
@@ -80,6 +84,9 @@ def train(
         Each is called on the coordinator's process after each report and evaluation, with the record that
         ``metrics.jsonl`` gets, or with the record and the model's present values: a dict of arrays by their names.
         Other ranks may wait for it. The run ends with one line if it raises an error.
+    loggers : sequence of Logger or str
+        Objects that get the run's records and events, also on the coordinator's process alone, but whose errors end no
+        run. Names, as in ``run.loggers``, replace those of `config`.
     comm : mpi4py.MPI.Intracomm, optional
         Communicator of the ranks that train, all of which call this function; other ranks don't. ``MPI.COMM_WORLD`` by
         default.
@@ -121,8 +128,11 @@ def train(
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
         check_parts(data, algorithm, rule)
         Callbacks(callbacks)
+        check_loggers(loggers)
         source = None if data is None else source_of(data)
         found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
+        if named := tuple(each for each in loggers if isinstance(each, str)):
+            found = replace(found, run=replace(found.run, loggers=named))
         topology = found.topology
         environment.prepare_mpi(topology.transport, found.data.keep == "distributed", topology.survive == "auto")
         return found
@@ -134,7 +144,9 @@ def train(
         dataset = opened(config.data_source if data is None else data)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
         models.append(lent.enter_context(on_loan(built)))
-        return Job.of(config, dataset, built, checkpoint, Script(model is not None, Callbacks(callbacks)))
+        objects = [each for each in loggers if not isinstance(each, str)]
+        script = Script(model is not None, Callbacks(callbacks), objects)
+        return Job.of(config, dataset, built, checkpoint, script)
 
     models: list[Any] = []
     with among(comm), held(), ExitStack() as lent:

@@ -1,0 +1,154 @@
+"""Event files for TensorBoard, written by tensorboardX."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from mpidl.errors import UsageError
+from mpidl.extras import require
+from mpidl.loggers.logger import Logger
+
+#: Items of a record that are axes, and no figures.
+AXES = ("time", "samples", "unix_time")
+#: Seconds between two moments at which what is written reaches the disk: evaluations may follow each other in no time.
+FLUSH_EVERY = 1.0
+
+
+class TensorBoard(Logger):
+    """Writes event files for TensorBoard; TensorFlow isn't needed.
+
+    The step of all values is the number of samples. Figures of records are scalars, those within others with a slash,
+    such as ``staleness/mean``; ``summary/`` has those of the summary. The staleness of the pushes since the last record
+    is a histogram, the configuration is the run's hparams, and events are texts.
+
+    Parameters
+    ----------
+    directory : str or Path, optional
+        The directory of the files; ``tensorboard`` in the run's directory by default.
+
+    Raises
+    ------
+    UsageError
+        The package tensorboardX isn't installed.
+    """
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self._directory = directory
+        self._summary, self._files, self._protocol = (
+            require(f"tensorboardX.{name}", "tensorboard")
+            for name in ("summary", "event_file_writer", "proto.event_pb2")
+        )
+
+    def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int) -> None:
+        own = directory / "tensorboard" if self._directory is None else Path(self._directory).expanduser()
+        if self._directory is None and own.is_symlink():
+            raise UsageError(f"{own}: a link, expected a directory")
+        own.mkdir(parents=True, exist_ok=True)
+        self._prefix = str(own.absolute() / "events")
+        self._file: Any = None
+        self._samples, self._flushed = samples, time.monotonic()
+        self._tags: dict[str, str] = {}
+        self._staleness: Sequence[int] = ()
+        self._events: list[str] = []
+        begin = self._protocol.SessionLog(status=self._protocol.SessionLog.START)
+        self._write(time.time(), session_log=begin, step=samples + 1)
+        self._parameters = dict(_parameters(config))
+        _, session, _ = self._summary.hparams(self._parameters, {})
+        self._write(time.time(), summary=session)
+        self._flush(0.0)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._samples, now = int(record["samples"]), record.get("unix_time", record["time"])
+        self._scalars(now, {name: value for name, value in record.items() if name not in AXES})
+        counts = record.get("staleness_histogram") or ()
+        before = [*self._staleness, *[0] * len(counts)]
+        new = [count - earlier for count, earlier in zip(counts, before, strict=False)]
+        self._staleness = counts
+        if sum(new) > 0 and min(new) >= 0:
+            squares = sum(count * staleness**2 for staleness, count in enumerate(new))
+            total = sum(count * staleness for staleness, count in enumerate(new))
+            ends = [staleness + 0.5 for staleness in range(len(new))]
+            found = self._summary.histogram_raw("staleness", -0.5, ends[-1], sum(new), total, squares, ends, new)
+            self._write(now, summary=found)
+        self._tell_events(now)
+        self._flush(FLUSH_EVERY)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        others = {name: value for name, value in event.items() if name not in ("time", "event", "rank", "role")}
+        details = "".join(f", {name} {dumps(value)}" for name, value in others.items())
+        self._events.append(f"- {event['event']}: rank {event.get('rank')} ({event.get('role')}){details}")
+
+    def finish(self, summary: Mapping[str, Any] | None) -> None:
+        now = time.time()
+        self._tell_events(now)
+        if summary is not None:
+            self._scalars(now, {"summary": {key: value for key, value in summary.items() if not _nested(value)}})
+            if not summary.get("interrupted"):
+                _, _, end = self._summary.hparams(self._parameters, {})
+                self._write(now, summary=end)
+        with self._writing() as file:
+            file.close()
+
+    def _scalars(self, now: float, values: Mapping[str, Any]) -> None:
+        found = self._protocol.Event().summary
+        for name, value in _numbers(values):
+            if name not in self._tags:
+                self._tags[name] = self._summary.scalar(name, 0.0).value[0].tag
+            found.value.add(tag=self._tags[name], simple_value=value)
+        self._write(now, summary=found)
+
+    def _tell_events(self, now: float) -> None:
+        if self._events:
+            self._write(now, summary=self._summary.text("events", "\n".join(self._events)))
+            self._events.clear()
+
+    def _write(self, now: float, **content: Any) -> None:
+        with self._writing() as file:
+            file.write_event(self._protocol.Event(**{"wall_time": now, "step": self._samples, **content}))
+
+    def _flush(self, every: float) -> None:
+        if time.monotonic() - self._flushed >= every:
+            self._flushed = time.monotonic()
+            with self._writing() as file:
+                file.flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """Yield the file: a new one after an error, because nothing can be read behind a half-written event."""
+        if self._file is None:
+            # Readers take files in the order of their names, and no two may have the same.
+            self._file = self._files.EventsWriter(self._prefix, f".{time.time_ns()}")
+        try:
+            yield self._file
+        except OSError:
+            broken, self._file = self._file, None
+            with suppress(OSError):
+                broken.close()
+            raise
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of an object and of those in it, named with a slash."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{above}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield above + name, value
+
+
+def _parameters(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, bool | float | str]]:
+    """Yield the keys of sections, with dots, and their values; lists are JSON."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _parameters(value, f"{above}{name}.")
+        else:
+            yield above + name, value if isinstance(value, bool | int | float | str) else dumps(value, default=str)

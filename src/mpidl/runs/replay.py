@@ -1,0 +1,113 @@
+"""A run that is on disk, given to TensorBoard as if it ran now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpidl.errors import UsageError
+from mpidl.history import Run
+from mpidl.loggers import Logger, TensorBoard
+from mpidl.paths import open_regular
+from mpidl.schema import choose
+
+#: What a line raises that is no record and no event.
+INVALID = (LookupError, TypeError, ValueError, OverflowError)
+
+
+def convert(runs: Sequence[Run], to: str, output: Path | None = None) -> list[Path]:
+    """Write the files of runs for another tool, and return their directories.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    to : str
+        "tensorboard".
+    output : Path, optional
+        The directory of one run's files, or of a directory for each of several; by default ``tensorboard`` in a run's
+        own.
+
+    Raises
+    ------
+    UsageError
+        tensorboardX isn't installed, there is something at that place already, or it can't be written.
+    """
+    choose({"tensorboard": TensorBoard}, "--to", to)
+    directories = [each.directory / to if output is None else output for each in runs]
+    if output is not None and len(runs) > 1:
+        directories = [output / name for name in _distinct([run.name for run in runs])]
+    for directory in directories:
+        if directory.is_symlink() or (directory.exists() and not (directory.is_dir() and not any(directory.iterdir()))):
+            raise UsageError(f"{directory}: exists and isn't an empty directory, expected another one by -o")
+    for run, directory in zip(runs, directories, strict=True):
+        try:
+            replay(run, TensorBoard(directory))
+        except OSError as error:
+            raise UsageError(f"{directory}: can't be written ({error.strerror})") from None
+    return directories
+
+
+def replay(run: Run, logger: Logger) -> None:
+    """Give a logger the records and events of a run in the order of their times, and its summary.
+
+    Where the run was resumed, the logger starts again. Lines that are no record and no event are left out.
+    """
+    events, last = list(_events(run)), 0
+    events.reverse()
+    logger.start(run.directory, run.config, last)
+
+    def start_again(samples: int) -> None:
+        logger.finish(None)
+        logger.start(run.directory, run.config, samples)
+
+    def tell(event: Mapping[str, Any]) -> int:
+        samples = last
+        with suppress(*INVALID):
+            if event["event"] == "resume" and "samples" in event:
+                start_again(samples := int(event["samples"]))
+            logger.event(event)
+        return samples
+
+    for record in _lines(run.directory / "metrics.jsonl"):
+        with suppress(*INVALID):
+            clock, now = (0, record["unix_time"]) if "unix_time" in record else (1, record["time"])
+            while events and events[-1][clock] <= now:
+                last = tell(events.pop()[2])
+            if record["samples"] < last:  # Earlier versions said no more of a resumption.
+                start_again(record["samples"] - 1)
+            logger.record(record)
+            last = record["samples"]
+    while events:
+        tell(events.pop()[2])
+    logger.finish(run.summary)
+
+
+def _events(run: Run) -> Iterator[tuple[float, float, dict[str, Any]]]:
+    """Yield a run's events, each with its time, and the time of training if that is known of it or of one before."""
+    virtual = float("-inf")
+    for event in _lines(run.directory / "events.jsonl"):
+        virtual = event.get("virtual_time", virtual)
+        if isinstance(event.get("time"), int | float) and isinstance(virtual, int | float):
+            yield event["time"], virtual, event
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects in the lines of a file; none if there is no file."""
+    with suppress(FileNotFoundError), open_regular(file) as lines:
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                if isinstance(found := msgspec.json.decode(line), dict):
+                    yield found
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names of which those that come again have a number."""
+    found: list[str] = []
+    for name in names:
+        number = names[: len(found)].count(name) + 1
+        found.append(name if number == 1 else f"{name}-{number}")
+    return found

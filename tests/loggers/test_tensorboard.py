@@ -1,0 +1,139 @@
+"""What TensorBoard finds of a run."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+import mpidl
+from event_files import events, scalars
+from full_disk import full_disk
+from mpidl.errors import UsageError
+from mpidl.loggers import TensorBoard
+from mpidl.loggers.calls import Loggers
+
+RECORD = {"samples": 100, "time": 2.0, "unix_time": 1e9, "epoch": 0.5, "train_loss": 0.25, "test_loss": None}
+
+
+def train(path, loggers=("tensorboard",), **keywords):
+    network = mpidl.Network([mpidl.Dense(10)], (8, 8))
+    given = {"epochs": 1, "batch": 64, "device": "cpu", "report": 1e-3, "dir": path} | keywords
+    return mpidl.train(network, mpidl.Digits(), loggers=loggers, **given)
+
+
+def hparams(directory):
+    """Return the hparams of the sessions of a directory, and the number of those that are over."""
+    found = [
+        HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        for event in events(directory)
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    ]
+    given = [
+        {key: getattr(value, value.WhichOneof("kind")) for key, value in each.session_start_info.hparams.items()}
+        for each in found
+        if each.HasField("session_start_info")
+    ]
+    return given, sum(each.HasField("session_end_info") for each in found)
+
+
+def test_the_events_of_a_run(tmp_path):
+    summary = train(tmp_path)
+    directory, records = tmp_path / "run" / "tensorboard", tmp_path / "run" / "metrics.jsonl"
+    expected = [json.loads(line) for line in records.read_text().splitlines()]
+    found = scalars(directory)
+    for tag in ("train_loss", "test_accuracy", "epoch", "staleness.mean", "staleness.p99"):
+        first, _, second = tag.partition(".")
+        values = [(each["samples"], each[first][second] if second else each[first]) for each in expected]
+        values = [(step, value) for step, value in values if value is not None]
+        steps, numbers = zip(*found[tag.replace(".", "/")], strict=True)
+        assert steps == tuple(step for step, _ in values)
+        assert numbers == pytest.approx([value for _, value in values])
+    assert not {"samples", "time", "unix_time"} & found.keys()
+    assert found["summary/test_loss"] == [(1437, pytest.approx(summary["test_loss"]))]
+    walls = [event.wall_time for event in events(directory) if any(v.tag == "train_loss" for v in event.summary.value)]
+    assert walls == [each["unix_time"] for each in expected]
+    texts = [v.tensor.string_val[0].decode() for e in events(directory) for v in e.summary.value if "text" in v.tag]
+    assert "- checkpoint: rank 0 (coordinator), step 0" in "\n".join(texts)
+    (given,), ended = hparams(directory)
+    assert (given["data.batch"], given["run.deterministic"], given["algorithm.name"]) == (64, False, "downpour")
+    assert json.loads(given["run.loggers"]) == ["tensorboard"]
+    assert ended == 1
+
+
+def test_a_resumed_run_has_no_point_twice(tmp_path):
+    train(tmp_path, checkpoint_every=1e-3, keep=1)
+    run = tmp_path / "run"
+    (run / "summary.json").unlink()  # as if the last checkpoint were older than the last records
+    board, late = run / "tensorboard", TensorBoard()
+    late.start(run, {}, 0)
+    late.record(RECORD | {"samples": 2000})
+    late.finish(None)
+    train(tmp_path, epochs=2, resume=True)
+    (first, second, third), ended = hparams(board)
+    assert (first["run.epochs"], second, third["run.epochs"], ended) == (1, {}, 2, 2)
+    steps = [step for step, _ in scalars(board)["train_loss"]]
+    assert steps == sorted(steps)
+    assert 2000 not in steps
+    assert len({*steps}) >= len(steps) - 1, "the point at which it goes on may be there twice"
+
+
+def test_staleness_is_that_since_the_last_record(tmp_path):
+    board = TensorBoard(tmp_path / "board")
+    board.start(tmp_path, {}, 0)
+    for samples, counts in ((1, [0]), (2, [3, 1]), (3, [3, 1]), (4, [4, 3, 0, 5])):
+        board.record(RECORD | {"samples": samples, "staleness_histogram": counts})
+    board.finish(None)
+    found = {
+        event.step: v.histo for event in events(tmp_path / "board") for v in event.summary.value if v.tag == "staleness"
+    }
+    assert {step: list(each.bucket) for step, each in found.items()} == {2: [3, 1], 4: [1, 2, 0, 5]}
+    last = found[4]
+    assert (last.num, last.sum, last.sum_squares) == (8, 17, 47)
+    assert (last.min, last.max, *last.bucket_limit) == (-0.5, 3.5, 0.5, 1.5, 2.5, 3.5)
+
+
+def test_names_of_any_kind(tmp_path):
+    board, name = TensorBoard(tmp_path / "board"), 'test_<script>"\x00\n' + "x" * 300
+    board.start(tmp_path, {"run": {"name": name}}, 0)
+    board.record(RECORD | {name: 1.0, "shares": {}})
+    board.event({"time": 1.0, "event": name, "rank": None, "role": name})
+    board.finish({"run_dir": name, "virtual": True, "seed": 1 << 63})
+    assert re.fullmatch(r"test__script____x{300}", next(tag for tag in scalars(tmp_path / "board") if "xxx" in tag))
+    assert hparams(tmp_path / "board")[0][0]["run.name"] == name
+
+
+def test_a_full_disk_ends_no_run(tmp_path):
+    said, loggers = [], Loggers(["tensorboard"])
+    loggers.tell = said.append
+    loggers.start(tmp_path, {}, 0, strict=True)
+    values = {f"name-{number}": 0.5 for number in range(2000)}
+    with full_disk(5000):
+        loggers.record(RECORD | values)
+        loggers.record(RECORD | values)
+    loggers.record(RECORD | {"samples": 200})
+    loggers.finish({"seconds": 1.0})
+    assert "loggers: TensorBoard raised OSError" in said[0]
+    assert [each.step for each in events(tmp_path / "tensorboard") if each.summary.value][-2:] == [200, 200]
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tensorboard").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="tensorboard: a link, expected a directory"):
+        TensorBoard().start(tmp_path, {}, 0)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboardX"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    line = r"^tensorboardX is not installed, expected `pip install 'mpidl\[tensorboard\]'`$"
+    with pytest.raises(UsageError, match=line):
+        train(tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert np.isfinite(train(tmp_path, loggers=())["test_loss"])
