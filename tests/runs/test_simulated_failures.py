@@ -31,7 +31,7 @@ def run(monkeypatch, tmp_path, **changes):
         ({"topology__standby": 1}, "failures: one every 14.3 s\n"),
         (
             {"topology__survive": "off"},
-            "16.7 s; each starts the job again, from the last checkpoint: topology.survive is",
+            "16.7 s; each starts the job again, from the last checkpoint: topology.survive: off",
         ),
         (
             {"virtual__ranks_per_node": 2},
