@@ -38,6 +38,8 @@ FEW = 60
 #: Part of the axis that is left free beyond the last record.
 MARGIN = 0.015
 NUMBER = "return mpidl.number(value)"
+#: All tools fit beside each other, and lie on the plot.
+TOOLBAR = ".bk-tool-overflow { display: none } :host(.bk-inner) { background-color: transparent }"
 
 
 class Axis(NamedTuple):
@@ -206,6 +208,7 @@ class Canvas:
         figure.add_tools(zoom, models.PanTool(), wheel, models.ResetTool(), models.SaveTool())
         figure.toolbar.active_drag, figure.toolbar.active_scroll = zoom, wheel
         figure.toolbar.logo, figure.toolbar.autohide, figure.toolbar_inner = None, True, True
+        figure.toolbar.stylesheets = [TOOLBAR]
         figure.xaxis.axis_label = self._axes[self._first].label
         for axis in figure.axis:
             axis.axis_line_color = axis.minor_tick_line_color = None

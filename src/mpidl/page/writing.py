@@ -16,7 +16,9 @@ from mpidl.page.course import Course
 from mpidl.page.curves import plots
 from mpidl.page.drawing import MARGIN, NAMES, Axis, Canvas, Drawn, axes
 from mpidl.page.histogram import histogram
+from mpidl.page.timeline import OF_KINDS, SECONDS, Part, timeline
 from mpidl.paths import open_regular, whole
+from mpidl.tracing import KINDS
 from mpidl.version import VERSION
 
 #: What the first bytes of a page have, and of how many.
@@ -78,6 +80,7 @@ def html(runs: Sequence[Run]) -> str:
     )
     figures = [facts.figures(course) for course in courses]
     markup = require("markupsafe", "report").Markup
+    parts = timeline(runs[0]) if len(runs) == 1 else []
     text: str = environment.get_template("page.html.jinja").render(
         title=names[0] if len(runs) == 1 else f"{len(runs)} runs",
         lines=_lines(runs[0]) if len(runs) == 1 else [],
@@ -93,6 +96,9 @@ def html(runs: Sequence[Run]) -> str:
         ranges={name: {"label": axis.label, "range": _range(axis)} for name, axis in across.items()},
         bars=_bars(courses, names),
         activities=spent.ACTIVITIES,
+        timeline=parts,
+        kinds=OF_KINDS,
+        parts=[_part(each) for each in parts],
         empty=EMPTY.get(runs[0].state, "No record."),
         made=f"Made by mpidl {VERSION} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         **_bokeh([each.figure for each in drawn], markup),
@@ -149,6 +155,13 @@ def _bokeh(figures: Sequence[Any], markup: Any) -> dict[str, Any]:
     resources = require("bokeh.resources", "report").Resources(mode="inline", components=["bokeh"], log_level="warn")
     # In a script, only this character could end it.
     return {"bokeh": markup("\n".join(resources.js_raw)), "document": markup(content.replace("<", "\\u003c"))}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """Return what the script of the page draws of a part of a timeline."""
+    ranks = [rank | {"label": escaped(rank["label"])} for rank in part.ranks]
+    drawn = {"begin": part.begin, "milliseconds": 1e3 * SECONDS, "ranks": ranks}
+    return {**drawn, "kinds": list(KINDS), "colours": [OF_KINDS[kind] for kind in KINDS]}
 
 
 def _bars(courses: Sequence[Course], names: Sequence[str]) -> list[spent.Bar]:
