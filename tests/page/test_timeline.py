@@ -5,7 +5,7 @@ import pytest
 from runs_by_hand import make
 
 import mpidl
-from mpidl.page.timeline import GRADIENT, PIXELS, SECONDS, timeline
+from mpidl.page.timeline import GRADIENT, OF_KINDS, PIXELS, SECONDS, timeline
 from mpidl.tracing import KINDS, RankSpans
 from mpidl.tracing.files import write
 from mpidl.tracing.spans import SPAN
@@ -30,6 +30,10 @@ def traced(directory, *ranks):
 
 def rows(part):
     return {each["label"]: np.reshape(each["spans"], (-1, 3)).tolist() for each in part.ranks}
+
+
+def test_every_kind_has_a_colour():
+    assert tuple(OF_KINDS) == KINDS
 
 
 def test_a_run_that_was_not_traced_has_no_timeline(tmp_path):

@@ -11,7 +11,7 @@ from mpidl.history import Run
 from mpidl.tracing import KINDS, RankSpans, read
 from mpidl.tracing.files import DIRECTORY
 
-#: Colours of the kinds of spans, by their names in page.css.
+#: Colours of the kinds of spans, in the order of these, by their names in page.css.
 OF_KINDS = {
     "gradient": "blue", "step": "purple", "push": "orange", "fetch": "sky", "wait": "vermillion", "apply": "green",
     "evaluate": "yellow", "save": "grey", "recover": "text",

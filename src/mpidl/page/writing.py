@@ -18,7 +18,6 @@ from mpidl.page.drawing import MARGIN, NAMES, Axis, Canvas, Drawn, axes
 from mpidl.page.histogram import histogram
 from mpidl.page.timeline import OF_KINDS, SECONDS, Part, timeline
 from mpidl.paths import open_regular, whole
-from mpidl.tracing import KINDS
 from mpidl.version import VERSION
 
 #: What the first bytes of a page have, and of how many.
@@ -161,7 +160,7 @@ def _part(part: Part) -> dict[str, Any]:
     """Return what the script of the page draws of a part of a timeline."""
     ranks = [rank | {"label": escaped(rank["label"])} for rank in part.ranks]
     drawn = {"begin": part.begin, "milliseconds": 1e3 * SECONDS, "ranks": ranks}
-    return {**drawn, "kinds": list(KINDS), "colours": [OF_KINDS[kind] for kind in KINDS]}
+    return {**drawn, "kinds": list(OF_KINDS), "colours": list(OF_KINDS.values())}
 
 
 def _bars(courses: Sequence[Course], names: Sequence[str]) -> list[spent.Bar]:
