@@ -37,8 +37,8 @@ from mpidl.storage.removal import remove, set_aside
 
 #: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
-#: Bytes that an interim checkpoint leaves free where it lies, for others who write there.
-RESERVE = 1 << 26
+#: Bytes that an interim checkpoint leaves free where it lies: windows there may not have written all of theirs yet.
+RESERVE = 1 << 28
 #: The threads that write. They stay from the first checkpoint on: Python hangs if there is no memory for a new one.
 _threads = ThreadPoolExecutor(thread_name_prefix="checkpoint")
 
