@@ -102,7 +102,7 @@ class Run:
     def _failed(self) -> bool:
         """Return whether the last event is that of a rank that has raised an error."""
         last = {name: values[-1] for name, values in self.events.items() if self.events.rows}
-        return last.get("event") == "failure" and isinstance(last.get("cause"), str)
+        return isinstance(last.get("cause"), str) and str(last.get("event")) == "failure"
 
     def _object(self, name: str) -> dict[str, Any] | None:
         """Return the content of a file of JSON; None if there is none, or it isn't an object."""

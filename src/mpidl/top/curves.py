@@ -64,5 +64,5 @@ def _heights(means: Sequence[float | None], rows: int) -> list[int]:
             heights.append(0)
             continue
         scaled = log(each) if logarithmic else each / 2
-        heights.append(1 + round((most - 1) * (scaled - low) / (high - low)) if high > low else most // 2 + 1)
+        heights.append(1 + round((scaled - low) / (high - low) * (most - 1)) if high > low else len(BLOCKS) // 2)
     return heights

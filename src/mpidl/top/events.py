@@ -36,10 +36,11 @@ def text(event: Mapping[str, Any]) -> str:
             return replaced(rank, role, event)  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError):
         pass  # of another kind, such as that of a simulation
-    details = ", ".join(
-        f"{name} {shown(str(value), LONGEST)}"
-        for name, value in event.items()
-        if name not in LEFT_OUT and value is not None
-    )
+    told = {name: value for name, value in event.items() if name not in LEFT_OUT and value is not None}
+    details = ", ".join(f"{name} {shown(_value(value), LONGEST)}" for name, value in told.items())
     of = "" if role in (None, "coordinator") else f" ({role})"
     return f"{kind}{of}{': ' * bool(details)}{details}"
+
+
+def _value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

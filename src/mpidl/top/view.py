@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from mpidl.errors import escaped, shown
-from mpidl.report.text import duration, quantity
+from mpidl.report.text import duration, quantity, table
 from mpidl.top.curves import curve
 from mpidl.top.events import line
 from mpidl.top.watched import DEAD, Watched
@@ -22,32 +22,35 @@ STYLES = {
     "running": "bold green", "finished": "bold cyan", "stopped": "bold yellow", "failed": "bold red",
     "killed": "bold red", "dead": "red", "starting": "dim", "trained": "dim", "done": "dim",
 }  # fmt: skip
+#: Most lines of figures.
+FIGURES = 2
 #: Least columns of a screen on which all activities have a column of their own.
 WIDE = 120
 #: Activities of a worker, in columns of a wide screen, besides computing.
 OTHERS = ("pushing", "fetching", "waiting", "rest")
-#: Most lines of a curve, and lines of events on a screen of this height and on a taller one.
-CURVE, EVENTS, TALL = 8, 4, 40
+#: Most lines of a curve, lines of events on a screen, with twice as many on a tall one, and in a text.
+CURVE, EVENTS, TALL, LONG = 8, 4, 40, 10
 #: Seconds without news after which a line says so.
 QUIET = 5.0
-#: Most characters of a name.
-NAME = 60
+#: Most characters of a name, and of one in a table, as many as fit.
+NAME, NAMES = 60, (40, 20, 16, 12, 10, 8)
+#: Columns of the table that are aligned left.
+LEFT = 4
 
 
 def view(watched: Watched, width: int, height: int | None = None) -> Group:
     """Return what a terminal of this width and height shows; without a height, everything."""
-    head = [*_head(watched), *_ending(watched)]
+    head, ranks = [*_head(watched, width), *_ending(watched)], watched.ranks
     if height is None:
-        events = list(watched.events)[-10:]
-        return Group(*head, *_curve(watched, width, 3), Text(), *_ranks(watched.ranks, width), Text(), *_events(events))
-    ranks, events = watched.ranks, list(watched.events)[-(EVENTS if height < TALL else 2 * EVENTS) :]
-    foot = [*_events(events), Text("q quits", style="dim", justify="right")]
-    # One line names the curve, one the columns.
-    room = max(1, height - len(head) - len(foot) - 3)
-    table = _ranks(ranks, width, room)
-    drawn = _curve(watched, width, max(1, min(CURVE, room + 1 - min(len(ranks), room))))
-    used = len(head) + len(drawn) + min(len(ranks), room) + 1 + len(foot)
-    return Group(*head, *drawn, *table, *[Text()] * max(0, height - used), *foot)
+        events = _events(watched, LONG)
+        return Group(*head, *_curve(watched, CURVE // 2), Text(), *_ranks(ranks, width), Text(), *events)
+    foot = [*_events(watched, EVENTS if height < TALL else 2 * EVENTS), Text("q quits", "dim", justify="right")]
+    # One line names the curve, and one the columns.
+    room = max(1, height - len(head) - len(foot) - 2)
+    least = min(len(ranks) or 1, room - 1)
+    rows = max(1, min(CURVE, room - least))
+    empty = max(0, room - least - rows)
+    return Group(*head, *_curve(watched, rows), *_ranks(ranks, width, room - rows), *[Text()] * empty, *foot)
 
 
 def _text(text: object, style: str = "", most: int = NAME) -> Text:
@@ -64,15 +67,28 @@ def _line(parts: Sequence[Text]) -> Text:
 # The head.
 
 
-def _head(watched: Watched) -> list[Text]:
+def _head(watched: Watched, width: int) -> list[Text]:
     record, state = watched.record, watched.state
-    first = [_text(watched.directory, "bold"), _text(state, STYLES[state])]
+    first = [_text(state, STYLES[state])]
     if (total := _number(record.get("time", record.get("seconds")))) is not None:
         first.append(_text(f"{_clock(total)} of training"))
     if state == "running" and watched.quiet >= QUIET:
         first.append(_text(f"no news for {duration(watched.quiet)}", "yellow"))
+    # The end of a long path says more than its beginning.
+    path, room = escaped(str(watched.directory)), max(NAME // 4, width - 2 - _line(first).cell_len)
+    first.insert(0, _text(path if len(path) <= room else f"...{path[3 - room :]}", "bold", width))
     figures = [_progress(watched, record), *_figures(record)]
-    return [_line(first), _line([_text(each) for each in figures if each])]
+    return [_line(first), *_filled([_text(each) for each in figures], width)]
+
+
+def _filled(parts: Sequence[Text], width: int) -> list[Text]:
+    """Return parts as lines that are filled, the last of which may be cut off."""
+    lines: list[list[Text]] = [[]]
+    for each in parts:
+        if lines[-1] and len(lines) < FIGURES and _line([*lines[-1], each]).cell_len > width:
+            lines.append([])
+        lines[-1].append(each)
+    return [_line(each) for each in lines]
 
 
 def _progress(watched: Watched, record: Mapping[str, Any]) -> str:
@@ -169,7 +185,7 @@ class _Drawn:
             yield Text(each, style="cyan", no_wrap=True)
 
 
-def _curve(watched: Watched, width: int, rows: int) -> list[Any]:
+def _curve(watched: Watched, rows: int) -> list[Any]:
     """Return a curve of some lines, after one that says what it is."""
     name, points = watched.curve
     if not points:
@@ -188,39 +204,36 @@ def _ranks(ranks: Sequence[Mapping[str, Any]], width: int, room: int | None = No
     chosen, left = (ranks, []) if room is None or len(ranks) <= room else _slowest(ranks, max(1, room - 1))
     if not ranks:
         return [_text("no rank has reported yet", "dim")]
-    wide = width >= WIDE
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="dim")
-    for name, right in _columns(wide):
-        table.add_column(name, justify="right" if right else "left")
-    for each in chosen:
-        table.add_row(*_cells(each, wide), style=STYLES.get("dead" if each.get("state") == "dead" else "", ""))
-    return [table, *([_text(_more(left), "dim", 200)] if left else [])]
+    shares = ("computing", *OTHERS) if width >= WIDE else ("computing",)
+    named = shares if len(shares) > 1 else ("busy",)
+    names = ("rank", "role", "host", "state", "samples/s", *named, "staleness", "queue", "memory")
+    for most in NAMES:
+        head, *lines = table([names, *(_cells(each, shares, most) for each in chosen)], LEFT)
+        if len(head) <= width:
+            break
+    styles = (STYLES.get(str(each.get("state")), "") if each.get("state") != "working" else "" for each in chosen)
+    found = [_text(head, "dim", width), *(_text(each, style, width) for each, style in zip(lines, styles, strict=True))]
+    return [*found, *([_text(_more(left), "dim", width)] if left else [])]
 
 
-def _columns(wide: bool) -> list[tuple[str, bool]]:
-    shares = [(name, True) for name in OTHERS] if wide else []
-    numbers = [(name, True) for name in ("samples/s", "computing")]
-    last = [(name, True) for name in ("staleness", "queue", "memory")]
-    return [("rank", True), ("role", False), ("host", False), ("state", False), *numbers, *shares, *last]
-
-
-def _cells(rank: Mapping[str, Any], wide: bool) -> list[Text]:
+def _cells(rank: Mapping[str, Any], activities: Sequence[str], most: int) -> list[str]:
+    """Return what a line says of a rank; names have at most that many characters."""
     shares = rank.get("shares")
     shares = shares if isinstance(shares, dict) else {}
-    played, state = rank.get("process"), rank.get("state")
-    by = "" if played == rank.get("rank") else f", by rank {played}"
-    memory, rate, staleness = (_number(rank.get(name)) for name in ("memory", "samples_per_second", "staleness"))
-    names = ("computing", *OTHERS) if wide else ("computing",)
+    played = rank.get("process")
+    by = "" if played == rank.get("rank") else f" by {played}"
+    role = re.sub(r", partition (\d+) of \d+", r".\1", str(rank.get("role")))
+    names = (rank.get("rank"), role + by, rank.get("host") or "-", rank.get("state") or "-")
+    rate, staleness, queue, memory = (
+        _number(rank.get(name)) for name in ("samples_per_second", "staleness", "queue", "memory")
+    )
     return [
-        _text(rank.get("rank", "")),
-        _text(f"{rank.get('role', '')}{by}"),
-        _text(rank.get("host") or "-"),
-        _text(state or "-", STYLES.get(str(state), "")),
-        _text("-" if rate is None else f"{rate:,.0f}"),
-        *(_text("-" if (part := _number(shares.get(name))) is None else f"{part:.0%}") for name in names),
-        _text("-" if staleness is None else f"{staleness:.1f}"),
-        _text("-" if rank.get("queue") is None else rank["queue"]),
-        _text("-" if memory is None else quantity(memory, "B")),
+        *(escaped(shown(str(each), most)) for each in names),
+        "-" if rate is None else f"{rate:,.0f}",
+        *("-" if (part := _number(shares.get(name))) is None else f"{part:.0%}" for name in activities),
+        "-" if staleness is None else f"{staleness:.1f}",
+        "-" if queue is None else f"{queue:g}",
+        "-" if memory is None else quantity(memory, "B"),
     ]
 
 
@@ -252,8 +265,5 @@ def _more(left: Sequence[Mapping[str, Any]]) -> str:
     return f"and {len(left)} more rank{'s' * (len(left) > 1)}{fastest}; the slowest are shown"
 
 
-# Events.
-
-
-def _events(events: Sequence[Mapping[str, Any]]) -> list[Text]:
-    return [_text(line(each), most=500) for each in events]
+def _events(watched: Watched, most: int) -> list[Text]:
+    return [_text(line(each), most=500) for each in list(watched.events)[-most:]]
