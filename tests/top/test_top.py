@@ -186,12 +186,16 @@ def test_the_slowest_of_a_thousand_ranks_come_first(run, locked):
     assert time.process_time() - started < 1
 
 
-HOSTILE = "[bold]x[/bold]\x1b[2J\x07\u202e:smile: \udcff" + "y" * 300
+HOSTILE = "[bold]x[/bold]\x1b[2J\x07\u202e:smile: " + "y" * 300
 
 
 def test_hostile_names(tmp_path, locked):
     run = made(tmp_path / "[red]\x1b]0;z\x07")
-    ranks = [worker(1, role=HOSTILE, host=HOSTILE), worker(2, state="[blink]"), worker(3, process=None) | {"rank": "\n"}]
+    ranks = [
+        worker(1, role=HOSTILE, host=HOSTILE),
+        worker(2, state="[blink]"),
+        worker(3, process=None) | {"rank": "\n"},
+    ]
     (run / "status.json").write_bytes(
         json.dumps({"record": RECORD | {f"{HOSTILE}_loss": 1.0}, "ranks": ranks}).encode("ascii")
     )
