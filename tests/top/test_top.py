@@ -111,7 +111,7 @@ def test_what_is_written_between_two_looks(run, locked):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('_loss": 2.0}\n{"samples": 2.5, "train_loss": 1.0}\n')
     watched.look()
-    assert watched.curve == ("train_loss", [(1.0, 4.0), (2.0, 3.0), (2.5, 1.0)])
+    assert watched.curve == ("train_loss", [(1.0, 4.0), (2.0, 3.0), (3.0, 2.0), (2.5, 1.0)])
     (run / "metrics.jsonl").write_text('{"samples": 9, "iteration": {"objective": 5}}\n')
     watched.look()
     assert watched.curve == ("iteration.objective", [(9.0, 5)])

@@ -17,7 +17,7 @@ def curve(points: Sequence[tuple[float, float]], width: int, rows: int, plain: b
     Parameters
     ----------
     points : sequence of (float, float)
-        Places, ascending, and values.
+        Places and values; a run that was resumed has been at some of the places twice.
     width, rows : int
         Columns and lines of the text.
     plain : bool
@@ -37,7 +37,7 @@ def _means(points: Sequence[tuple[float, float]], width: int) -> list[float | No
     known = [(place, value) for place, value in points if isfinite(place) and isfinite(value)]
     if not known:
         return []
-    first, last = known[0][0], known[-1][0]
+    first, last = (extreme(place for place, _ in known) for extreme in (min, max))
     parts: list[list[float]] = [[] for _ in range(width)]
     for place, value in known:
         part = (place - first) / (last - first) if last > first else 1.0

@@ -104,9 +104,6 @@ class Watched:
             if anew:
                 curve.clear()
             for record in records:
-                # A run that was resumed has gone back to a checkpoint.
-                while curve and curve[-1][0] > record.samples:
-                    curve.pop()
                 if (value := record.figure(name)) is not None:
                     curve.append((record.samples, value))
 
