@@ -132,9 +132,9 @@ def _ending(watched: Watched) -> list[Text]:
     if state in DEAD:
         last = max((each for each in (now, *_times(watched)) if isinstance(each, int | float)), default=None)
         at = "" if last is None else f", last heard of at {_day(last)}"
-        how = "no process uses it any more, and there is no summary" if state == "killed" else _cause(watched)
+        how = "no process uses it any more, and it has no summary" if state == "killed" else _cause(watched)
         return [
-            _text(f"{'DIED' if watched.died else state.upper()}: {how}{at}", STYLES[state], 500),
+            _text(f"{'DIED' if watched.died else state.upper()}{at}: {how}", STYLES[state], 500),
             _text(watched.advice(), most=500),
         ]
     summary = watched.run.summary or {}
