@@ -148,7 +148,7 @@ def test_how_runs_have_ended(run, locked):
     assert "KILLED: no process uses it any more" in as_text(Watched(run), 200)
     assert "no checkpoint was saved: start it again" in as_text(Watched(run), 200)
     write(run, "events.jsonl", {"time": 0, "event": "failure", "rank": 2, "role": "worker 0", "cause": "loss is NaN"})
-    assert re.search(r"FAILED, last heard of at .*: rank 2 \(worker 0\) failed: loss is NaN", as_text(Watched(run), 200))
+    assert re.search(r"FAILED, last heard .*: rank 2 \(worker 0\) failed: loss is NaN", as_text(Watched(run), 200))
     (run / "checkpoints" / "3").mkdir(parents=True)
     (run / "script.json").touch()
     write(run, "summary.json", RECORD | {"interrupted": True, "seconds": 75.0})
