@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,14 @@ def test_a_run_that_is_running(run):
     finally:
         other.communicate()
     assert mpidl.open(run).state == "killed"
+
+
+@pytest.mark.parametrize(("age", "state"), [(1, "running"), (600, "killed"), (None, "killed")])
+def test_a_lock_that_others_may_not_read(run, monkeypatch, age, state):
+    monkeypatch.setattr("mpidl.history.run.is_locked", lambda run: None)
+    if age is not None:
+        write(run, "status.json", {"time": time.time() - age})
+    assert mpidl.open(run).state == state
 
 
 def test_a_look_at_its_own_run_keeps_the_lock(run):
