@@ -69,6 +69,7 @@ def runs(tmp_path_factory):
     subprocess.run(command("train", directory / "sandblaster.toml", "-n", 4), check=True)
     subprocess.run(command("simulate", directory / "thousand.toml", "--replicas", 1000), check=True)
     make(directory / "empty")
+    (directory / "virtual" / "thousand").rename(directory / "thousand")
     return directory
 
 
