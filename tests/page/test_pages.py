@@ -161,7 +161,7 @@ def course(directory, **run):
 
 def test_of_many_ranks_the_slowest_are_bars_and_the_others_their_mean(tmp_path):
     ranks = [
-        {"rank": rank, "role": f"worker {rank}", "host": "left", "samples": 5000 - rank, "shares": SHARES}
+        {"rank": rank, "role": f"worker {rank}", "host": None, "samples": 5000 - rank, "shares": SHARES}
         for rank in range(1000)
     ]
     bars = spent.bars(course(tmp_path, status={"ranks": ranks}))

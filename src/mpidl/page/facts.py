@@ -178,7 +178,8 @@ def _hosts(run: Run) -> dict[str, int]:
     """Return the number of ranks on each host, for a run that has no summary."""
     found: dict[str, int] = {}
     for each in ranks(run):
-        found[each.host] = found.get(each.host, 0) + 1
+        if each.host is not None:
+            found[each.host] = found.get(each.host, 0) + 1
     return found
 
 
@@ -187,7 +188,7 @@ class Rank(msgspec.Struct):
 
     rank: int = 0
     role: str = ""
-    host: str = ""
+    host: str | None = None  # none of a simulated cluster
     state: str = ""
     samples: float | None = None
     samples_per_second: float | None = None

@@ -57,7 +57,7 @@ def _slowness(rank: Rank) -> tuple[float, float]:
 def _bar(rank: Rank) -> Bar:
     state = f", {rank.state}" if rank.state == "dead" else ""
     samples = "" if rank.samples is None else f"{quantity(rank.samples, '')} samples"
-    return Bar(f"{rank.role} (rank {rank.rank}{state})", rank.host, samples, _parts(rank.shares))
+    return Bar(f"{rank.role} (rank {rank.rank}{state})", rank.host or "", samples, _parts(rank.shares))
 
 
 def _mean(many: Sequence[Rank], label: str) -> list[Bar]:
