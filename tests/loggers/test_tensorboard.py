@@ -117,6 +117,7 @@ def test_a_full_disk_ends_no_run(tmp_path):
     loggers.record(RECORD | {"samples": 200})
     loggers.finish({"seconds": 1.0})
     assert "loggers: TensorBoard raised OSError" in said[0]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert [each.step for each in events(tmp_path / "tensorboard") if each.summary.value][-2:] == [200, 200]
 
 
@@ -137,3 +138,10 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path, monkeypatch
         train(tmp_path)
     assert not list(tmp_path.iterdir())
     assert np.isfinite(train(tmp_path, loggers=())["test_loss"])
+
+
+def test_what_a_killed_process_has_written_is_there(tmp_path):
+    board = TensorBoard()
+    board.start(tmp_path, {}, 0)
+    board.record(RECORD)
+    assert scalars(tmp_path / "tensorboard")["train_loss"] == [(100, 0.25)]

@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from event_files import scalars
 from mpidl.config import from_dict
 from mpidl.job.build import build
 from mpidl.parameters import shards
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.topology.roles import assign
+from mpidl.tracing.feature import Untraced
 
 pytestmark = pytest.mark.mpi(min_size=3)
 EPOCHS = 12
@@ -101,7 +103,7 @@ def taken_over(comm, monkeypatch):
             apart.recv(source=0)
             transport.processes[0] = taker
             try:
-                rank_role.play_taken_over(world, ready, transport, role, 0, lambda lost: None)
+                rank_role.play_taken_over(world, ready, transport, role, Untraced(), 0, lambda lost: None)
             finally:
                 apart.send(None, 0)
 
@@ -127,7 +129,7 @@ def train(comm, path, name):
 
     config = from_dict(
         {
-            "run": {"dir": str(path), "name": name, "epochs": EPOCHS, "report": 100.0},
+            "run": {"dir": str(path), "name": name, "epochs": EPOCHS, "report": 100.0, "loggers": ["tensorboard"]},
             "data": {"source": "digits", "batch": 32},
             "model": {"layer": [{"type": "dense", "units": 10}]},
             "algorithm": {"name": "downpour"},
@@ -156,6 +158,8 @@ def test_a_run_goes_on_as_if_nothing_had_been(comm, shared_path, request):
     same_keys = ("samples", "epochs", "pushes", "ranks", "replicas", "interrupted", "seed", "mpi", "hosts")
     assert {key: summary[key] for key in same_keys} == {key: expected[key] for key in same_keys}
     assert [each["epoch"] for each in records] == [each["epoch"] for each in all_records] == list(range(1, EPOCHS + 1))
+    points = scalars(shared_path / "disturbed" / "tensorboard")["epoch"]
+    assert points == [(each["samples"], each["epoch"]) for each in records]
     # The last one may be of the same step as the one before.
     assert steps == sorted(steps)
     assert len(set(steps[:-1])) == len(steps[:-1]) > 1

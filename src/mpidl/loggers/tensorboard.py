@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from io import FileIO
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,6 @@ from mpidl.loggers.logger import Logger
 
 #: Items of a record that are axes, and no figures.
 AXES = ("time", "samples", "unix_time")
-#: Seconds between two moments at which what is written reaches the disk: evaluations may follow each other in no time.
-FLUSH_EVERY = 1.0
 
 
 class TensorBoard(Logger):
@@ -39,9 +39,9 @@ class TensorBoard(Logger):
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self._directory = directory
-        self._summary, self._files, self._protocol = (
-            require(f"tensorboardX.{name}", "tensorboard")
-            for name in ("summary", "event_file_writer", "proto.event_pb2")
+        modules = ("summary", "record_writer", "proto.event_pb2")
+        self._summary, self._format, self._protocol = (
+            require(f"tensorboardX.{module}", "tensorboard") for module in modules
         )
 
     def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int) -> None:
@@ -49,18 +49,19 @@ class TensorBoard(Logger):
         if self._directory is None and own.is_symlink():
             raise UsageError(f"{own}: a link, expected a directory")
         own.mkdir(parents=True, exist_ok=True)
-        self._prefix = str(own.absolute() / "events")
-        self._file: Any = None
-        self._samples, self._flushed = samples, time.monotonic()
+        # Readers take files in the order of their names, and no two may have the same.
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{time.time_ns()}"
+        self._file = FileIO(own / name, "x")
+        self._samples = samples
         self._tags: dict[str, str] = {}
         self._staleness: Sequence[int] = ()
         self._events: list[str] = []
         begin = self._protocol.SessionLog(status=self._protocol.SessionLog.START)
+        self._write(time.time(), file_version="brain.Event:2")
         self._write(time.time(), session_log=begin, step=samples + 1)
         self._parameters = dict(_parameters(config))
         _, session, _ = self._summary.hparams(self._parameters, {})
         self._write(time.time(), summary=session)
-        self._flush(0.0)
 
     def record(self, record: Mapping[str, Any]) -> None:
         self._samples, now = int(record["samples"]), record.get("unix_time", record["time"])
@@ -76,7 +77,6 @@ class TensorBoard(Logger):
             found = self._summary.histogram_raw("staleness", -0.5, ends[-1], sum(new), total, squares, ends, new)
             self._write(now, summary=found)
         self._tell_events(now)
-        self._flush(FLUSH_EVERY)
 
     def event(self, event: Mapping[str, Any]) -> None:
         others = {name: value for name, value in event.items() if name not in ("time", "event", "rank", "role")}
@@ -91,8 +91,7 @@ class TensorBoard(Logger):
             if not summary.get("interrupted"):
                 _, _, end = self._summary.hparams(self._parameters, {})
                 self._write(now, summary=end)
-        with self._writing() as file:
-            file.close()
+        self._file.close()
 
     def _scalars(self, now: float, values: Mapping[str, Any]) -> None:
         found = self._protocol.Event().summary
@@ -108,27 +107,17 @@ class TensorBoard(Logger):
             self._events.clear()
 
     def _write(self, now: float, **content: Any) -> None:
-        with self._writing() as file:
-            file.write_event(self._protocol.Event(**{"wall_time": now, "step": self._samples, **content}))
-
-    def _flush(self, every: float) -> None:
-        if time.monotonic() - self._flushed >= every:
-            self._flushed = time.monotonic()
-            with self._writing() as file:
-                file.flush()
-
-    @contextmanager
-    def _writing(self) -> Iterator[Any]:
-        """Yield the file: a new one after an error, because nothing can be read behind a half-written event."""
-        if self._file is None:
-            # Readers take files in the order of their names, and no two may have the same.
-            self._file = self._files.EventsWriter(self._prefix, f".{time.time_ns()}")
+        """Write an event, whole or, where there is no room, not at all: nothing could be read behind half an event."""
+        event = self._protocol.Event(**{"wall_time": now, "step": self._samples, **content}).SerializeToString()
+        size, checksum = struct.pack("<Q", len(event)), self._format.masked_crc32c
+        framed = size + struct.pack("<I", checksum(size)) + event + struct.pack("<I", checksum(event))
+        end = self._file.tell()
         try:
-            yield self._file
+            while framed:
+                framed = framed[self._file.write(framed) :]
         except OSError:
-            broken, self._file = self._file, None
-            with suppress(OSError):
-                broken.close()
+            self._file.truncate(end)
+            self._file.seek(end)
             raise
 
 
