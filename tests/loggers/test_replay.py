@@ -87,6 +87,7 @@ def test_runs_of_earlier_versions_and_lines_of_other_kinds(run, tmp_path, capsys
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--trace", "x", "--to", "tensorboard"], "--trace: names the only file that is written, leave --to out"),
         (["--to", "tensorbord"], "--to: unknown name 'tensorbord', did you mean 'tensorboard'?"),
         (
             ["--to", "tensorboard", "-o", "/proc/none/board"],

@@ -273,8 +273,9 @@ def _write_timelines(arguments: argparse.Namespace) -> int:
     from mpidl import history, tracing
     from mpidl.tracing import chrome
 
-    if arguments.output is not None:
-        raise UsageError("--trace: writes no page, leave -o out")
+    for option, value in (("-o", arguments.output), ("--to", arguments.to)):
+        if value is not None:
+            raise UsageError(f"--trace: names the only file that is written, leave {option} out")
     check_new(arguments.trace, arguments.force)
     runs = [history.open(each).directory for each in arguments.run_dirs]
     chrome.write({escaped(str(each)): tracing.read(each) for each in runs}, arguments.trace)
