@@ -69,12 +69,12 @@ def remove(directory: Path) -> None:
             path.unlink()
 
 
-def read(directory: Path) -> list[RankSpans]:
-    """Return the spans of a run's ranks, in the order of the ranks.
+def read(directory: str | Path) -> list[RankSpans]:
+    """Return the spans of a run's ranks, in the order of the ranks, given its directory.
 
     Raise UsageError if the run has none, and MpidlError if a file can't be read.
     """
-    paths = list((directory / DIRECTORY).glob("*.h5"))
+    paths = list((Path(directory) / DIRECTORY).glob("*.h5"))
     if not paths:
         raise UsageError(f"{directory}: no timeline, expected a finished run with run.trace = true")
     found: dict[int, RankSpans] = {}
