@@ -84,6 +84,15 @@ def test_runs_of_earlier_versions_and_lines_of_other_kinds(run, tmp_path, capsys
     assert max(step for step, _ in scalars(tmp_path / "tensorboard")["train_loss"]) == 100
 
 
+def test_what_came_after_the_checkpoint_is_void(tmp_path):
+    (tmp_path / "config.toml").write_text("")
+    records = [{"samples": n, "time": n, "unix_time": n, "train_loss": n} for n in (100, 300, 400)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    (tmp_path / "events.jsonl").write_text('{"time": 350, "event": "resume", "samples": 100}\n')
+    assert main(["report", str(tmp_path), "--to", "tensorboard"]) == 0
+    assert scalars(tmp_path / "tensorboard")["train_loss"] == [(100, 100), (400, 400)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
