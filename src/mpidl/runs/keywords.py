@@ -34,6 +34,7 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     target: Annotated[str | None, "run.target"]
     patience: Annotated[int | None, "run.patience"]
     report: Annotated[float | None, "run.report"]
+    trace: Annotated[bool | float | None, "run.trace"]
     loss_weights: Annotated[Mapping[str, float] | None, "model.loss_weights"]
     ema: Annotated[float | None, "run.ema"]
     terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
