@@ -65,7 +65,7 @@ FEATURES = {
     "mirrors": (r"\bmirrors?\b", 15),
     "rates that fall on a plateau": (r"[Pp]lateau", 6),
     "extra states of modules": (r"extra_state", 4),
-    "timelines": (r"\btracing\b|\btraced|run\.trace\b", 12),
+    "timelines": (r"\btracing\b|\btraced|run\.trace\b", 13),
 }
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpidl.cli import commands
+from mpidl.cli import commands, seeing
 from mpidl.errors import UsageError, quoted, shown
 from mpidl.paths import measured_file, user_path
 from mpidl.version import VERSION
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return a command's arguments from `argv`, by default the process's; raise UsageError if they are wrong.
 
-    Their ``command`` is the function of `mpidl.cli.commands` that takes them.
+    Their ``command`` is the function of `mpidl.cli.commands` or `mpidl.cli.seeing` that takes them.
     """
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
@@ -137,7 +137,7 @@ def _add_report(parsers: Parsers) -> None:
     report.add_argument(
         "--force", action="store_true", help="replace FILE.html even if it is no such page, or FILE.json.gz"
     )
-    report.set_defaults(command=commands.run_report)
+    report.set_defaults(command=seeing.run_report)
 
 
 def _add_evaluate(parsers: Parsers) -> None:
@@ -247,7 +247,7 @@ def _add_top(parsers: Parsers) -> None:
         "run_dir", metavar="RUN_DIR", nargs="?", type=user_path,
         help="such as runs/digits; the newest run in runs if not given",
     )  # fmt: skip
-    top.set_defaults(command=commands.run_top)
+    top.set_defaults(command=seeing.run_top)
 
 
 def _add_plan(parsers: Parsers) -> None:
