@@ -133,7 +133,7 @@ def test_chunks_of_a_push_that_are_applied_one_after_the_other_are_one_span(cloc
         shard.clock += message.chunk == 0
 
     served = SimpleNamespace(shard=shard, number=4, apply=apply)
-    traced = Applications(ring, served, [2, 3], clock.perf_counter)
+    traced = Applications(ring, served, [2, 3])
     for worker, push, chunk in [(0, 5, 2), (0, 5, 1), (1, 8, 0), (0, 5, 0), (0, 6, MARK), (0, 6, END)]:
         served.apply(Message(worker, push, chunk, 7, np.zeros(0), (0, 0)))
     clock.now += 1

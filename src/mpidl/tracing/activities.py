@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,12 +143,13 @@ class TracedActivity(Activity):
 class Applications:
     """Traces the chunks that a shard's server applies: those of a push that follow each other are one span.
 
-    `pushers` are the ranks with a ring, -1 for those that aren't workers. `timer` is the clock of the server's figures.
+    `pushers` are the ranks with a ring, -1 for those that aren't workers. The seconds that a span has spent are those
+    between its chunks' beginnings and ends: the clock of the figures takes longer to read.
     """
 
-    def __init__(self, ring: Ring, served: ServedShard, pushers: Sequence[int], timer: Callable[[], float]) -> None:
+    def __init__(self, ring: Ring, served: ServedShard, pushers: Sequence[int]) -> None:
         self._ring, self._shard, self._number = ring, served.shard, served.number
-        self._pushers, self._timer = pushers, timer
+        self._pushers = pushers
         self._apply, served.apply = served.apply, self.apply
         self._span = (-1, -1, 0, -1)  # kind, worker, push and staleness
         self._began = self._ended = self._spent = 0.0
@@ -159,9 +160,9 @@ class Applications:
         if message.chunk == END:
             self._apply(message)
             return
-        before, began, since = self._shard.clock, time.perf_counter(), self._timer()
+        before, began = self._shard.clock, time.perf_counter()
         self._apply(message)
-        ended, spent = time.perf_counter(), self._timer() - since
+        ended = time.perf_counter()
         kind, worker, push, _ = self._span
         own = SAVE if message.chunk == MARK else APPLY
         if (own, message.worker, message.push) != (kind, worker, push) or began - self._ended > SHORT:
@@ -171,7 +172,7 @@ class Applications:
             self._span, self._began = (own, message.worker, message.push, stale), began
             self._before = before
         self._ended, self._reached = ended, self._shard.clock
-        self._spent += spent
+        self._spent += ended - began
 
     def flush(self) -> None:
         """Write the span that the next chunk might have continued."""

@@ -16,7 +16,6 @@ from mpidl.tracing.activities import Applications, Line, TracedActivity
 from mpidl.tracing.clocks import Comparison, aligned, compare
 from mpidl.tracing.files import RankSpans, remove, write
 from mpidl.tracing.spans import KINDS, Ring, around
-from mpidl.transport.activities import timer
 
 if TYPE_CHECKING:
     from mpidl.rma.transport import Transport
@@ -74,7 +73,7 @@ class Traced(Untraced):
                 each for each in range(transport.partitions) if served.number in capacity.of_partition(each)
             )
             pushers = [-1 if each in roles.intermediaries else each for each in roles.pushers(partition)]
-            traced = Applications(ring, served, pushers, timer(transport.crowded))
+            traced = Applications(ring, served, pushers)
             self._applications.append(traced)
 
     @contextmanager

@@ -17,10 +17,7 @@ SPAN = np.dtype(
         ("end", np.float64),
         ("spent", np.float64),  # seconds by the clock of the run's figures: without those that other ranks had the core
         ("push", np.int64),  # ordinal of the worker's push
-        (
-            "clock",
-            np.int64,
-        ),  # that an application has brought a shard to, or that of the parameters that a fetch has brought
+        ("clock", np.int64),  # of the shard behind an application that has changed it, or as a fetch has found it
         ("kind", np.int32),
         ("shard", np.int32),
         ("pusher", np.int32),  # rank of the worker that has pushed
