@@ -90,6 +90,22 @@ def test_blocks_of_lines_make_no_difference():
     assert np.isnan(columns["odd.n"][::2]).all()
 
 
+def test_blocks_with_values_of_other_kinds(monkeypatch):
+    """With a block for each line, columns are as with one block for all."""
+    records = [
+        {"list": None, "text": 1, "late": None, "both": [1]},
+        {"list": [1, 2], "text": "x"},
+        {"list": [3], "text": None, "late": [], "both": 2.5},
+        {"list": None, "late": [5, 6, 7], "both": None},
+    ]
+    monkeypatch.setattr("mpidl.history.columns.BLOCK", 1)
+    columns = Columns(lines(*records))
+    same(columns["list"], [[0, 0], [1, 2], [3, 0], [0, 0]])
+    same(columns["late"], [[0, 0, 0], [0, 0, 0], [0, 0, 0], [5, 6, 7]])
+    assert columns["text"].tolist() == [1, "x", None, None]
+    assert columns["both"].tolist() == [[1], None, 2.5, None]
+
+
 def test_a_long_run_is_read_in_a_moment():
     content = lines(RECORD | dict.fromkeys("abcdefghijklmnop", 1.25)) * 20_000
     started = time.process_time()

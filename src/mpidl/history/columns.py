@@ -43,7 +43,7 @@ class Columns(Mapping[str, np.ndarray]):
             begin, end = end, content.find(b"\n", min(end + BLOCK, size - 1)) + 1
             gathered.add([each for each in decoded(content[begin:end]) if type(each) is dict])
         self.rows = gathered.rows
-        self._arrays = {name: _array(values) for name, values in gathered.columns.items()}
+        self._arrays = gathered.arrays()
 
     @classmethod
     def read(cls, file: Path) -> Columns:
@@ -80,20 +80,25 @@ class Columns(Mapping[str, np.ndarray]):
 
 
 class _Gathered:
-    """The values of records, figure by figure, with None for those that a record doesn't have."""
+    """The values of records, figure by figure, as arrays of blocks of records."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.columns: dict[str, list[Any]] = {}
+        # The blocks of each figure, behind the rows that have no value before the first.
+        self._blocks: dict[str, list[np.ndarray]] = {}
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
         """Add records, few enough to stay in the processor's cache."""
-        found = _by_figure(records)
+        found = {name: _array(values) for name, values in _by_figure(records).items()}
         for name in found:
-            self.columns.setdefault(name, [None] * self.rows)
-        for name, column in self.columns.items():
-            column += found.get(name) or [None] * len(records)
+            self._blocks.setdefault(name, [_nothing(self.rows)] if self.rows else [])
+        for name, blocks in self._blocks.items():
+            blocks.append(found[name] if name in found else _nothing(len(records)))
         self.rows += len(records)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the array of each figure."""
+        return {name: _joined(blocks) for name, blocks in self._blocks.items()}
 
 
 def _by_figure(records: Sequence[dict[str, Any]], prefix: str = "", depth: int = 0) -> dict[str, Sequence[Any]]:
@@ -129,6 +134,31 @@ def _array(values: list[Any]) -> np.ndarray:
                 return _padded(lists)
     found = np.empty(len(values), object)
     found[:] = values
+    return found
+
+
+def _nothing(records: int) -> np.ndarray:
+    return np.full(records, np.nan)
+
+
+def _joined(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """Return one array of blocks of the same figure; those without a value may be of any kind."""
+    if len(blocks) == 1:
+        return blocks[0]
+    own = [each for each in blocks if each.dtype == object or each.ndim == 2 or not np.isnan(each).all()]
+    kinds = {(each.dtype == object, each.ndim) for each in own}
+    if kinds <= {(False, 1)}:
+        return np.concatenate(blocks)
+    stops = np.cumsum([len(each) for each in blocks])
+    lists = kinds == {(False, 2)}
+    shape = (stops[-1], max(each.shape[1] for each in own)) if lists else stops[-1]
+    found = np.zeros(shape) if lists else np.full(shape, None, object)
+    for block, stop in zip(blocks, stops, strict=True):
+        part = found[stop - len(block) : stop]
+        if lists and block.ndim == 2:
+            part[:, : block.shape[1]] = block
+        elif not lists:
+            part[:] = [None if each != each else each for each in block.tolist()] if block.ndim == 1 else list(block)
     return found
 
 
