@@ -123,7 +123,7 @@ def _by_figure(records: Sequence[dict[str, Any]], prefix: str = "", depth: int =
     return found
 
 
-def _array(values: list[Any]) -> np.ndarray:
+def _array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
     with suppress(OverflowError):  # integers of hundreds of digits
         if kinds <= _NUMBERS:
