@@ -43,6 +43,9 @@ type = "dense"
 units = 10
 [checkpoint]
 every = 0.01
+keep = 1
+[debug]
+gradient_seconds = 0.005
 """
 #: How the variables begin that an MPI launcher around the tests sets.
 OF_LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "MPI_", "SLURM_", "MPIDL_")
