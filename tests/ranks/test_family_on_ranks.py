@@ -49,6 +49,16 @@ def test_no_update_is_lost(comm, tmp_path, tally, algorithm, gathered):
         assert np.array_equal(model.parameters, -model.total(SAMPLES, 3) / (gathered or workers))
 
 
+def test_sandblaster_with_shards_of_several_chunks(comm, tmp_path):
+    layers = [{"type": "dense", "units": 1000}, {"type": "dense", "units": 10}]
+    summary = mpidl.train(
+        config={"data": {"source": "digits"}, "model": {"layer": layers, "dtype": "float64"}},
+        algorithm="sandblaster", dir=str(comm.bcast(tmp_path)), epochs=3,
+    )  # fmt: skip
+    assert summary["iteration"]["number"] >= 1
+    assert summary["test_accuracy"] > 0.3
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_hardsync_of_integer_gradients_is_their_mean(comm, tmp_path, tally, servers):
     """All ranks but the coordinator are workers, whatever the configuration says of servers."""

@@ -140,7 +140,9 @@ class ServedShard:
         elif message.chunk == MARK:
             self._mark(message.worker, message.batches[0])
         elif self._accrue is not None:
+            # No other process goes on with what is gathered for a coordinator: its chunks are in no ledger.
             self._accrue(self.number, message)
+            return
         else:
             point("chunk-begun")
             received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
