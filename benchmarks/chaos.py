@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], help="a key of the jobs")
     parser.add_argument("--keep", type=Path, help="a directory for the files of runs that are not as they should be")
     parser.add_argument("--json", action="store_true", help="print the runs as one JSON array, too")
-    parser.add_argument("--goodput", type=float, metavar="SECONDS", help="strike one run of so many seconds")
+    parser.add_argument("--goodput", type=float, metavar="SECONDS", help="length of one run that is struck repeatedly")
     parser.add_argument("--every", type=float, default=29.0, help="seconds between two faults of that run")
     options = parse(parser, runs=1, faults=["server"], ranks=4, servers=1, epochs=2)
 

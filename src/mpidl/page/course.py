@@ -81,7 +81,7 @@ class Course:
         return np.append(clock[0] - self.figure("time")[0], clock)
 
     def place(self, axis: str, times: np.ndarray, virtual: np.ndarray) -> np.ndarray:
-        """Return where events lie on an axis; NaN where nobody knows.
+        """Return where events lie on an axis; NaN where that is unknown.
 
         Parameters
         ----------

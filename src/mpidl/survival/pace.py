@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-#: A worker hangs if a batch takes it these seconds, and so many times as long as its longest one before.
+#: A worker hangs if one of its batches takes `SECONDS`, and `TIMES` the duration of its longest batch so far.
 SECONDS, TIMES = 300.0, 20
 #: Batches that it must have computed before, since the first ones may compile, and that another worker computes
 #: meanwhile. What holds up all of them, such as a file system, is no fault of one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from mpidl.errors import printable, shown
@@ -27,15 +28,14 @@ def line(event: Mapping[str, Any]) -> str:
 def text(event: Mapping[str, Any]) -> str:
     """Return what an event says."""
     kind, rank, role = (event.get(name) for name in ("event", "rank", "role"))
-    try:
+    # An event of another kind, such as that of a simulation, lacks what these lines say.
+    with suppress(KeyError, TypeError, ValueError, AttributeError):
         if kind == "failure" and isinstance(cause := event.get("cause"), str):
             return f"rank {rank} ({role}) failed: {cause}"
         if kind == "failure":
             return died(rank, role, event)  # type: ignore[arg-type]
         if kind == "recovery":
             return replaced(rank, role, event)  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        pass  # of another kind, such as that of a simulation
     told = {name: value for name, value in event.items() if name not in LEFT_OUT and value is not None}
     details = ", ".join(f"{name} {shown(_value(value), LONGEST)}" for name, value in told.items())
     of = "" if role in (None, "coordinator") else f" ({role})"

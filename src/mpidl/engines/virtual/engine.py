@@ -22,7 +22,7 @@ from mpidl.data.loader import Loader
 from mpidl.engines.totals import Learning, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import Course, Saved
-from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training
+from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training, reported
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
@@ -102,26 +102,13 @@ class VirtualEngine:
             **self._handler.actions,
         }
         if (report := self._hooks.on_request) is not None:
-            self._actions = {kind: self._reported(action) for kind, action in self._actions.items()}
-            self._handler.waited = lambda replica, since: report(replica, None, since, self.now)
+            self._actions = {kind: reported(action, report, clock) for kind, action in self._actions.items()}
+            self._handler.waited = lambda replica, since: report(replica, None, since, clock())
         for number in range(replicas):
             self.replicas.append(self._start(number))
         for death in times.deaths if times is not None else ():
             if death.at > at:
                 environment.process(self._die_and_return(death))
-
-    def _reported(self, action: Action) -> Action:
-        """Return an action that tells the caller of each request and its time."""
-        report = self._hooks.on_request
-        assert report is not None
-
-        def reported(replica: VirtualReplica, request: Any) -> Process:
-            started = self.now
-            answer = yield from action(replica, request)
-            report(replica, request, started, self.now)
-            return answer
-
-        return reported
 
     @property
     def _coordinated(self) -> bool:

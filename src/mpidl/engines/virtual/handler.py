@@ -84,3 +84,17 @@ class Hooks:
     on_iteration: Callable[[Iteration], bool] = lambda iteration: False
     on_request: Callable[[VirtualReplica, Any, float, float], None] | None = None
     on_applied: Callable[..., None] = lambda *about: None
+
+
+def reported(
+    action: Action, report: Callable[[VirtualReplica, Any, float, float], None], clock: Callable[[], float]
+) -> Action:
+    """Return an action that reports each request when it has been carried out, as `Hooks.on_request` says."""
+
+    def carry_out(replica: VirtualReplica, request: Any) -> Process:
+        started = clock()
+        answer = yield from action(replica, request)
+        report(replica, request, started, clock())
+        return answer
+
+    return carry_out
