@@ -1,0 +1,194 @@
+"""The rows of ids: an index that grows with each id by the same small step, and one cache line of which is read for most.
+
+By linear hashing (W. Litwin 1980, Linear hashing: a new tool for file and table addressing): a bucket is a line of
+`SLOTS` ids and their rows, and further lines where that doesn't suffice. When there are more than `LOAD` ids per bucket,
+the next bucket in turn is split in two.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from mpidl.jit import jit
+from mpidl.tables.memory import reserved
+from mpidl.tables.prefetch import prefetch
+
+#: Ids of a line, which has 64 bytes: the ids, the rows as int32 (plus 1, 0 where there is none), and the next line.
+SLOTS, WIDTH = 5, 8
+LOAD = 3
+#: Places in a line, as int32, of the rows and of the next line, 0 for none.
+ROWS, NEXT = 2 * SLOTS, 3 * SLOTS
+#: Ids whose lines are read ahead.
+AHEAD = 64
+
+
+class Number(IntEnum):
+    """Numbers of an index."""
+
+    IDS = 0
+    BUCKETS = 1
+    MASK = 2  # 2**k - 1 for the smallest k with at least BUCKETS numbers
+    LINES = 3  # lines that have been used, from the first one that isn't a bucket on
+    FREE = 4  # one of those that is free again, which has the next of these; 0 for none
+
+
+# Numba takes global integers as constants.
+IDS, BUCKETS, MASK, LINES, FREE = map(int, Number)
+
+
+class Index:
+    """The rows of up to `capacity` ids, int64 each."""
+
+    def __init__(self, capacity: int) -> None:
+        self._buckets = 1 << (max(1, capacity // LOAD) - 1).bit_length()
+        self._lines = reserved((self._buckets + capacity // SLOTS + 1, WIDTH), np.int64)
+        self._parts, self._flat = self._lines.view(np.int32), self._lines.reshape(-1)
+        self._numbers = np.array([0, 1, 0, self._buckets, 0], np.int64)
+        self._moved = np.empty(WIDTH, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._numbers[IDS])
+
+    def find(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Write the row of each id, int64 (n,); -1 where there is none."""
+        find(self._lines, self._parts, self._flat, self._numbers, ids, rows)
+
+    def add(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Add ids that have no row yet, and their rows."""
+        add(self._lines, self._parts, self._numbers, self._buckets, self._moved, ids, rows)
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Remove ids."""
+        remove(self._lines, self._parts, self._numbers, ids)
+
+
+@jit
+def mixed(number: Any) -> Any:
+    """Return the hash of a 64-bit number.
+
+    G. Steele, D. Lea, C. Flood 2014, Fast splittable pseudorandom number generators, with the constants of Java 8.
+    """
+    found = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return found ^ (found >> np.uint64(31))
+
+
+@jit
+def owners(ids: Any, servers: int, found: Any) -> None:
+    """Write the server of each id; an id's bucket depends on other bits of its hash."""
+    for i in range(ids.size):
+        found[i] = ((mixed(ids[i]) >> np.uint64(32)) * np.uint64(servers)) >> np.uint64(32)
+
+
+@jit
+def bucket_of(id: Any, numbers: Any) -> Any:
+    mask = numbers[MASK]
+    bucket = np.int64(mixed(id) & np.uint64(mask))
+    return bucket if bucket < numbers[BUCKETS] else bucket & (mask >> 1)
+
+
+@jit
+def find(lines: Any, parts: Any, flat: Any, numbers: Any, ids: Any, rows: Any) -> None:
+    for start in range(0, ids.size, AHEAD):
+        stop = min(start + AHEAD, ids.size)
+        for i in range(start, stop):
+            rows[i] = bucket_of(ids[i], numbers)
+            prefetch(flat, WIDTH * rows[i])
+        for i in range(start, stop):
+            line, row = rows[i], 0
+            while True:
+                # Without a branch for each slot: a slot without an id has row 0.
+                for slot in range(SLOTS):
+                    row |= parts[line, ROWS + slot] if lines[line, slot] == ids[i] else 0
+                line = np.int64(parts[line, NEXT])
+                if row or not line:
+                    break
+            rows[i] = row - 1
+
+
+@jit
+def add(lines: Any, parts: Any, numbers: Any, most: int, moved: Any, ids: Any, rows: Any) -> None:
+    for i in range(ids.size):
+        put(lines, parts, numbers, ids[i], rows[i] + 1)
+        numbers[IDS] += 1
+        if numbers[IDS] > LOAD * numbers[BUCKETS] and numbers[BUCKETS] < most:
+            split(lines, parts, numbers, moved)
+
+
+@jit
+def put(lines: Any, parts: Any, numbers: Any, id: int, row: int) -> None:
+    """Put an id into the first free slot of its bucket: all lines but the last are full."""
+    line = bucket_of(id, numbers)
+    while parts[line, NEXT]:
+        line = np.int64(parts[line, NEXT])
+    slot = 0
+    while slot < SLOTS and parts[line, ROWS + slot]:
+        slot += 1
+    if slot == SLOTS:
+        following = numbers[FREE]
+        if following:
+            numbers[FREE] = parts[following, NEXT]
+            parts[following, NEXT] = 0
+        else:
+            following = numbers[LINES]
+            numbers[LINES] += 1
+        parts[line, NEXT] = following
+        line, slot = following, 0
+    lines[line, slot] = id
+    parts[line, ROWS + slot] = row
+
+
+@jit
+def free(parts: Any, numbers: Any, line: int) -> None:
+    """Make an empty line free."""
+    parts[line, NEXT] = numbers[FREE]
+    numbers[FREE] = line
+
+
+@jit
+def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
+    """Add a bucket, which takes its ids from another; `moved` is memory for a line."""
+    new = numbers[BUCKETS]
+    if new > numbers[MASK]:
+        numbers[MASK] = 2 * numbers[MASK] + 1
+    numbers[BUCKETS] = new + 1
+    bucket = line = new & (numbers[MASK] >> 1)
+    moved_parts = moved.view(np.int32)
+    while True:
+        moved[:] = lines[line]
+        lines[line] = 0
+        if line != bucket:
+            free(parts, numbers, line)
+        for slot in range(SLOTS):
+            if moved_parts[ROWS + slot]:
+                put(lines, parts, numbers, moved[slot], moved_parts[ROWS + slot])
+        line = np.int64(moved_parts[NEXT])
+        if not line:
+            break
+
+
+@jit
+def remove(lines: Any, parts: Any, numbers: Any, ids: Any) -> None:
+    for i in range(ids.size):
+        line, slot, before = bucket_of(ids[i], numbers), 0, 0
+        while lines[line, slot] != ids[i] or not parts[line, ROWS + slot]:
+            slot += 1
+            if slot == SLOTS:
+                before, line, slot = line, np.int64(parts[line, NEXT]), 0
+        # The bucket's last id takes its place.
+        last = line
+        while parts[last, NEXT]:
+            before, last = last, np.int64(parts[last, NEXT])
+        end = SLOTS - 1
+        while not parts[last, ROWS + end]:
+            end -= 1
+        lines[line, slot], parts[line, ROWS + slot] = lines[last, end], parts[last, ROWS + end]
+        lines[last, end], parts[last, ROWS + end] = 0, 0
+        if end == 0 and last != bucket_of(ids[i], numbers):
+            parts[before, NEXT] = 0
+            free(parts, numbers, last)
+        numbers[IDS] -= 1
