@@ -1,8 +1,8 @@
-"""The rows of ids: an index that grows with each id by the same small step, and one cache line of which is read for most.
+"""The rows of ids: an index that grows with each id by the same small step, and reads one cache line for most.
 
 By linear hashing (W. Litwin 1980, Linear hashing: a new tool for file and table addressing): a bucket is a line of
-`SLOTS` ids and their rows, and further lines where that doesn't suffice. When there are more than `LOAD` ids per bucket,
-the next bucket in turn is split in two.
+`SLOTS` ids and their rows, and further lines where that doesn't suffice. When there are more than `LOAD` ids per
+bucket, the next bucket in turn is split in two.
 """
 
 from __future__ import annotations
@@ -75,13 +75,6 @@ def mixed(number: Any) -> Any:
     found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return found ^ (found >> np.uint64(31))
-
-
-@jit
-def owners(ids: Any, servers: int, found: Any) -> None:
-    """Write the server of each id; an id's bucket depends on other bits of its hash."""
-    for i in range(ids.size):
-        found[i] = ((mixed(ids[i]) >> np.uint64(32)) * np.uint64(servers)) >> np.uint64(32)
 
 
 @jit

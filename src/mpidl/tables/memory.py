@@ -27,4 +27,7 @@ def reserved(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
         raise MemoryError(f"{size} bytes of address space: {error.strerror}") from None
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    array: np.ndarray = (
+        np.frombuffer(memory, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    )
+    return array

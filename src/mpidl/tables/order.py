@@ -14,7 +14,8 @@ class Order:
     """The order of use of up to `capacity` rows."""
 
     def __init__(self, capacity: int) -> None:
-        # 1 + the row that was used before, and after; 0 for none. Row `capacity` is before the oldest and after the newest.
+        # 1 + the row that was used before, and after; 0 for none. Row `capacity` is before the oldest and after the
+        # newest.
         self._links = reserved((capacity + 1, 2), np.int32)
         self._links[capacity] = capacity + 1
 
