@@ -9,6 +9,7 @@ from mpidl.errors import MpidlError
 from mpidl.rules import Adagrad, Adam, Sgd
 from mpidl.tables.distinct import owner
 from mpidl.tables.index import Index
+from mpidl.tables.lookups import TableSpec
 from mpidl.tables.order import Order
 from mpidl.tables.table import Table
 
@@ -24,8 +25,8 @@ class Oracle:
         self.rows, self.updates = {}, 0
 
     def read(self, ids):
-        fresh = Table(self.first.name, self.first.dimension, self.rule, capacity=1, seed=3, dtype=np.float64)
-        found = np.empty((len(ids), self.first.dimension))
+        fresh = Table(self.first.spec, self.rule, capacity=1, seed=3, dtype=np.float64)
+        found = np.empty((len(ids), self.first.spec.dimension))
         fresh.read(np.array(ids, np.int64), found)
         for place, id in enumerate(ids):
             if id in self.rows:
@@ -54,24 +55,24 @@ class Oracle:
     data=st.randoms(use_true_random=False),
 )
 def test_any_updates(pushes, rule, bounds, data):
-    table = Table("users", 3, rule, capacity=400, seed=3, dtype=np.float64, **bounds)
+    table = Table(TableSpec("users", 3), rule, capacity=400, seed=3, dtype=np.float64, **bounds)
     oracle = Oracle(table, **bounds)
     seen = sorted({id for ids in pushes for id in ids} | {*EXTREMES, 12345})
     for ids in pushes:
         gradients = np.array([[data.uniform(-1, 1) for _ in range(3)] for _ in ids]).reshape(-1, 3)
-        table.update(np.array(ids, np.int64), gradients)
+        table.update(np.array(ids, np.int64), gradients, oracle.updates + 1)
         oracle.update(ids, gradients)
         found = np.empty((len(seen), 3))
         table.read(np.array(seen, np.int64), found)
         np.testing.assert_array_equal(found, oracle.read(seen))
         assert len(table) == len(oracle.rows)
-    assert table.added - table.evicted == len(table)
+    assert table.admitted - table.evicted == len(table)
 
 
 def test_first_values_depend_on_the_seed_the_table_and_the_id_alone():
     def first(name, seed, ids):
         found = np.empty((len(ids), 4))
-        Table(name, 4, Sgd(), capacity=8, seed=seed, dtype=np.float64).read(np.array(ids), found)
+        Table(TableSpec(name, 4), Sgd(), capacity=8, seed=seed, dtype=np.float64).read(np.array(ids), found)
         return found
 
     ids = list(range(1000))
@@ -85,16 +86,16 @@ def test_first_values_depend_on_the_seed_the_table_and_the_id_alone():
 
 def test_uniform_first_values_are_within_their_bound():
     found = np.empty((5000, 3), np.float32)
-    Table("users", 3, Sgd(), capacity=8, normal=False, scale=0.25).read(np.arange(5000), found)
+    Table(TableSpec("users", 3, normal=False, scale=0.25), Sgd(), capacity=8).read(np.arange(5000), found)
     assert -0.25 <= found.min() < -0.249
     assert 0.249 < found.max() < 0.25
 
 
 def test_a_full_table_says_what_to_set():
-    table = Table("users", 2, Sgd(), capacity=3)
-    table.update(np.arange(3), np.ones((3, 2), np.float32))
+    table = Table(TableSpec("users", 2), Sgd(), capacity=3)
+    table.update(np.arange(3), np.ones((3, 2), np.float32), 1)
     with pytest.raises(MpidlError, match="table users: full with 3 rows on this server; set max_rows or max_age"):
-        table.update(np.array([7]), np.ones((1, 2), np.float32))
+        table.update(np.array([7]), np.ones((1, 2), np.float32), 2)
 
 
 @settings(deadline=None, max_examples=40)

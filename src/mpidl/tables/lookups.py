@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mpidl.errors import UsageError
-from mpidl.tables.distinct import add_to
+from mpidl.tables.distinct import Distinct, add_to, distinct
 
 #: Ids of a table without a number of rows are any of these.
 INT64 = np.iinfo(np.int64)
@@ -56,25 +56,67 @@ class TableSpec:
 class Lookup:
     """The rows of some ids.
 
-    Attributes
+    Parameters
     ----------
     rows : array (distinct ids, dimension)
         The values of each distinct id.
+    found : Distinct
+        These ids, and where each of those that were asked for is among them.
+    noted : list of Lookup, optional
+        Gets the lookup as soon as it has a gradient.
+
+    Attributes
+    ----------
+    ids : array (distinct ids,) of int64
+        Grouped by the server that has their rows.
+    parts : sequence of slice
+        The place of each server's ids.
     places : array (ids,) of int32
-        The index of each id's row among these.
-    gradient : array (distinct ids, dimension) or None
-        The gradient with respect to `rows`, once there is one: set it, or `add` to it.
+        The index of each id's row among the distinct ones.
     """
 
-    def __init__(self, rows: np.ndarray, places: np.ndarray) -> None:
-        self.rows, self.places = rows, places
-        self.gradient: np.ndarray | None = None
+    def __init__(self, rows: np.ndarray, found: Distinct, noted: list[Lookup] | None = None) -> None:
+        self.rows = rows
+        self.ids, self.parts, self.places = found
+        self._gradient: np.ndarray | None = None
+        self._noted = noted
+
+    @property
+    def gradient(self) -> np.ndarray | None:
+        """The gradient with respect to `rows`, (distinct ids, dimension), once there is one: set it, or `add` to it."""
+        return self._gradient
+
+    @gradient.setter
+    def gradient(self, values: np.ndarray) -> None:
+        if self._gradient is None and self._noted is not None:
+            self._noted.append(self)
+        self._gradient = values
 
     def add(self, gradients: np.ndarray) -> None:
         """Add the gradients with respect to the values of each id, (ids, dimension): those of equal ids in order."""
-        if self.gradient is None:
+        if self._gradient is None:
             self.gradient = np.zeros_like(self.rows)
-        add_to(self.gradient, self.places, gradients)
+        add_to(self.gradient, self.places, gradients)  # type: ignore[arg-type]
+
+
+def gathered(lookups: Sequence[Lookup]) -> tuple[Distinct, np.ndarray]:
+    """Return the distinct ids of lookups in one table, which have gradients, and their sums, (distinct ids, dimension).
+
+    The gradients are added in the order of the lookups; those of a single one aren't copied.
+    """
+    if len(lookups) == 1:
+        (only,) = lookups
+        assert only.gradient is not None
+        return Distinct(only.ids, only.parts, only.places), only.gradient
+    found = distinct(np.concatenate([each.ids for each in lookups]), len(lookups[0].parts))
+    summed = np.zeros((found.ids.size, lookups[0].rows.shape[1]), lookups[0].rows.dtype)
+    start = 0
+    for each in lookups:
+        assert each.gradient is not None
+        stop = start + each.ids.size
+        add_to(summed, found.places[start:stop], each.gradient)
+        start = stop
+    return found, summed
 
 
 class Wanted(NamedTuple):

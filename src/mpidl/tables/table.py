@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from mpidl.errors import MpidlError
 from mpidl.rules import Rule
 from mpidl.tables import rows as loops
+from mpidl.tables.first import FirstValues
 from mpidl.tables.index import Index
+from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import reserved
 from mpidl.tables.order import Order
 
 #: What is known of a row, beside its values: its id, the last update that used it, and the number of updates.
-ENTRY = np.dtype([("id", np.int64), ("used", np.int32), ("count", np.int32)], align=True)
+ENTRY = np.dtype([("id", np.int64), ("used", np.uint32), ("count", np.uint32)], align=True)
 #: Rows that are updated together: they stay in the cache between reading and writing.
 BLOCK = 1024
-#: Most rows that an update evicts beside those for which it needs the room.
-EVICTED = 256
 
 
 class Table:
     """Rows by id, which are made at their first update.
 
+    An update changes the rows of its ids alone, also by rules with momentum, which would move others too.
+
     Parameters
     ----------
-    name : str
-    dimension : int
-        Length of a row.
+    spec : TableSpec
     rule : Rule
         Its states are kept beside each row.
     capacity : int
         Most rows. Address space is reserved for them; memory is taken as rows are added.
     seed : int
-    normal : bool
-        Whether first values are drawn from a normal distribution, instead of a uniform one around 0.
-    scale : float
-        Standard deviation of that; or bound of the absolute values.
+        First values are a function of it, of the table's name and of the id.
+    dtype : dtype
+        float32 or float64.
     max_rows : int, optional
         Rows that are kept: beyond these, those whose last update is the longest ago are evicted.
     max_age : int, optional
@@ -46,38 +45,37 @@ class Table:
 
     Attributes
     ----------
-    updates : int
-        Number of updates so far.
-    added, evicted : int
-        Number of rows that have been added and evicted.
+    step : int
+        Number of the last update.
+    new, admitted, evicted : int
+        Number of times that an update had an id without a row, that such an id got one, and that a row was evicted.
     """
 
     def __init__(
         self,
-        name: str,
-        dimension: int,
+        spec: TableSpec,
         rule: Rule,
         *,
         capacity: int,
         seed: int = 0,
-        normal: bool = True,
-        scale: float = 1.0,
+        dtype: Any = np.float32,
         max_rows: int | None = None,
         max_age: int | None = None,
-        dtype: Any = np.float32,
+        admission: float | None = None,
     ) -> None:
-        self.name, self.dimension, self.rule = name, dimension, rule
-        self.max_rows, self.max_age = max_rows, max_age
-        self.updates = self.added = self.evicted = 0
+        self.spec, self.rule, self.dtype = spec, rule, np.dtype(dtype)
+        self.step = self.new = self.admitted = self.evicted = 0
+        self._settings = {"capacity": capacity, "seed": seed, "dtype": dtype, "max_rows": max_rows, "max_age": max_age}
+        self._settings["admission"] = admission
+        self._max_rows, self._max_age = max_rows, max_age
         self._capacity, self._used = capacity, 0
-        self._values = reserved((capacity, (1 + len(rule.states)) * dimension), dtype)
+        self._values = reserved((capacity, (1 + len(rule.states)) * spec.dimension), dtype)
         self._flat = self._values.reshape(-1)
         self._entries, self._index = reserved(capacity, ENTRY), Index(capacity)
         self._order = None if max_rows is None and max_age is None else Order(capacity)
         self._free: list[np.ndarray] = []
-        self._seed = np.uint64(xxhash.xxh64_intdigest(name.encode(), seed))
-        self._first = bool(normal), float(scale)
-        self._block = np.empty((1 + len(rule.states), BLOCK, dimension), dtype)
+        self._first = FirstValues(spec, seed)
+        self._block = np.empty((1 + len(rule.states), BLOCK, spec.dimension), dtype)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -87,18 +85,83 @@ class Table:
         rows = self._find(ids)
         if len(self):
             loops.read(self._values, self._flat, rows, found)
-        loops.begin(self._seed, ids, rows, *self._first, found)
+        self._first.write(ids, found, rows)
 
-    def update(self, ids: np.ndarray, gradients: np.ndarray, rate: float | None = None) -> None:
+    def update(self, ids: np.ndarray, gradients: np.ndarray, step: int, rate: float | None = None) -> None:
         """Apply the gradients (n, dimension) of distinct ids, int64 (n,), as one step of the rule.
 
-        `rate` takes the place of the rule's own. Raise MpidlError if there is no room for a new row.
+        Parameters
+        ----------
+        ids, gradients : array
+        step : int
+            The number of the update among those of all servers, from 1.
+        rate : float, optional
+            Takes the place of the rule's own.
+
+        Raises
+        ------
+        MpidlError
+            If there is no room for a new row.
         """
-        self.updates += 1
+        self.step = step
         for start in range(0, ids.size, BLOCK):
             self._update(ids[start : start + BLOCK], gradients[start : start + BLOCK], rate)
         if self._order is not None:
-            self._evict(EVICTED)
+            self._evict()
+
+    def copy(self) -> Table:
+        """Return a table in the same state, with memory of its own."""
+        copied = Table(self.spec, self.rule, **self._settings)
+        copied.load(self)
+        return copied
+
+    def load(self, other: Table) -> None:
+        """Take over the state of another table, of which this one was a copy."""
+        self.__init__(self.spec, self.rule, **self._settings)  # type: ignore[misc]
+        self.restore(other.arrays())
+
+    def arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+        """Return the state as arrays: the rows in the order of their last use, the oldest first, and counts.
+
+        Parameters
+        ----------
+        since : int
+            Only rows that later updates have used are returned.
+
+        Returns
+        -------
+        dict
+            "ids", int64 (n,); "rows" (n, dimension); "state" (n, states * dimension); "uses", int64 (n, 2): the last
+            update that used the row, and how many did; "counts", int64 (5,): step, new, admitted, evicted, and the
+            number of rows, of which these may be a part.
+        """
+        rows = np.arange(self._used) if self._order is None else self._order.oldest(len(self))
+        rows = rows[self._entries["used"][rows] > since] if since else rows
+        entries, values = self._entries[rows], self._values[rows]
+        return {
+            "ids": entries["id"].copy(),
+            "rows": values[:, : self.spec.dimension].copy(),
+            "state": values[:, self.spec.dimension :].copy(),
+            "uses": np.stack([entries["used"], entries["count"]], 1).astype(np.int64),
+            "counts": np.array([self.step, self.new, self.admitted, self.evicted, len(self)], np.int64),
+        }
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Add rows of `arrays()` whose ids have none."""
+        ids = np.ascontiguousarray(arrays["ids"])
+        rows = self._room(ids.size)
+        self._index.add(ids, rows)
+        self._values[rows, : self.spec.dimension] = arrays["rows"]
+        self._values[rows, self.spec.dimension :] = arrays["state"]
+        self._entries["id"][rows] = ids
+        self._entries["used"][rows], self._entries["count"][rows] = arrays["uses"].T
+        if self._order is not None:
+            self._order.use(rows, np.full(rows.size, True))
+        self.step, self.new, self.admitted, self.evicted = arrays["counts"][:4].tolist()
+
+    def finite(self) -> bool:
+        """Return whether all values of all rows are finite."""
+        return bool(np.isfinite(self._values[: self._used]).all())
 
     def _find(self, ids: np.ndarray) -> np.ndarray:
         rows = np.empty(ids.size, np.int64)
@@ -113,9 +176,9 @@ class Table:
         block = self._block[:, : ids.size]
         loops.gather(self._values, self._flat, rows, block)
         parameters, *states = (part.reshape(-1) for part in block)
-        self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.updates, rate)
+        self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate)
         loops.scatter(self._values, rows, block)
-        loops.note(self._entries, rows, self.updates)
+        loops.note(self._entries, rows, self.step)
         if self._order is not None:
             self._order.use(rows, new)
 
@@ -126,9 +189,10 @@ class Table:
         self._index.add(ids, own)
         self._entries["id"][own], self._entries["count"][own] = ids, 0
         first = np.zeros((ids.size, self._values.shape[1]), self._values.dtype)
-        loops.begin(self._seed, ids, np.full(ids.size, -1), *self._first, first[:, : self.dimension])
+        self._first.write(ids, first[:, : self.spec.dimension])
         self._values[own] = first
-        self.added += ids.size
+        self.new += ids.size
+        self.admitted += ids.size
 
     def _room(self, count: int) -> np.ndarray:
         """Return rows that are free."""
@@ -141,20 +205,20 @@ class Table:
             count -= parts[-1].size
         if self._used + count > self._capacity:
             raise MpidlError(
-                f"table {self.name}: full with {len(self)} rows on this server; set max_rows or max_age, by which rows "
-                "that aren't used are evicted, or more servers"
+                f"table {self.spec.name}: full with {len(self)} rows on this server; set max_rows or max_age, by which "
+                "rows that aren't used are evicted, or more servers"
             )
         parts.append(np.arange(self._used, self._used + count))
         self._used += count
         return np.concatenate(parts)
 
-    def _evict(self, most: int) -> None:
-        """Evict the rows that are too many, and up to `most` that are too old."""
+    def _evict(self) -> None:
+        """Evict the rows that are too many, and those that are too old."""
         assert self._order is not None
-        beyond = max(0, len(self) - self.max_rows) if self.max_rows is not None else 0
-        rows = self._order.oldest(beyond + (most if self.max_age is not None else 0))
-        if self.max_age is not None:
-            old = self._entries["used"][rows] < self.updates - self.max_age
+        beyond = max(0, len(self) - self._max_rows) if self._max_rows is not None else 0
+        rows = self._order.oldest(len(self) if self._max_age is not None else beyond)
+        if self._max_age is not None:
+            old = self._entries["used"][rows] < max(0, self.step - self._max_age)
             rows = rows[old | (np.arange(rows.size) < beyond)]
         if not rows.size:
             return

@@ -1,0 +1,60 @@
+"""Sources of rows in this process: first values, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidl.tables.distinct import Distinct, distinct
+from mpidl.tables.first import FirstValues
+from mpidl.tables.lookups import Lookup, TableSpec, gathered
+from mpidl.tables.table import Table
+
+
+class FirstRows:
+    """Tables that have never been updated: all ids have their first values. Gradients have no effect."""
+
+    def __init__(self, specs: Sequence[TableSpec], seed: int, dtype: Any) -> None:
+        self._dimensions = [spec.dimension for spec in specs]
+        self._first = [FirstValues(spec, seed) for spec in specs]
+        self._dtype = dtype
+
+    def look_up(self, table: int, ids: np.ndarray) -> Lookup:
+        found = distinct(ids, 1)
+        rows = np.empty((found.ids.size, self._dimensions[table]), self._dtype)
+        self._first[table].write(found.ids, rows)
+        return Lookup(rows, found)
+
+
+class TablesInMemory:
+    """Tables in this process.
+
+    Parameters
+    ----------
+    tables : sequence of sequence of Table
+        For each table of the model, the part of each server.
+    """
+
+    def __init__(self, tables: Sequence[Sequence[Table]]) -> None:
+        self._tables = tables
+        self._noted: list[list[Lookup]] = [[] for _ in tables]
+
+    def look_up(self, table: int, ids: np.ndarray) -> Lookup:
+        servers = self._tables[table]
+        found = distinct(ids, len(servers))
+        rows = np.empty((found.ids.size, servers[0].spec.dimension), servers[0].dtype)
+        for part, server in zip(found.parts, servers, strict=True):
+            server.read(found.ids[part], rows[part])
+        return Lookup(rows, found, self._noted[table])
+
+    def take(self) -> dict[int, tuple[Distinct, np.ndarray]]:
+        """Return the gradients of the lookups since the last call.
+
+        For each table with gradients, by its number, the distinct ids, grouped by server, and the sums of their
+        gradients, (distinct ids, dimension).
+        """
+        taken = {table: gathered(lookups) for table, lookups in enumerate(self._noted) if lookups}
+        self._noted = [[] for _ in self._tables]
+        return taken
