@@ -7,9 +7,8 @@ the oracle of the tests and predicts the behaviour of a cluster; one replica wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,18 @@ import simpy
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.algorithms.coordination import Iteration
-from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
-from mpidl.data.loader import Loader
 from mpidl.engines.totals import Learning, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import Course, Saved
-from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training, reported
+from mpidl.engines.virtual.handler import Hooks, RequestHandler, Training
+from mpidl.engines.virtual.lives import Lives, Resumed
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
-from mpidl.engines.virtual.server import Process, Signal, VirtualServer
+from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.supply import Supply
 from mpidl.engines.virtual.through_servers import ThroughServers
-from mpidl.engines.virtual.times import Death, VirtualTime
+from mpidl.engines.virtual.times import VirtualTime
 from mpidl.engines.virtual.without_servers import ByReduction, InMemory
-from mpidl.nn.capabilities import loss_sums
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 from mpidl.shards.state import PARAMETERS
@@ -55,19 +52,17 @@ class VirtualEngine:
         time: VirtualTime | None = None,
         hooks: Hooks | None = None,
         state: dict[str, Any] | None = None,
-        resumed: Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]] | None = None,
+        resumed: Resumed | None = None,
         taken: int = 0,
     ) -> None:
         self._time, self._hooks = time or VirtualTime(), hooks or Hooks()
         self.shards = shards
         self._training, self._state = training, state
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
-        self.supply, self._in_turn = Supply(training.schedule, self._hooks.on_epoch, taken), taken > 0
-        self._resumed = dict(resumed or {})
-        self._totals, self._wasted_batches = Totals(0.0), 0
+        self.supply, self._totals = Supply(training.schedule, self._hooks.on_epoch, taken), Totals(0.0)
         self._accrued, self._paused, self._restarts = 0, 0.0, 0
         self._vectors = self._allocate(replicas)
-        self._begin(replicas)
+        self._begin(resumed or {}, taken > 0)
         times = self._time.times
         self.course: Course | None = None
         if times is not None and times.failures is not None:
@@ -78,9 +73,12 @@ class VirtualEngine:
                 coordinated=self._coordinated,
             )  # fmt: skip
 
-    def _begin(self, replicas: int, at: float = 0.0) -> None:
-        """Make a cluster whose replicas begin at a time, in seconds of its environment."""
-        time, times = self._time, self._time.times
+    def _begin(self, resumed: Resumed, in_turn: bool, at: float = 0.0, wasted: int = 0) -> None:
+        """Make a cluster whose replicas begin at a time, in seconds of its environment.
+
+        Those of `resumed` go on where they were; `wasted` counts the batches whose gradients are lost.
+        """
+        time, times, replicas = self._time, self._time.times, len(self._vectors)
         environment = self._environment = simpy.Environment(at)
         ranks = len(self.shards) if self._algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
         seed = (time.seed, self._restarts) if self._restarts else time.seed
@@ -91,38 +89,26 @@ class VirtualEngine:
             environment, machines, servers, self._model.parameters.dtype, clock, self._totals
         )
         self.supply.begin(environment)
-        self._advanced = Signal(environment)
         self._cluster.on_applied = self._hooks.on_applied
-        self._handler = self._make_handler(replicas)
-        self._actions: Mapping[type, Action] = {
-            NextBatch: self._next_batch,
-            Gradient: self._gradient,
-            WaitForEpoch: self._wait_for_epoch,
-            Clock: self._wait_for_clock,
-            **self._handler.actions,
-        }
-        if (report := self._hooks.on_request) is not None:
-            self._actions = {kind: reported(action, report, clock) for kind, action in self._actions.items()}
-            self._handler.waited = lambda replica, since: report(replica, None, since, clock())
-        for number in range(replicas):
-            self.replicas.append(self._start(number))
-        for death in times.deaths if times is not None else ():
-            if death.at > at:
-                environment.process(self._die_and_return(death))
+        self._lives = Lives(self._cluster, self._training, self.supply, self._hooks, self._vectors, wasted)
+        deaths = [death for death in (times.deaths if times is not None else ()) if death.at > at]
+        self._lives.begin(self._make_handler(), resumed, in_turn, deaths)
 
     @property
     def _coordinated(self) -> bool:
         return isinstance(self._algorithm, Coordinated)
 
-    def _make_handler(self, replicas: int) -> RequestHandler:
+    def _make_handler(self) -> RequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return InMemory(self._cluster, self._gradient)
+            return InMemory(self._cluster, self._lives.gradient)
         if self._coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
-            return VirtualSandblaster(self._cluster, self._training, self._gradient, hooks, self._state, self._accrued)
-        return ThroughServers(self._cluster, self._algorithm, replicas)
+            return VirtualSandblaster(
+                self._cluster, self._training, self._lives.gradient, hooks, self._state, self._accrued
+            )
+        return ThroughServers(self._cluster, self._algorithm, len(self._vectors))
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
@@ -135,25 +121,11 @@ class VirtualEngine:
         block = np.empty((replicas, -(-own.size // 16) * 16), own.dtype)
         return [row[: own.size] for row in block]
 
-    def _start(self, number: int) -> VirtualReplica:
-        """Return a new replica, whose process begins at the next event."""
-        vector = self._vectors[number]
-        if self._algorithm.exchange is Exchange.REDUCTION:
-            # There are no servers to fetch the parameters from.
-            self._cluster.collect(vector)
-        position, kept = self._resumed.pop(number, (None, {}))
-        loader = self._loader(() if position is None else position.working)
-        replica = VirtualReplica(number, vector, loader, self._training.replica_state())
-        if position is not None:
-            replica.load(position, kept, self._in_turn)
-        replica.process = self._environment.process(self._live(replica))
-        return replica
-
-    def _loader(self, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
-        alone = self._cluster.machines is None
-        return Loader(
-            self._schedule, self._training.split, self.supply.take, self.supply.announce_epoch, resumed, prepare=alone
-        )
+    def _iterated(self, iteration: Iteration) -> bool:
+        self._state, self._accrued = iteration.state, iteration.samples
+        if self.course is not None:
+            self.course.iterated(float(self._environment.now) + self._paused)
+        return self._hooks.on_iteration(iteration)
 
     @property
     def totals(self) -> Totals:
@@ -191,7 +163,7 @@ class VirtualEngine:
         # Batches that are being computed are among the unpushed ones, which are subtracted later.
         computing = [replica.computing for replica in self.replicas if replica.computing is not None]
         samples = totals.samples - totals.again + sum(self._schedule.samples(*part) for part in computing)
-        batches = totals.batches - self._wasted_batches + len(computing)
+        batches = totals.batches - self._lives.wasted_batches + len(computing)
         positions = [first.position(batches, samples)]
         return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
 
@@ -272,122 +244,17 @@ class VirtualEngine:
             firsts[portion] = min(first, firsts.get(portion, first))
         unpushed = [part for replica in self.replicas for part in replica.unpushed_batches()]
         samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
-        batches = self._totals.batches - self._wasted_batches - len(unpushed)
+        batches = self._totals.batches - self._lives.wasted_batches - len(unpushed)
         return Saved(shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued)
 
     def restart(self, saved: Saved, at: float) -> None:
         """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
         totals = self._totals
-        totals.again, self._wasted_batches = totals.samples - saved.samples, totals.batches - saved.batches
+        totals.again = totals.samples - saved.samples
         for shard, copy in zip(self.shards, saved.shards, strict=True):
             shard.load(copy.state())
             shard.policy.expect_all()
         self._state, self._accrued = saved.state, saved.accrued
         self.supply.reset(saved.tickets, saved.left)
         self._restarts += 1
-        self._begin(len(self.replicas), at - self._paused)
-
-    # The life of a replica.
-
-    def _live(self, replica: VirtualReplica) -> Process:
-        try:
-            # A process starts at its first event, so that all replicas exist before the first of them runs.
-            yield self._environment.timeout(0)
-            requests = self._algorithm.replica(replica.number, replica.parameters, len(self.replicas), replica.state)
-            yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
-        except simpy.Interrupt:
-            self._give_back(replica)
-            replica.died = True
-        replica.active = False
-        self._advance_clock(replica, math.inf)
-        yield from self._handler.remove_replica(replica)
-
-    def _die_and_return(self, death: Death) -> Process:
-        yield self._environment.timeout(death.at - self._environment.now)
-        replica = self.replicas[death.replica]
-        if not replica.active:
-            return
-        self.die(replica.number)
-        if death.returns is None:
-            return
-        yield self._environment.timeout(death.returns - death.at)
-        yield replica.process  # its pushes arrive first
-        self._log("recovery", replica)
-        others = [other.clock for other in self.replicas if other.active]
-        returned = self.replicas[replica.number] = self._start(replica.number)
-        returned.clock = min(others, default=0)
-        self._handler.add_replica(returned)
-
-    def _log(self, kind: str, replica: VirtualReplica, **details: Any) -> None:
-        assert self.roles is not None
-        self._hooks.on_event(kind, self.roles.replicas[replica.number][0], f"worker {replica.number}", **details)
-
-    def _give_back(self, replica: VirtualReplica) -> None:
-        """Make the batches that a dead replica had taken and not pushed available again."""
-        left, computed = replica.unfinished(), replica.unpushed_batches()
-        self._totals.again += sum(self._schedule.samples(*part) for part in computed)
-        self._wasted_batches += len(computed)
-        replica.loader, replica.unpushed, replica.computing = self._loader(), [], None
-        self.supply.give_back(left)
-        self._log("failure", replica, portions=[portion for portion, _ in left])
-
-    def _iterated(self, iteration: Iteration) -> bool:
-        self._state, self._accrued = iteration.state, iteration.samples
-        if self.course is not None:
-            self.course.iterated(float(self._environment.now) + self._paused)
-        return self._hooks.on_iteration(iteration)
-
-    # Requests without servers.
-
-    def _next_batch(self, replica: VirtualReplica, request: NextBatch) -> Process:
-        yield from ()
-        self._hooks.on_batch()
-        return replica.next_batch()
-
-    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        cluster = self._cluster
-        cluster.begin()
-        if cluster.machines is not None:
-            # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
-            before = self._environment.now
-            yield cluster.machines.compute(replica.number)
-            replica.computed.append(float(self._environment.now) - before)
-            replica.seconds += replica.computed[-1]
-        batch = self._training.split.take(request.batch)
-        # The model computes with the replica's vector itself.
-        if request.parameters is not self._model.parameters:
-            self._model.parameters = request.parameters
-        loss, gradient = self._model.loss_and_gradient(batch)
-        if not math.isfinite(loss) and not self._coordinated:
-            self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
-        if cluster.machines is not None:
-            # The next gradient overwrites the model's buffer.
-            if replica.gradient is None:
-                replica.gradient = cluster.spares.take(gradient.shape)
-            np.copyto(replica.gradient, gradient)
-            gradient = replica.gradient
-        replica.computing = None
-        replica.state.norm.look(gradient)
-        weight = replica.state.weight = batch.total
-        replica.samples += len(request.batch.indices)
-        cluster.totals.samples += len(request.batch.indices)
-        cluster.totals.batches += 1
-        summed, counted = loss_sums(self._model, loss, batch)
-        cluster.totals.loss += summed
-        cluster.totals.weight += counted
-        replica.loss += float(loss) * weight
-        replica.weight += weight
-        return gradient
-
-    def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:
-        return self.supply.wait(request.epoch)
-
-    def _wait_for_clock(self, replica: VirtualReplica, request: Clock) -> Process:
-        yield from self._handler.wait_applied(replica)
-        self._advance_clock(replica, replica.clock + 1)
-        while min(other.clock for other in self.replicas) < replica.clock - request.bound:
-            yield self._advanced.next
-
-    def _advance_clock(self, replica: VirtualReplica, clock: float) -> None:
-        replica.clock = clock
-        self._advanced.announce()
+        self._begin({}, False, at - self._paused, totals.batches - saved.batches)
