@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mpidl.data.collation import has_masked, pair
 from mpidl.data.columns import float_dtype, input_dtype
 from mpidl.data.nested import parts_of
+from mpidl.data.ragged import Ragged
 from mpidl.errors import MpidlError, kind_of, quoted, raised
 
 
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
     Attributes
     ----------
     inputs : array (n, *input_shape), float32 or float64
-        NumPy or CuPy; or what the collate function of a `mpidl.data.Indexed` returns.
+        NumPy or CuPy; a `Ragged`, for bags of ids; or what the collate function of a `mpidl.data.Indexed` returns.
     targets : array (n,) int64 of class ids, or (n, outputs) of floats
         In the same array package as `inputs`; or what the collate function returns.
     number : int
@@ -155,12 +156,12 @@ class Gatherer:
         self._integers, self._double = integers, double
         self._buffers: dict[int, _Buffers] = {}
 
-    def take(self, inputs: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
+    def take(self, inputs: Any, targets: NDArray[Any], indices: NDArray[np.int64], first: int = 0) -> Batch:
         """Return the batch of `indices`.
 
         Parameters
         ----------
-        inputs : array (m, *input_shape), integers or floats
+        inputs : array (m, *input_shape), integers or floats; or a `Ragged` of m bags
         targets : array (m,) of int64, or (m, outputs) of floats, C-contiguous
         indices : array (n,) of int64
             Each in [first, first + m).
@@ -176,6 +177,8 @@ class Gatherer:
             raise outside(indices, first, first + len(inputs))
         # With mode="raise", take() buffers its output, which costs another copy.
         np.take(targets, rows, axis=0, out=labels, mode="clip")
+        if isinstance(inputs, Ragged):
+            return Batch(inputs.take(rows), labels)
         if raw is None:
             np.take(inputs, rows, axis=0, out=out, mode="clip")
         else:
@@ -185,7 +188,7 @@ class Gatherer:
                 np.multiply(out, BYTE_SCALE, out=out)
         return Batch(out, labels)
 
-    def _allocate(self, size: int, inputs: NDArray[Any], targets: NDArray[Any]) -> _Buffers:
+    def _allocate(self, size: int, inputs: Any, targets: NDArray[Any]) -> _Buffers:
         shape = (size, *inputs.shape[1:])
         dtype = (input_dtype if self._integers else float_dtype)(inputs.dtype, self._double)
         return _Buffers(

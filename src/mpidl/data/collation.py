@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.nested import parts_of, rebuilt
+from mpidl.data.ragged import Ragged
 from mpidl.errors import kind_of
 
 #: Kinds of dtypes that are stacked.
@@ -41,13 +42,14 @@ def collate(samples: Sequence[Any]) -> Any:
     ----------
     samples : sequence
         Arrays, PyTorch tensors, numbers or lists of them, all of one shape; or text; or tuples, mappings or dataclasses
-        of these, whose parts are stacked separately. Lists of anything else are stacked element by element.
+        of these, whose parts are stacked separately. Lists of anything else are stacked element by element. A
+        `Ragged`, usually of one bag, is joined with those of the other samples.
 
     Returns
     -------
     array (n, ...)
-        With the samples' dtype. A tensor, for tensors that NumPy has no arrays of: those that require gradients, of
-        bfloat16, or sparse ones. A list of texts. A tuple, mapping, dataclass or list of these.
+        With the samples' dtype. A `Ragged`, of these. A tensor, for tensors that NumPy has no arrays of: those that
+        require gradients, of bfloat16, or sparse ones. A list of texts. A tuple, mapping, dataclass or list of these.
 
     Raises
     ------
@@ -57,6 +59,8 @@ def collate(samples: Sequence[Any]) -> Any:
     first = samples[0]
     if isinstance(first, str | bytes):
         return list(samples)
+    if isinstance(first, Ragged) and set(map(type, samples)) == {Ragged}:
+        return Ragged.joined(samples)
     if isinstance(first, tuple | Mapping) or is_dataclass(first):
         return _by_parts(first, samples)
     if has_masked(samples):
@@ -77,7 +81,9 @@ def collate(samples: Sequence[Any]) -> Any:
         if array.dtype.kind not in STACKED:
             what = f"an array of {sample.dtype}" if isinstance(sample, np.ndarray) else kind_of(sample)
             raise ValueError(f"{what} is neither an array nor a number, expected a collate function for it")
-    raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected a collate function for them")
+    bags = all(array.ndim == 1 and array.dtype.kind in "iu" for array in arrays)
+    expected = "a mpidl.data.Ragged of each, or a collate function" if bags else "a collate function for them"
+    raise ValueError(f"samples of shapes {min(shapes)} and {max(shapes)}, expected {expected}")
 
 
 def _by_parts(first: Any, samples: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mpidl.data.ragged import Bags, Ragged, check_whole
 from mpidl.errors import MpidlError, UsageError, kind_of
 
 LABELS_PER_CHECK = 1 << 20
@@ -25,8 +26,13 @@ class Column(NamedTuple):
     values: Any
 
 
-def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return `values` as an array; UsageError, with their name, if they can't be converted, or some are masked."""
+def as_array(name: str, values: ArrayLike | Ragged) -> Any:
+    """Return `values` as an array; UsageError, with their name, if they can't be converted, or some are masked.
+
+    A `Ragged` is returned as it is.
+    """
+    if isinstance(values, Ragged):
+        return values
     try:
         array = np.asarray(detached(values))
     except Exception as error:  # arrays and tensors of other libraries raise all kinds of errors
@@ -117,7 +123,9 @@ def _check_split(inputs: Column, targets: Column) -> None:
 def check_inputs(inputs: Column) -> None:
     """Raise UsageError unless inputs have a valid shape and dtype."""
     shape, dtype = inputs.values.shape, inputs.values.dtype
-    if len(shape) < 2 or 0 in shape[1:]:
+    if isinstance(inputs.values, Bags | Ragged):
+        check_whole(inputs.name, shape, dtype)
+    elif len(shape) < 2 or 0 in shape[1:]:
         raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
     if dtype.kind not in "iuf":
         raise UsageError(f"{inputs.name}: {dtype}, expected floats, bytes (uint8) or other integers")

@@ -28,6 +28,7 @@ from mpidl.data.columns import (
 )
 from mpidl.data.kept import KeptState
 from mpidl.data.nested import Digest
+from mpidl.data.ragged import Ragged
 from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import LARGEST, Count, convert
@@ -87,9 +88,9 @@ class Split(ABC):
         Returns
         -------
         Batch
-            Inputs (n, *input_shape) float32, bytes scaled to [0, 1], or integers after `as_integers`; targets (n,)
-            int64 or (n, outputs) float32; float64 after `as_double`. The split owns both: the next call with the same
-            number of indices overwrites them.
+            Inputs (n, *input_shape) float32, bytes scaled to [0, 1], or integers after `as_integers`, or a `Ragged`;
+            targets (n,) int64 or (n, outputs) float32; float64 after `as_double`. The split owns both: the next call
+            with the same number of indices overwrites them.
 
         Raises
         ------
@@ -149,7 +150,8 @@ class Dataset:
     name : str
         The source's name, for messages.
     input_shape : tuple of int, or None
-        Shape of one sample's inputs; None if the samples differ in shape, or it is unknown.
+        Shape of one sample's inputs, () for bags of ids (`Ragged`); None if the samples differ in shape, or it is
+        unknown.
     classes : int or None
         Targets are class ids in [0, classes); None if they are floats, or unknown.
     train : Split
@@ -273,7 +275,7 @@ class ArraySplit(Split):
 
     Parameters
     ----------
-    inputs : array (samples, *input_shape), or a function that returns one
+    inputs : array (samples, *input_shape), a `Ragged`, or a function that returns one of them
         Integers stay integers, and bytes are scaled per batch; floats become float32, unless the model is of float64.
         A function is called when the inputs are first needed.
     targets : array (samples,) of integers, or (samples, outputs) of floats
@@ -284,11 +286,11 @@ class ArraySplit(Split):
         The arrays don't fit together, or a number is not finite.
     """
 
-    def __init__(self, inputs: ArrayLike | Callable[[], NDArray[Any]], targets: ArrayLike) -> None:
-        targets = as_array("targets", targets)
-        check_targets(Column("targets", targets))
-        self.samples = len(targets)
-        self._given = inputs, targets
+    def __init__(self, inputs: ArrayLike | Ragged | Callable[[], Any], targets: ArrayLike) -> None:
+        labels = as_array("targets", targets)
+        check_targets(Column("targets", labels))
+        self.samples = len(labels)
+        self._given = inputs, labels
         self._convert(integers=False, double=False)
 
     def _convert(self, integers: bool, double: bool) -> None:
@@ -301,11 +303,13 @@ class ArraySplit(Split):
         self._inputs = cache(lambda: self._checked(inputs())) if callable(inputs) else self._checked(inputs)
         self._gatherer = Gatherer(integers, double)
 
-    def _checked(self, inputs: ArrayLike) -> NDArray[Any]:
+    def _checked(self, inputs: Any) -> Any:
         array = as_array("inputs", inputs)
         check_inputs(Column("inputs", array))
         if len(array) != self.samples:
             raise UsageError(f"targets: {self.samples} targets, expected {len(array)} as in inputs")
+        if isinstance(array, Ragged):
+            return array
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and are found
             array = np.ascontiguousarray(array, dtype=input_dtype(array.dtype, self._double))
         check_finite(Column("inputs", array))
@@ -347,7 +351,7 @@ class ArraySplit(Split):
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         self.load()
-        return self._gatherer.take(self._inputs, self._targets, indices)  # type: ignore[arg-type]
+        return self._gatherer.take(self._inputs, self._targets, indices)
 
     def checksum(self) -> str:
         """Return a checksum of a few samples and of all targets."""

@@ -14,6 +14,7 @@ from mpidl.data.batch import Batch, BatchMaker, Prepared, outside
 from mpidl.data.dataset import PYTHON, Dataset, Split, opened
 from mpidl.data.kept import KeptState, methods
 from mpidl.data.nested import Digest
+from mpidl.data.ragged import Ragged
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
@@ -35,8 +36,8 @@ class Indexed:
     ----------
     train, test, validation
         The samples to train with and, optionally, those of a test at the end and of an evaluation after each epoch. A
-        sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, or tuples or
-        mappings of these; with `collate`, anything it accepts.
+        sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, bags of ids,
+        each as ``Ragged.of([ids])``, or tuples or mappings of these; with `collate`, anything it accepts.
         Training data with ``state()`` and ``load_state(state)``, or ``state_dict()`` and ``load_state_dict(state)``,
         have a state of numbers and arrays by name, which checkpoints hold for each replica; no batch is made ahead.
     collate : callable, optional
@@ -108,7 +109,8 @@ class Indexed:
                     inputs = maker.make("training", np.zeros(1, np.int64)).inputs
             except MpidlError as error:
                 raise UsageError(str(error)) from error.__cause__
-            shape = inputs.shape[1:] if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf" else None
+            arrays = isinstance(inputs, np.ndarray | Ragged)
+            shape = inputs.shape[1:] if arrays and inputs.dtype.kind in "biuf" else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
         splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
         if kept is not None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, Prepared
 from mpidl.data.dataset import Dataset, Split
+from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError
 from mpidl.schema import Checked, Natural, NonNegative, Positive
 
@@ -161,6 +162,8 @@ def normalised(dataset: Dataset, normalisation: Normalisation) -> Dataset:
         return dataset
     if dataset.input_shape is None:
         raise UsageError("data.normalise: samples of several shapes, expected arrays of one shape")
+    if not dataset.input_shape and isinstance(dataset.train.gather(np.zeros(1, np.int64)).inputs, Ragged):
+        raise UsageError("data.normalise: bags of ids, expected arrays of numbers")
     channels = dataset.input_shape[-1] if dataset.input_shape else 1
     for key, value in (("mean", normalisation.mean), ("std", normalisation.std)):
         if isinstance(value, list) and len(value) != channels:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from mpidl.data.batch import parts, seed_of_batch
-from mpidl.data.nested import leaves, parts_of, rebuilt
+from mpidl.data.nested import parts_of, rebuilt
+from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, kind_of
 from mpidl.nn.adaptation import ModelError, weighted
 from mpidl.torch import losses
 from mpidl.torch.arrays import as_tensor
 
 
+class Bags(NamedTuple):
+    """Bags of ids as `torch.nn.EmbeddingBag` takes them: all ids, and where each bag begins; both int64."""
+
+    input: torch.Tensor
+    offsets: torch.Tensor
+
+    def part(self, bags: slice) -> Bags:
+        """Return some of the bags."""
+        ends = torch.cat([self.offsets, self.offsets.new_tensor([len(self.input)])])[bags.start : bags.stop + 1]
+        return Bags(self.input[int(ends[0]) : int(ends[-1])], ends[:-1] - ends[0])
+
+
 class Tensors:
     """Converts the arrays of a batch, nested in tuples, lists, mappings and dataclasses, to tensors of a device.
 
-    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. Whatever has a method ``to``, such
-    as a packed sequence or a graph, moves itself. Texts, times and other objects stay as they are.
+    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. A `Ragged` becomes `Bags`. Whatever
+    has a method ``to``, such as a packed sequence or a graph, moves itself. Texts, times and other objects stay as they
+    are.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -42,6 +56,8 @@ class Tensors:
             return self._of_array(_suitable(values), place) if values.dtype.kind in "biufc" else values
         if callable(getattr(values, "to", None)):
             return values.to(self._device)
+        if isinstance(values, Ragged):
+            return Bags(self.of(values.values, place), self.of(values.offsets[:-1], place))
         if (parts := parts_of(values)) is not None:
             return rebuilt(values, {key: self.of(each, f"{place}/{key}") for key, each in parts.items()})
         if hasattr(values, "toarray"):
@@ -76,22 +92,35 @@ def pieces(values: Any, count: int) -> tuple[list[Any], list[int]]:
 
     Raise ValueError if the tensors differ in length, or there are none.
     """
-    lengths = {len(each) for each in leaves(values) if isinstance(each, torch.Tensor) and each.dim()}
+    lengths = set(_lengths(values))
     if len(lengths) != 1:
         found = f"tensors of {min(lengths)} and of {max(lengths)} samples" if lengths else "no tensors"
         raise ValueError(f"model.micro_batches: the batch has {found}, expected tensors of one length")
     slices = parts(lengths.pop(), count)
-    made = [_mapped(values, lambda tensor, part=part: tensor[part]) for part in slices]  # type: ignore[misc]
+    made = [_part(values, part) for part in slices]
     return made, [part.stop - part.start for part in slices]
 
 
-def _mapped(values: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _lengths(values: Any) -> Iterator[int]:
+    """Yield the number of samples in each of nested tensors."""
+    if isinstance(values, torch.Tensor | Bags):
+        tensor = values.offsets if isinstance(values, Bags) else values
+        yield from tensor.shape[:1]
+    else:
+        for each in (parts_of(values) or {}).values():
+            yield from _lengths(each)
+
+
+def _part(values: Any, samples: slice) -> Any:
+    """Return some samples of nested tensors."""
     if isinstance(values, torch.Tensor):
-        return function(values) if values.dim() else values
+        return values[samples] if values.dim() else values
+    if isinstance(values, Bags):
+        return values.part(samples)
     if isinstance(values, PackedSequence) or (parts_of(values) is None and hasattr(values, "to")):
         raise ModelError(f"model.micro_batches can't divide a batch with {kind_of(values)}, expected 1")
     if (parts := parts_of(values)) is not None:
-        return rebuilt(values, {key: _mapped(each, function) for key, each in parts.items()})
+        return rebuilt(values, {key: _part(each, samples) for key, each in parts.items()})
     return values
 
 
