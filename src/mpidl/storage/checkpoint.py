@@ -24,9 +24,20 @@ from mpidl.parameters import Layout, Move, Range, merged, moves, strides
 from mpidl.paths import TEXT_BYTES
 from mpidl.schema import parse_toml
 from mpidl.shards.average import AVERAGE
-from mpidl.storage.files import INDEX, LAYOUT, datasets, decoded_layout, describe, readable, replica_file, shard_file
+from mpidl.storage.files import (
+    INDEX,
+    LAYOUT,
+    TABLES,
+    datasets,
+    decoded_layout,
+    describe,
+    readable,
+    replica_file,
+    shard_file,
+)
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 from mpidl.storage.position import Position, check_number
+from mpidl.tables.lookups import TableSpec
 from mpidl.version import VERSION
 
 
@@ -137,6 +148,8 @@ class Checkpoint:
         Name of the vector of trained values: the average of the parameters if the run kept one.
     aliases : dict of str to str
         Other names of tensors: the name in `shapes` for each.
+    tables : list of TableSpec
+        The model's tables, of which `mpidl.storage.table_files` reads the rows.
 
     Raises
     ------
@@ -149,13 +162,16 @@ class Checkpoint:
         try:
             with opened(path / INDEX) as file:
                 given = attributes(file)
-                layout = dataset(file, LAYOUT)[()] if find(file, LAYOUT) is not None else None
+                layout, tables = (
+                    dataset(file, name)[()] if find(file, name) is not None else None for name in (LAYOUT, TABLES)
+                )
             _check_version(path, str(given["version"]))
             files = {shard_file(number): describe(path / shard_file(number)) for number in range(int(given["shards"]))}
             self._sources = {name: tuple(vectors) for name, (_, vectors) in files.items()}
             self._files = [(path / name, held) for name, (held, _) in files.items()]
             self.shapes: dict[str, tuple[int, ...]] = {name: item.shape for name, item in self.datasets("parameters")}
             self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
+            self.tables = msgspec.json.decode(tables or "[]", type=list[TableSpec])
             self._vectors = SavedVectors(self._files, self.layout)
             self.size = self._vectors.size
             if self.size != sum(map(prod, self.shapes.values())):
@@ -175,6 +191,11 @@ class Checkpoint:
             raise UsageError(f"{path}: not a readable checkpoint: {error}") from error
         self.states = tuple(name.removeprefix("rule/") for name in self._sources[shard_file(0)] if name != "parameters")
         self.trained = f"rule/{AVERAGE}" if AVERAGE in self.states else "parameters"
+
+    @property
+    def shards(self) -> list[Path]:
+        """The files of the shards."""
+        return [path for path, _ in self._files]
 
     def datasets(self, group: str) -> Iterator[tuple[str, h5py.Dataset]]:
         """Yield the names and datasets of a group of the index, as `mpidl.storage.files.datasets`."""
@@ -269,7 +290,7 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
     names: list[str] = []
     others: dict[str, np.ndarray] = {}
     for name, item in datasets(path):
-        if name.startswith((f"{BUFFERS}/", f"{STATE}/", f"{DATA}/")):
+        if name.startswith((f"{BUFFERS}/", f"{STATE}/", f"{DATA}/", f"{TABLES}/")):
             continue
         if item.shape == (held.size,) and item.dtype.kind == "f":
             names.append(name)

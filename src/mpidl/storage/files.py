@@ -22,6 +22,9 @@ INDEX = "index.h5"
 #: Dataset of the index with the order of the tensors in the shards, by `encoded_layout`.
 LAYOUT = "layout"
 
+#: Group of a shard's file with the server's rows of the model's tables; dataset of the index with the tables, as JSON.
+TABLES = "tables"
+
 
 def scratch(checkpoints: Path, order: int, token: str = "") -> Path:
     """Return the directory in which a checkpoint is written; `order` is the ordinal of the order to save.

@@ -14,7 +14,7 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError
+from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError, quoted
 from mpidl.launch.points import point
 from mpidl.launch.shared_memory import check_free
 from mpidl.parameters import Box, Layout, Range, Slice
@@ -24,6 +24,7 @@ from mpidl.storage.files import (
     INTERIM,
     LAYOUT,
     SHARD,
+    TABLES,
     cannot_write,
     describe,
     encoded_layout,
@@ -34,6 +35,7 @@ from mpidl.storage.files import (
 from mpidl.storage.integrity import create, recorded, seal
 from mpidl.storage.position import Position
 from mpidl.storage.removal import remove, set_aside
+from mpidl.tables.lookups import TableSpec
 
 #: Bytes per write, and size of the largest array that HDF5 itself writes.
 SLICE = 1 << 20
@@ -143,13 +145,16 @@ def save_shard(
 ) -> None:
     """Write the file of a shard's `state`, from `ShardState.state`, and of its range of the flat parameter vector.
 
-    With `finite`, write nothing if a parameter is NaN or infinite: a run that fails because of it resumes from an
-    earlier checkpoint. Raise MpidlError for that, or if the file can't be written.
+    The arrays ``tables/NAME/...``, beside the state, are of the server's rows of tables. With `finite`, write nothing
+    if a parameter or an element of a row is NaN or infinite: a run that fails because of it resumes from an earlier
+    checkpoint. Raise MpidlError for that, or if the file can't be written.
     """
-    parameters = state["parameters"]
-    # The extremes show it without memory for a mask.
-    if finite and not np.isfinite([parameters.min(), parameters.max()]).all():
-        raise DivergenceError(f"parameters of shard {number} are NaN or infinite: {NOT_FINITE}")
+    for name, values in state.items() if finite else ():
+        table = name.startswith(f"{TABLES}/") and name.endswith("/rows")
+        # The extremes show it without memory for a mask.
+        if (table or name == "parameters") and values.size and not np.isfinite([values.min(), values.max()]).all():
+            what = f"rows of table {quoted(name[len(TABLES) + 1 : -len('/rows')])}" if table else "parameters"
+            raise DivergenceError(f"{what} of shard {number} are NaN or infinite: {NOT_FINITE}")
     attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
     write_file(directory / shard_file(number), attributes, state)
 
@@ -194,6 +199,8 @@ class Index:
         Tensors of the model that training doesn't change.
     aliases : mapping of str to str
         Other names of tensors of the layout.
+    tables : sequence of TableSpec
+        The model's tables.
     """
 
     layout: Layout
@@ -205,6 +212,7 @@ class Index:
     others: Sequence[str] = ()
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    tables: Sequence[TableSpec] = ()
 
     @property
     def names(self) -> list[str]:
@@ -230,6 +238,8 @@ class Index:
                 for name in self.names:
                     seals[name] = files[name].seal
                 file[LAYOUT] = encoded_layout(self.layout)
+                if self.tables:
+                    file[TABLES] = msgspec.json.encode(self.tables).decode()
                 _map(file, self.layout, [files[shard_file(number)] for number in range(self.shards)])
             seal(path)
             point("index-written")

@@ -1,0 +1,175 @@
+"""The tables of a checkpoint: rows by id in the files of all shards, which are read block by block.
+
+Each shard's file has ``tables/NAME/ids``, ``rows``, ``state`` and ``uses``, with a row for each id, beside other arrays
+with which the server's part of the table continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+
+from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.files import TABLES, readable, tensor_name
+from mpidl.storage.own_values import dataset, opened, walk
+from mpidl.tables.distinct import owner
+from mpidl.tables.lookups import TableSpec
+
+#: Arrays of a table with a row for each id.
+IDS, ROWS, STATE, USES = "ids", "rows", "state", "uses"
+BY_ROW = (IDS, ROWS, STATE, USES)
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+#: Rows that are read at a time.
+BLOCK = 65_536
+
+
+class Part(NamedTuple):
+    """A table's part in one file: the paths of its arrays there, and the number of its rows."""
+
+    file: Path
+    paths: Mapping[str, str]
+    rows: int
+
+
+class SavedTable:
+    """A table in a checkpoint.
+
+    Attributes
+    ----------
+    spec : TableSpec
+    states : int
+        Number of the rule's states of each row.
+    dtype : numpy.dtype
+        Dtype of the rows.
+    parts : sequence of Part
+        Those of the files of all shards.
+    """
+
+    def __init__(self, spec: TableSpec, files: Sequence[tuple[Path, Mapping[str, str]]]) -> None:
+        self.spec, self.parts, found = spec, [], set()
+        for path, paths in files:
+            with readable(path), opened(path) as file:
+                states, dtype, rows = _checked(spec, {name: dataset(file, place) for name, place in paths.items()})
+            found.add((states, dtype))
+            self.parts.append(Part(path, paths, rows))
+        if len(found) != 1:
+            raise MpidlError(f"{files[0][0].parent}: table {quoted(spec.name)} has other states in each shard's file")
+        ((self.states, self.dtype),) = found
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return sum(part.rows for part in self.parts)
+
+    def read(self, array: str) -> np.ndarray:
+        """Return the array "ids" (n,) or "rows" (n, dimension), "state" or "uses" of all rows.
+
+        Raise MpidlError if a file can't be read.
+        """
+        blocks = [block[array] for part in self.parts for block in _blocks(part, (array,), max(1, part.rows))]
+        return np.concatenate(blocks)
+
+    def blocks(self, server: int, servers: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the rows that a server has, as blocks of the arrays `BY_ROW`, in the order of the files.
+
+        Raise MpidlError if a file can't be read, or has rows of other servers than the one that saved it.
+        """
+        same = len(self.parts) == servers
+        for part in [self.parts[server]] if same else self.parts:
+            for block in _blocks(part, BY_ROW, BLOCK):
+                own = owner(block[IDS], servers) == server
+                if same and not own.all():
+                    raise MpidlError(f"{part.file}: has rows of table {quoted(self.spec.name)} of other servers")
+                yield {name: values[own] for name, values in block.items()}
+
+    def others(self) -> list[dict[str, np.ndarray]]:
+        """Return the arrays beside the rows that each file has; raise MpidlError if one can't be read."""
+        found = []
+        for part in self.parts:
+            with readable(part.file), opened(part.file) as file:
+                found.append({
+                    name: np.asarray(dataset(file, place)[()])
+                    for name, place in part.paths.items() if name not in BY_ROW
+                })  # fmt: skip
+        return found
+
+    def mapped(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the ids and the rows in each file that has any: the rows stay on disk until they are looked at.
+
+        Raise MpidlError if a file can't be read.
+        """
+        for part in self.parts:
+            if part.rows:
+                with readable(part.file), opened(part.file) as file:
+                    rows = dataset(file, part.paths[ROWS])
+                    mapped = np.memmap(part.file, rows.dtype, "r", rows.id.get_offset(), rows.shape)
+                    yield dataset(file, part.paths[IDS])[()], mapped
+
+
+def saved_tables(checkpoint: Checkpoint) -> dict[str, SavedTable]:
+    """Return the tables of a checkpoint by their names; raise MpidlError if a file can't be read, or lacks one."""
+    if not checkpoint.tables:
+        return {}
+    files = [(path, _places(path)) for path in checkpoint.shards]
+    found = {}
+    for spec in checkpoint.tables:
+        for path, places in files:
+            if missing := [name for name in BY_ROW if name not in places.get(spec.name, ())]:
+                raise MpidlError(f"{path}: has no {missing[0]} of table {quoted(spec.name)}")
+        found[spec.name] = SavedTable(spec, [(path, places[spec.name]) for path, places in files])
+    return found
+
+
+def check_tables(checkpoint: Checkpoint, tables: Sequence[TableSpec]) -> None:
+    """Raise UsageError unless a model's tables are those of a checkpoint."""
+    saved, present = ({spec.name: spec for spec in specs} for specs in (checkpoint.tables, tables))
+    for name in [*present, *saved]:
+        found, expected = (_described(each.get(name)) for each in (saved, present))
+        if found != expected:
+            raise UsageError(f"{checkpoint.path}: table {quoted(name)}: found {found}, the model has {expected}")
+
+
+def _described(spec: TableSpec | None) -> str:
+    if spec is None:
+        return "none"
+    return f"{'any number of' if spec.rows is None else spec.rows} rows of dimension {spec.dimension}"
+
+
+def _places(path: Path) -> dict[str, dict[str, str]]:
+    """Return the paths of the arrays of each table in a file, by their names."""
+    found: dict[str, dict[str, str]] = {}
+    with readable(path), opened(path) as file:
+        for place, _ in walk(file, TABLES, path.stat().st_size):
+            table, _, array = tensor_name(place).rpartition("/")
+            found.setdefault(table, {})[array] = f"{TABLES}/{place}"
+    return found
+
+
+def _checked(spec: TableSpec, arrays: Mapping[str, h5py.Dataset]) -> tuple[int, np.dtype, int]:
+    """Return the number of states, the rows' dtype, and the number of rows; raise OSError if they aren't a table's."""
+    rows, dtype, width = arrays[IDS].size, arrays[ROWS].dtype, spec.dimension
+    states = arrays[STATE].shape[-1] // width
+    if dtype not in FLOATS:
+        raise OSError(f"{ROWS} of table {quoted(spec.name)}: found {dtype}, expected float32 or float64")
+    expected = {
+        IDS: (np.dtype(np.int64), (rows,)),
+        ROWS: (dtype, (rows, width)),
+        STATE: (dtype, (rows, states * width)),
+        USES: (np.dtype(np.int32), (rows, 2)),
+    }
+    for name, (kind, shape) in expected.items():
+        if (found := arrays[name]).dtype != kind or found.shape != shape:
+            given = f"{found.dtype} of shape {found.shape}"
+            raise OSError(f"{name} of table {quoted(spec.name)}: found {given}, expected {kind} of shape {shape}")
+    return states, dtype, rows
+
+
+def _blocks(part: Part, names: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
+    with readable(part.file), opened(part.file) as file:
+        held = {name: dataset(file, part.paths[name]) for name in names}
+        for start in range(0, max(1, part.rows), size):
+            yield {name: np.asarray(array[start : start + size]) for name, array in held.items()}
