@@ -35,6 +35,19 @@ class Part(NamedTuple):
     paths: Mapping[str, str]
     rows: int
 
+    def read(self, array: str) -> np.ndarray:
+        """Return an array of the file; raise MpidlError if it can't be read."""
+        with readable(self.file), opened(self.file) as file:
+            return np.asarray(dataset(file, self.paths[array])[()])
+
+    def mapped(self, array: str) -> np.ndarray:
+        """Return an array of the file that stays on disk until it is looked at; MpidlError if it can't be read."""
+        with readable(self.file), opened(self.file) as file:
+            found = dataset(file, self.paths[array])
+            if not found.size:
+                return np.empty(found.shape, found.dtype)
+            return np.memmap(self.file, found.dtype, "r", found.id.get_offset(), found.shape).view(np.ndarray)
+
 
 class SavedTable:
     """A table in a checkpoint.
@@ -54,11 +67,11 @@ class SavedTable:
         self.spec, self.parts, found = spec, [], set()
         for path, paths in files:
             with readable(path), opened(path) as file:
-                states, dtype, rows = _checked(spec, {name: dataset(file, place) for name, place in paths.items()})
+                states, dtype, rows = _checked(spec, {name: dataset(file, paths[name]) for name in BY_ROW})
             found.add((states, dtype))
             self.parts.append(Part(path, paths, rows))
         if len(found) != 1:
-            raise MpidlError(f"{files[0][0].parent}: table {quoted(spec.name)} has other states in each shard's file")
+            raise MpidlError(f"{files[0][0].parent}: the files have other states of table {quoted(spec.name)}")
         ((self.states, self.dtype),) = found
 
     def __len__(self) -> int:
@@ -66,48 +79,43 @@ class SavedTable:
         return sum(part.rows for part in self.parts)
 
     def read(self, array: str) -> np.ndarray:
-        """Return the array "ids" (n,) or "rows" (n, dimension), "state" or "uses" of all rows.
+        """Return one of the arrays `BY_ROW`, such as "ids" (n,) or "rows" (n, dimension), of all rows.
 
         Raise MpidlError if a file can't be read.
         """
-        blocks = [block[array] for part in self.parts for block in _blocks(part, (array,), max(1, part.rows))]
-        return np.concatenate(blocks)
+        return np.concatenate([part.read(array) for part in self.parts])
 
-    def blocks(self, server: int, servers: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the rows that a server has, as blocks of the arrays `BY_ROW`, in the order of the files.
+    def of(self, server: int, servers: int) -> list[Part]:
+        """Return the parts with rows of a server: its own part, if there were as many servers."""
+        return [self.parts[server]] if len(self.parts) == servers else self.parts
 
-        Raise MpidlError if a file can't be read, or has rows of other servers than the one that saved it.
+    def blocks(self, server: int, servers: int, size: int = BLOCK) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the rows of a server as blocks of the arrays `BY_ROW`, in the order of their last use.
+
+        Rows that were used last by the same update are in the order of the files. Raise MpidlError if a file can't be
+        read, has rows of other servers than the one that saved it, or if there are two rows of an id.
         """
-        same = len(self.parts) == servers
-        for part in [self.parts[server]] if same else self.parts:
-            for block in _blocks(part, BY_ROW, BLOCK):
-                own = owner(block[IDS], servers) == server
-                if same and not own.all():
-                    raise MpidlError(f"{part.file}: has rows of table {quoted(self.spec.name)} of other servers")
-                yield {name: values[own] for name, values in block.items()}
-
-    def others(self) -> list[dict[str, np.ndarray]]:
-        """Return the arrays beside the rows that each file has; raise MpidlError if one can't be read."""
-        found = []
-        for part in self.parts:
-            with readable(part.file), opened(part.file) as file:
-                found.append({
-                    name: np.asarray(dataset(file, place)[()])
-                    for name, place in part.paths.items() if name not in BY_ROW
-                })  # fmt: skip
-        return found
-
-    def mapped(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the ids and the rows in each file that has any: the rows stay on disk until they are looked at.
-
-        Raise MpidlError if a file can't be read.
-        """
-        for part in self.parts:
-            if part.rows:
-                with readable(part.file), opened(part.file) as file:
-                    rows = dataset(file, part.paths[ROWS])
-                    mapped = np.memmap(part.file, rows.dtype, "r", rows.id.get_offset(), rows.shape)
-                    yield dataset(file, part.paths[IDS])[()], mapped
+        parts = self.of(server, servers)
+        ids = [part.read(IDS) for part in parts]
+        places = [np.flatnonzero(owner(each, servers) == server) for each in ids]
+        if len(parts) == 1 and places[0].size != ids[0].size:
+            raise MpidlError(f"{parts[0].file}: has rows of table {quoted(self.spec.name)} of other servers")
+        own = np.concatenate([each[place] for each, place in zip(ids, places, strict=True)])
+        if np.unique(own).size != own.size:
+            raise MpidlError(f"{parts[0].file.parent}: table {quoted(self.spec.name)} has two rows of an id")
+        arrays = [{name: part.mapped(name) for name in BY_ROW} for part in parts]
+        used = [each[USES][place, 0] for each, place in zip(arrays, places, strict=True)]
+        order = np.argsort(np.concatenate(used), kind="stable")
+        files = np.repeat(np.arange(len(parts)), [place.size for place in places])
+        place = np.concatenate(places)
+        for start in range(0, order.size, size):
+            rows = order[start : start + size]
+            block = {name: np.empty((rows.size, *array.shape[1:]), array.dtype) for name, array in arrays[0].items()}
+            for number, held in enumerate(arrays):
+                here = files[rows] == number
+                for name, array in held.items():
+                    block[name][here] = array[place[rows[here]]]
+            yield block
 
 
 def saved_tables(checkpoint: Checkpoint) -> dict[str, SavedTable]:
@@ -159,17 +167,10 @@ def _checked(spec: TableSpec, arrays: Mapping[str, h5py.Dataset]) -> tuple[int, 
         IDS: (np.dtype(np.int64), (rows,)),
         ROWS: (dtype, (rows, width)),
         STATE: (dtype, (rows, states * width)),
-        USES: (np.dtype(np.int32), (rows, 2)),
+        USES: (np.dtype(np.int64), (rows, 2)),
     }
     for name, (kind, shape) in expected.items():
         if (found := arrays[name]).dtype != kind or found.shape != shape:
             given = f"{found.dtype} of shape {found.shape}"
             raise OSError(f"{name} of table {quoted(spec.name)}: found {given}, expected {kind} of shape {shape}")
     return states, dtype, rows
-
-
-def _blocks(part: Part, names: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
-    with readable(part.file), opened(part.file) as file:
-        held = {name: dataset(file, part.paths[name]) for name in names}
-        for start in range(0, max(1, part.rows), size):
-            yield {name: np.asarray(array[start : start + size]) for name, array in held.items()}
