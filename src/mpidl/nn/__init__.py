@@ -10,6 +10,7 @@ from mpidl.nn.layers import (
     Add,
     AveragePool2d,
     BatchNormalisation,
+    Columns,
     Concatenate,
     Conv2d,
     Dense,
@@ -22,6 +23,7 @@ from mpidl.nn.layers import (
     LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
+    SparseEmbedding,
 )
 from mpidl.nn.losses import LOSSES, Loss, MeanSquaredError, OneVsAllLogistic, Regularisation, SoftmaxCrossEntropy
 from mpidl.nn.model import CompleteModel, Model
@@ -36,6 +38,7 @@ __all__ = [
     "Add",
     "AveragePool2d",
     "BatchNormalisation",
+    "Columns",
     "CompleteModel",
     "Concatenate",
     "Conv2d",
@@ -57,6 +60,7 @@ __all__ = [
     "OneVsAllLogistic",
     "Regularisation",
     "SoftmaxCrossEntropy",
+    "SparseEmbedding",
     "adapt",
     "from_config",
 ]

@@ -58,6 +58,14 @@ class Graph:
         """Return the shapes of the values that a layer takes."""
         return [self.shapes[value] for value in self.operands[index]]
 
+    def selected(self, value: int) -> Box | None:
+        """Return the part of the network's inputs that a value is, unchanged; None if it is anything else."""
+        if value == 0:
+            return Box.whole(self.shapes[0])
+        operand, *others = self.operands[value - 1]
+        part = None if others else self.selected(operand)
+        return None if part is None else self.layers[value - 1].selected(part)
+
     def _operands(self, index: int) -> tuple[int, ...]:
         layer, where = self.layers[index], f"model.layer[{index}].inputs"
         if not layer.inputs:

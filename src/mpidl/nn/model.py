@@ -15,6 +15,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.metrics.scoring import PLAIN, Scoring, without_nan
 from mpidl.parameters.layout import Layout, moves
 from mpidl.parameters.ranges import Range
+from mpidl.tables.lookups import WithTables
 
 
 class Model(Protocol):
@@ -129,10 +130,11 @@ class PlacedModel(Model, Protocol):
         ...
 
 
-class CompleteModel:
+class CompleteModel(WithTables):
     """A model on the host with the full interface; `mpidl.nn.adapt` makes one of any `Model`.
 
-    Subclasses set the attributes without a default and implement `Model` and `evaluate`.
+    Subclasses set the attributes without a default and implement `Model` and `evaluate`. Those of `WithTables` are for
+    models with tables.
 
     Attributes
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite, prod
 from typing import Any
 
@@ -15,14 +16,16 @@ from mpidl.metrics.scoring import Scoring
 from mpidl.nn import kernels
 from mpidl.nn.capabilities import GradientObserver, LayerSummary
 from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
-from mpidl.nn.layers import LAYERS
+from mpidl.nn.layers import LAYERS, SPARSE
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.tables import LayerTables
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range
+from mpidl.tables.lookups import Lookup, Wanted
 
 
 class Network(CompleteModel):
@@ -55,11 +58,14 @@ class Network(CompleteModel):
         Ranges of parameters that update rules don't change.
     input_shape, output_shape : tuple of int
         Shapes of one sample.
+    tables : list of TableSpec
+        The tables of its sparse embeddings.
 
     Raises
     ------
     UsageError
-        There is no layer, two layers have the same name, a layer can't take its inputs, or the dtype is unknown.
+        There is no layer, two layers have the same name, a layer can't take its inputs, the dtype is unknown, or all
+        parameters are in tables.
     """
 
     def __init__(
@@ -84,12 +90,20 @@ class Network(CompleteModel):
         self._tensors = tensors = Tensors(layers, graph, self.dtype, seed, xp)
         self.layout, self.statistics = tensors.layout, tensors.statistics
         self.freeze(())
-        self.takes_integers = any(map(self.takes_as_is, range(len(layers))))
         self._number = 0
         self._observer: GradientObserver | None = None
-        inputs = Value(self.input_shape, inputs=Box.whole(self.input_shape))
-        values = [inputs, *map(Value, graph.shapes[1:]), inputs._replace(as_is=True)]
-        operands = [(len(layers) + 1,) if self.takes_as_is(i) else each for i, each in enumerate(graph.operands)]
+        values = [Value(self.input_shape, inputs=Box.whole(self.input_shape)), *map(Value, graph.shapes[1:])]
+        operands = list(graph.operands)
+        for index, layer in enumerate(layers):
+            part = graph.selected(operands[index][0]) if layer.takes_integers else None
+            if part is not None:
+                operands[index] = (len(values),)
+                values.append(Value(part.shape, inputs=part, as_is=True))
+        self.takes_integers = any(value.as_is for value in values)
+        self._lookups = LayerTables(layers, graph)
+        self.tables = self._lookups.tables
+        if self.tables and not self.layout.size:
+            raise UsageError("model.layer: all parameters are in tables, expected a layer of others too, such as dense")
         nodes = [
             Node(layer, operands[i], i + 1, first)
             for i, (layer, first) in enumerate(zip(layers, first_takers(operands), strict=True))
@@ -121,7 +135,16 @@ class Network(CompleteModel):
         return network
 
     def _workspace(self, index: int, buffers: dict[str, Any]) -> Workspace:
-        return self.workspace(index, *self._tensors.views(index), buffers, lambda: self._number)
+        work = self.workspace(index, *self._tensors.views(index), buffers, lambda: self._number)
+        if index in self._lookups.numbers:
+            work.look_up = partial(self._look_up, self._lookups.numbers[index])
+        return work
+
+    def _look_up(self, table: int, ids: Any) -> Lookup:
+        return self.rows.look_up(table, self.tables[table].checked(ids))
+
+    def wanted(self, batch: Batch) -> Sequence[Wanted]:
+        return self._lookups.wanted(batch.inputs)
 
     def workspace(
         self, index: int, parameters: dict[str, Any], gradients: dict[str, Any], buffers: dict[str, Any],
@@ -290,6 +313,14 @@ def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
     schema.check_table(where, section)
     if "type" not in section:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")
-    layer = schema.choose(LAYERS, f"{where}.type", section["type"])
-    schema.check_keys(where, section, ["type", *schema.keys(layer)], LAYERS)
-    return schema.build(layer, where, {key: value for key, value in section.items() if key != "type"})
+    kind = section["type"]
+    layer, known = schema.choose(LAYERS, f"{where}.type", kind), LAYERS
+    beside = ["type"]
+    if kind in SPARSE:
+        beside.append("sparse")
+        known = LAYERS | {f"{kind} without sparse = true": layer, f"{kind} with sparse = true": SPARSE[kind]}
+        del known[kind]
+        if schema.convert(section.get("sparse", False), bool, f"{where}.sparse"):
+            layer = SPARSE[kind]
+    schema.check_keys(where, section, [*beside, *schema.keys(layer)], known)
+    return schema.build(layer, where, {key: value for key, value in section.items() if key not in beside})

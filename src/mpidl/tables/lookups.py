@@ -137,12 +137,28 @@ class RowSource(Protocol):
         ...
 
 
-class WithTables(Protocol):
-    """A model with tables: it looks its rows up in `rows`, which is set before the first batch."""
+class NoRows:
+    """What a model has as `rows` before these are set."""
 
-    tables: Sequence[TableSpec]
-    rows: RowSource
+    def look_up(self, table: int, ids: np.ndarray) -> Lookup:
+        """Raise UsageError."""
+        raise UsageError("model.rows: not set; a model with tables takes their rows from it, from its first batch on")
+
+
+class WithTables:
+    """A model that may have tables.
+
+    Attributes
+    ----------
+    tables : sequence of TableSpec
+        Its tables, whose rows are not among its parameters; none by default.
+    rows : RowSource
+        Where it looks them up; set before its first batch.
+    """
+
+    tables: Sequence[TableSpec] = ()
+    rows: RowSource = NoRows()
 
     def wanted(self, batch: Any) -> Sequence[Wanted] | None:
         """Return the lookups that a batch will make, in their order; None if only the computation shows them."""
-        ...
+        return None

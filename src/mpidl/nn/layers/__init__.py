@@ -1,5 +1,6 @@
 """Layers, registered by their type in a configuration."""
 
+from mpidl.nn.layers.columns import Columns
 from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
 from mpidl.nn.layers.embedding import Embedding
@@ -9,6 +10,7 @@ from mpidl.nn.layers.locally_connected2d import LocallyConnected2d
 from mpidl.nn.layers.normalisation import BatchNormalisation, LayerNormalisation
 from mpidl.nn.layers.parameterless import Activation, Add, Concatenate, Dropout, Flatten
 from mpidl.nn.layers.pooling import AveragePool2d, L2Pool2d, MaxPool2d
+from mpidl.nn.layers.sparse_embedding import SparseEmbedding
 
 LAYERS: dict[str, type[Layer]] = {
     layer.type: layer
@@ -17,6 +19,7 @@ LAYERS: dict[str, type[Layer]] = {
         Add,
         AveragePool2d,
         BatchNormalisation,
+        Columns,
         Concatenate,
         Conv2d,
         Dense,
@@ -31,12 +34,17 @@ LAYERS: dict[str, type[Layer]] = {
     )
 }
 
+#: Those of sections with ``sparse = true``.
+SPARSE: dict[str, type[Layer]] = {SparseEmbedding.type: SparseEmbedding}
+
 __all__ = [
     "LAYERS",
+    "SPARSE",
     "Activation",
     "Add",
     "AveragePool2d",
     "BatchNormalisation",
+    "Columns",
     "Concatenate",
     "Conv2d",
     "Dense",
@@ -49,4 +57,5 @@ __all__ = [
     "LocalContrastNormalisation",
     "LocallyConnected2d",
     "MaxPool2d",
+    "SparseEmbedding",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mpidl.tables.lookups import Lookup
+
 Shape = tuple[int, ...]
 
 
@@ -74,6 +76,10 @@ class Workspace:
     group
         The ranks that compute parts of the layer, if it has statistics of all; otherwise None. Since the gradients of
         all ranks are added up, only the first rank computes those of the statistics.
+    look_up
+        Returns the rows of ids in the layer's table, if it has one.
+    found
+        What it has returned in `forward`.
     """
 
     xp: Any
@@ -86,3 +92,5 @@ class Workspace:
     first: int = 0
     strides: tuple[int, ...] | None = None
     group: Sums | None = None
+    look_up: Callable[[Any], Lookup] | None = None
+    found: Lookup | None = None
