@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mpidl.tables.distinct import distinct
 from mpidl.tables.lookups import Lookup
 
 
@@ -10,23 +11,22 @@ class RowsInArrays:
 
     Attributes
     ----------
-    lookups : list of (int, array, Lookup)
-        All lookups so far: the table, its distinct ids, and what was found.
+    lookups : list of (int, Lookup)
+        All lookups so far: the table, and what was found.
     """
 
     def __init__(self, *weights):
         self.weights, self.lookups = weights, []
 
     def look_up(self, table, ids):
-        distinct, places = np.unique(ids, return_inverse=True)
-        found = Lookup(self.weights[table][distinct], places.astype(np.int32))
-        self.lookups.append((table, distinct, found))
-        return found
+        found = distinct(ids, 1)
+        self.lookups.append((table, Lookup(self.weights[table][found.ids], found)))
+        return self.lookups[-1][1]
 
     def gradient(self, table):
         """Return the sum of the gradients of all lookups in a table, (rows, dimension)."""
         total = np.zeros_like(self.weights[table])
-        for number, distinct, found in self.lookups:
+        for number, found in self.lookups:
             if number == table and found.gradient is not None:
-                total[distinct] += found.gradient
+                total[found.ids] += found.gradient
         return total

@@ -53,7 +53,7 @@ def test_a_sparse_network_is_the_dense_one():
     assert np.array_equal(rows.gradient(0), dense.layout.views(expected)["rows/weight"])
     assert len(rows.lookups) == 1
     assert sparse.evaluate(batch).loss == dense.evaluate(batch).loss
-    assert rows.lookups[-1][2].gradient is None
+    assert rows.lookups[-1][1].gradient is None
 
 
 def test_layers_of_a_table_share_its_rows():
@@ -127,8 +127,8 @@ def test_sections_that_are_none_of_a_table(section, message):
     [
         (
             [Dense(3), SparseEmbedding(2), Dense(1)],
-            "model.layer[1]: a sparse embedding of outputs of '0-dense', expected the network's inputs, or some of them "
-            "by a layer of columns",
+            "model.layer[1]: a sparse embedding of outputs of '0-dense', expected the network's inputs, or some of "
+            "them by a layer of columns",
         ),
         (
             [Columns(0, 2, transform="log1p"), SparseEmbedding(2), Dense(1)],

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.initialisers import draw
+from mpidl.nn.layers.columns import Columns
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.layout import Layout
@@ -62,9 +63,9 @@ class Graph:
         """Return the part of the network's inputs that a value is, unchanged; None if it is anything else."""
         if value == 0:
             return Box.whole(self.shapes[0])
-        operand, *others = self.operands[value - 1]
-        part = None if others else self.selected(operand)
-        return None if part is None else self.layers[value - 1].selected(part)
+        layer = self.layers[value - 1]
+        part = self.selected(self.operands[value - 1][0]) if isinstance(layer, Columns) else None
+        return layer.selected(part) if isinstance(layer, Columns) and part is not None else None
 
     def _operands(self, index: int) -> tuple[int, ...]:
         layer, where = self.layers[index], f"model.layer[{index}].inputs"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpidl.errors import UsageError, quoted
-from mpidl.nn.graph import Graph
+from mpidl.nn.graph import INPUTS, Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.sparse_embedding import SparseEmbedding
 from mpidl.parameters.ranges import Box
@@ -44,15 +44,15 @@ class LayerTables:
             number = self.numbers[index] = names.index(spec.name)
             if spec != self.tables[number]:
                 raise UsageError(
-                    f"model.layer[{index}].table: {quoted(spec.name)} is that of model.layer[{first[number]}], expected "
-                    "the same dimension, rows, initialiser and scale"
+                    f"model.layer[{index}].table: {quoted(spec.name)} is that of model.layer[{first[number]}], "
+                    "expected the same dimension, rows, initialiser and scale"
                 )
             part = graph.selected(graph.operands[index][0])
             if part is None:
-                taken = quoted((["inputs"] + graph.names)[graph.operands[index][0]])
+                taken = quoted([INPUTS, *graph.names][graph.operands[index][0]])
                 raise UsageError(
-                    f"model.layer[{index}]: a sparse embedding of outputs of {taken}, expected the network's inputs, or "
-                    "some of them by a layer of columns"
+                    f"model.layer[{index}]: a sparse embedding of outputs of {taken}, expected the network's inputs, "
+                    "or some of them by a layer of columns"
                 )
             self._lookups.append((number, layer, _slices(part)))
 

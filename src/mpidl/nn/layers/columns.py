@@ -42,6 +42,7 @@ class Columns(Layer):
         return (*input_shape[:-1], self.count)
 
     def selected(self, inputs: Box) -> Box | None:
+        """Return the part of an array that the outputs are, if the inputs are the part `inputs`; None if changed."""
         if self.transform != "identity":
             return None
         start = inputs.ranges[-1].start

@@ -90,10 +90,6 @@ class Layer(Checked, ABC):
         """Whether an output depends on all the inputs along the last axis, which then can't be cut."""
         return False
 
-    def selected(self, inputs: Box) -> Box | None:
-        """Return the part of the network's inputs that the outputs are, for inputs that are this part; None if none."""
-        return None
-
     @abstractmethod
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of one sample's output; UsageError, without the layer's index, for wrong inputs."""
