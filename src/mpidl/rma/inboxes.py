@@ -12,7 +12,7 @@ from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.mailboxes import HEADER, names
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MailboxGeometry
-from mpidl.transport.protocol import END, MARK, Message
+from mpidl.transport.protocol import Message
 
 
 class Inbox:
@@ -78,7 +78,7 @@ class Inbox:
     def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> Message:
         """Return the message in a slot, which must be the expected chunk or one between two pushes."""
         push, chunk, fetched, count, first, last, encoded, _ = self._headers[worker][slot].tolist()
-        if (push, chunk) != expected and (chunk not in (END, MARK) or (push, self._last) != expected):
+        if (push, chunk) != expected and (chunk >= 0 or (push, self._last) != expected):
             raise MpidlError(
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
@@ -88,6 +88,8 @@ class Inbox:
     def _values(self, worker: int, slot: int, chunk: int, count: int, encoded: int) -> np.ndarray:
         encoding, payload = self._geometry.encoding, self._payloads[bool(encoded)][worker][slot]
         values: np.ndarray
+        if chunk < 0:
+            return payload[:count]
         if encoding is None or not encoded:
             values = payload.view(self._geometry.dtype)[:count]
             return values

@@ -85,11 +85,17 @@ class Outbox:
         self.bytes += sum(part.nbytes for _, part in parts)
         return True
 
-    def write_between(self, chunk: int, order: int = 0) -> bool:
-        """Start writing an `END`, or the `MARK` of an order, behind the pushes; False if there is no free slot yet."""
+    def write_between(self, chunk: int, order: int = 0, payload: np.ndarray | None = None) -> bool:
+        """Start writing a message behind the pushes, such as the `MARK` of an order; False if there is no free slot.
+
+        Its `payload` are bytes, uint8, which stay as they are until the message is published.
+        """
         if not self.ring.has_room(1):
             return False
-        self.ring.put(self._push.between(chunk, order))
+        if payload is None:
+            self.ring.put(self._push.between(chunk, order))
+            return True
+        self.ring.put(self._push.between(chunk, order, payload.size), [(0, payload)])
         return True
 
     def follow(self, parameters: Any, clock: np.ndarray, after: np.ndarray, regions: tuple[str, str]) -> None:

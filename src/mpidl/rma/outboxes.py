@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from mpidl.launch.points import point
 from mpidl.rma.doorbells import Doorbells
@@ -110,6 +113,19 @@ class Outboxes:
         """Mark an order behind the pushes sent so far; False, to be called again, if a shard has no free slot yet."""
         self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_between(MARK, order))
         return not self._unmarked
+
+    def send_beside(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> None:
+        """Send what travels between two pushes, as far as there is room: chunk numbers and bytes, for each shard.
+
+        What is sent is removed.
+        """
+        waiting = [(outbox, own) for outbox, own in zip(self._all, messages, strict=True) if own]
+        while waiting:
+            written = [each for each in waiting if each[0].write_between(each[1][0][0], payload=each[1][0][1])]
+            self._publish([outbox for outbox, _ in written])
+            for _, own in written:
+                own.popleft()
+            waiting = [each for each in written if each[1]]
 
     def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
         """Publish a message where there is room for one; return the outboxes that have none."""

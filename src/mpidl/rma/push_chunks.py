@@ -77,9 +77,10 @@ class PushChunks:
         written = self._feedback.encode_chunks(begin, host, self._chunk, self._encoded, self._stride)
         return headers, [(own.start, self._encoded[own]) for own in written]
 
-    def between(self, chunk: int, order: int = 0) -> np.ndarray:
-        """Return the header of a message between two pushes, END or MARK."""
+    def between(self, chunk: int, order: int = 0, count: int = 0) -> np.ndarray:
+        """Return the header of a message between two pushes, with a payload of `count` bytes."""
         self._marked = order if chunk == MARK else self._marked
         last = self._batches[1]
-        self._headers[0] = (self.pushes, chunk, 0, 0, order if chunk == MARK else -1, last, 0, self._marked)
+        first, encoded = order if chunk == MARK else -1, self._feedback is not None
+        self._headers[0] = (self.pushes, chunk, 0, count, first, last, encoded, self._marked)
         return self._headers[:1]

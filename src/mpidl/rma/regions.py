@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import differences, mailboxes, record
+from mpidl.rma import answers, differences, mailboxes, record
 from mpidl.shards import ledger
 from mpidl.transport.protocol import (
     EVALUATIONS,
@@ -72,6 +72,8 @@ def _of_server(routes: Routes, number: int) -> Regions:
             ledger.region(shard): (np.int64, ledger.size(routes.rings)),
             **mailboxes.regions(capacity.mailboxes(shard, routes.rings), shard),
         }
+        if capacity.beside:
+            found |= answers.regions(routes.readers, shard, capacity.beside)
         if (wire := capacity.wire_fetch) is not None:
             found |= differences.regions(routes.readers, part, capacity.dtype, wire, shard, capacity.statistics)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpidl.parameters.ranges import within
+from mpidl.rma.answers import Answers
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
@@ -24,8 +25,9 @@ class ServerLink:
 
     Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
-    `vectors` has the memory of the shard's vectors, by their names, and `ledger` that of its numbers. `crowded` says
-    whether the ranks of this node outnumber the cores that they may run on.
+    `vectors` has the memory of the shard's vectors, by their names, and `ledger` that of its numbers. `answers` is its
+    end of answers to what workers ask for beside pushes, if they do. `crowded` says whether the ranks of this node
+    outnumber the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
@@ -39,6 +41,10 @@ class ServerLink:
         self.ledger = window.local(region(number))
         partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
         self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)
+        self.answers = None
+        if capacity.beside:
+            ranks = roles.fetchers(partition)
+            self.answers = Answers(window, ranks, shared.doorbells, number, capacity.beside)
         self._differences = None
         if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(

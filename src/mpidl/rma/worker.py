@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from mpidl.parameters.ranges import Range
+from mpidl.rma.answers import Asked
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.evaluation import Evaluation
@@ -41,6 +42,8 @@ class WorkerLink:
     reports : WorkerReports
     pushes : Outboxes
     fetches : Fetches
+    asked : list of Asked
+        Its ends of answers to what it asks for beside pushes, for each shard; empty in a job without that.
     evaluation : Evaluation
         Its part in evaluations that the coordinator drives.
     shared : SharedMemory
@@ -89,6 +92,9 @@ class WorkerLink:
             for place, ((rank, shard), copy) in enumerate(zip(servers, copies, strict=False))
             if shared.encodes(rank)
         }
+        self.asked = [
+            Asked(window, rank, route.ring, shard, capacity.beside) for rank, shard in servers if capacity.beside
+        ]
         self.fetches = Fetches(window, route, servers, parts, self.pushes, differences, capacity.evaluated)
 
     @property

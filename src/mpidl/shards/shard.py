@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.shards.beside import Beside
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.state import PARAMETERS, PushHeader, ShardState, prefixed, selected
@@ -21,7 +22,12 @@ CHUNK_BYTES = 512 * 1024
 
 
 class Shard(ShardState):
-    """One range of the parameters, its state, and its own instance of the policy for the pushes to it."""
+    """One range of the parameters, its state, and its own instance of the policy for the pushes to it.
+
+    `beside` is what the pushes change beside it, if anything.
+    """
+
+    beside: Beside | None = None
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Shard(ShardState):
         parameters = vectors.pop(PARAMETERS)
         twin = Shard(self.range, parameters, self.scheduled_rule, copy(self.policy), self.chunk_size, state=vectors)
         twin.load(self.state())
+        twin.beside = None if self.beside is None else self.beside.copy()
         return twin
 
     def on_host(self) -> dict[str, np.ndarray]:
@@ -101,7 +108,10 @@ class Shard(ShardState):
         del self.open[worker]
         self.pushes += 1
         self.staleness.add(staleness)
+        dropped = self.dropped
         self.policy.end_push(self, push)
+        if self.beside is not None:
+            self.beside.end_push(self, push, self.dropped > dropped)
         return True
 
     def receive_push(self, worker: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)) -> None:
@@ -149,13 +159,13 @@ class Shard(ShardState):
     def pass_time(self, now: float) -> float:
         """Let the policy handle the passage of time, and return when the next call is due."""
         due = self.policy.pass_time(self, now)
-        self.settle()
+        self._settle_all()
         return due
 
     def remove_worker(self, worker: int) -> None:
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)
-        self.settle()
+        self._settle_all()
 
     def add_worker(self, worker: int) -> None:
         """Expect pushes of a new worker."""
@@ -164,7 +174,12 @@ class Shard(ShardState):
     def apply_rest(self) -> None:
         """Apply all gradients that the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
         self.settle()
+        if self.beside is not None:
+            self.beside.settle(self)
 
 
 class Snapshot:
@@ -200,6 +215,8 @@ class Snapshot:
             self._copy = self._shard.copy()
         else:
             self._copy.load(self._shard.state())
+            if self._copy.beside is not None:
+                self._copy.beside.load(self._shard.beside)
         self._end_if_complete()
 
     def mark(self, worker: int) -> None:
@@ -218,3 +235,8 @@ class Snapshot:
         """Apply a chunk that the shard has received to the copy, if the worker has not made its mark."""
         if worker in self._awaited:
             self.copy.receive_chunk(worker, chunk, fetched, values, batches)
+
+    def receive_beside(self, worker: int, values: Any) -> None:
+        """Give the copy what the next push has for `Shard.beside`, if the worker has not made its mark."""
+        if worker in self._awaited and self.copy.beside is not None:
+            self.copy.beside.receive(worker, values)

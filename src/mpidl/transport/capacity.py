@@ -19,6 +19,8 @@ from mpidl.wire import BLOCK, Wire, WithStatistics, encoded_bytes
 #: Most bytes of the rings of all workers in one server's memory, and the largest and smallest number of a ring's slots.
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
+#: Bytes of a message beside pushes, or of the answer to one, and the most answers to one worker that a server has.
+BESIDE_BYTES, MOST_BESIDE = 1 << 17, 8
 #: Fewest elements to which chunks shrink where there are many workers.
 FEWEST_ELEMENTS = 4 * BLOCK
 
@@ -53,13 +55,14 @@ class MailboxGeometry(NamedTuple):
     @classmethod
     def of(
         cls, shard: Range, workers: int, dtype: Any, wire: Wire | None = None, chunk_bytes: int = CHUNK_BYTES,
-        *, room: int = MAILBOX_BYTES, within_nodes: bool = True, statistics: Sequence[Range] = (),
+        *, room: int = MAILBOX_BYTES, within_nodes: bool = True, statistics: Sequence[Range] = (), least: int = 0,
     ) -> MailboxGeometry:  # fmt: skip
         """Return the geometry for a shard: chunks of `chunk_bytes` (decoded), and as many slots as `room` bytes allow.
 
         Where many workers leave too little memory for two slots of a ring, chunks are smaller. Unless workers on the
         server's node encode, too (`within_nodes`), each ring has room for chunks as they are.
-        `statistics` are ranges of the whole vector, which travel as they are.
+        `statistics` are ranges of the whole vector, which travel as they are. Other messages in the rings have at most
+        `least` bytes, a multiple of 8.
         """
         dtype = np.dtype(dtype)
         most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
@@ -67,9 +70,13 @@ class MailboxGeometry(NamedTuple):
         chunks = -(-shard.size // chunk)
         encoding = None if wire is None else WithStatistics(wire, within(statistics, shard))
         slot = chunk * dtype.itemsize if encoding is None else encoding.largest(chunk, dtype)
+        # Chunks that are neighbours in the vector are neighbours in the ring.
+        slot = slot if chunks > 1 and encoding is None else -(-max(slot, least) // 8) * 8
+        assert slot >= least
         whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
         affordable = room // (workers * max(slot, whole))
-        slots = max(FEWEST_SLOTS, min(MOST_SLOTS, chunks + 1, affordable))
+        wanted = max(chunks + 1, MOST_BESIDE) if least else chunks + 1
+        slots = max(FEWEST_SLOTS, min(MOST_SLOTS, wanted, affordable))
         return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole)
 
     def stride(self, encoded: bool) -> int:
@@ -121,6 +128,8 @@ class Capacity:
         Name of the shards' vector that evaluations read.
     kept : sequence of str
         Names of the shards' other vectors that lie in the memory of servers' ranks, which outlives their processes.
+    beside : int
+        Most bytes of a message beside pushes, and of the answer to one, a multiple of 8; 0 if there are none.
     """
 
     shards: Sequence[Range]
@@ -138,6 +147,7 @@ class Capacity:
     slices: Sequence[Range] = ()
     evaluated: str = PARAMETERS
     kept: Sequence[str] = ()
+    beside: int = 0
 
     @property
     def vectors(self) -> list[str]:
@@ -149,8 +159,9 @@ class Capacity:
         within = self.within_nodes or (self.wire is not None and self.wire.rows > 1)
         part = self.shards[shard]
         return MailboxGeometry.of(
-            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, statistics=self.statistics
-        )
+            part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, statistics=self.statistics,
+            least=self.beside,
+        )  # fmt: skip
 
     def answers(self, shards: Sequence[Range]) -> int:
         """Return the bytes of the encoded answers to a fetch of shards; 0 if fetches are not encoded."""

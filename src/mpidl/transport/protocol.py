@@ -189,15 +189,17 @@ class Evaluated(NamedTuple):
 
 #: Chunk numbers of the messages that announce the end of a worker's pushes, and a checkpoint that has those so far.
 END, MARK = -1, -2
+#: Of those that have a part of what the next push is to change beside the parameters, and that ask for a part of it.
+BESIDE, REQUEST = -3, -4
 
 
 class Header(IntEnum):
     """Numbers that travel with each chunk of a push."""
 
     PUSH = 0  # ordinal of the worker's push, from 0
-    CHUNK = 1  # number of the chunk within the shard, END or MARK
+    CHUNK = 1  # number of the chunk within the shard, or END, MARK, BESIDE, REQUEST
     FETCHED = 2  # the shard's clock when the worker fetched
-    COUNT = 3  # elements
+    COUNT = 3  # elements; bytes of what travels beside pushes
     FIRST = 4  # number of the first minibatch that the push was computed on; a mark's order
     LAST = 5  # of the last one; between pushes, that of the push before
     ENCODED = 6  # 0 if the values are as they are, 1 if they are encoded
@@ -213,11 +215,11 @@ class Message(NamedTuple):
     push : int
         Ordinal of the worker's push, from 0.
     chunk : int
-        Number of the chunk within the shard, `END` or `MARK`.
+        Number of the chunk within the shard, `END`, `MARK`, `BESIDE` or `REQUEST`.
     fetched : int
         The shard's clock when the worker fetched the parameters of its gradient.
     values : array (count,)
-        Valid until the chunk is released.
+        Valid until the chunk is released; bytes, as uint8, of what travels beside pushes.
     batches : (int, int)
         First and last minibatch that the push was computed on; the first is the order where this is a mark.
     """

@@ -36,6 +36,7 @@ class FirstOfStep(Policy):
     """
 
     awaited = True
+    count = None
 
     def __init__(self, count: int, workers: int, grace: float = 0.0) -> None:
         self._count, self._workers, self._grace = count, workers, grace

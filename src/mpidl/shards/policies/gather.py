@@ -62,21 +62,22 @@ class Gather(Gathering):
     """
 
     adds_up = True
+    count: int
     _adding = Sgd()
 
     def __init__(self, count: int, scale: Scale = unscaled) -> None:
-        self._count, self._scale, self.by_arrival = count, scale, scale is not unscaled
+        self.count, self.scale, self.by_arrival = count, scale, scale is not unscaled
 
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)
         self._factors = [0.0] * shard.chunks
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        factor = self._scale(push.staleness)
+        factor = self.scale(push.staleness)
         self._adding.update(shard.part(self._sum, chunk), (), values, 1, -factor)
         self._factors[chunk] += factor
         self._gathered[chunk] += 1
-        if self._gathered[chunk] >= self._count:
+        if self._gathered[chunk] >= self.count:
             self._apply_mean(shard, chunk)
 
     def apply_rest(self, shard: ShardState) -> None:
@@ -88,7 +89,7 @@ class Gather(Gathering):
     def _apply_mean(self, shard: ShardState, chunk: int) -> None:
         gathered = shard.part(self._sum, chunk)
         gathered /= self._factors[chunk]
-        self._apply(shard, chunk, self._factors[chunk] / self._count)
+        self._apply(shard, chunk, self._factors[chunk] / self.count)
         self._factors[chunk] = 0.0
 
     def state(self) -> dict[str, Any]:

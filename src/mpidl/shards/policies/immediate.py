@@ -18,10 +18,10 @@ class ApplyAtOnce(Policy):
     adds_up = stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
+        self.scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        shard.update(chunk, values, push.ordinal, self._scale(push.staleness))
+        shard.update(chunk, values, push.ordinal, self.scale(push.staleness))
 
 
 class AddChange(Policy):
@@ -30,12 +30,12 @@ class AddChange(Policy):
     stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self._scale, self.by_arrival = scale, scale is not unscaled
+        self.scale, self.by_arrival = scale, scale is not unscaled
         # Scaling damps all changes, those of statistics too.
         self.sums = self.adds_up = scale is unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        shard.add(chunk, values, self._scale(push.staleness))
+        shard.add(chunk, values, self.scale(push.staleness))
 
 
 class Assign(Policy):
@@ -55,7 +55,7 @@ class DropStale(Policy):
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
         self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
-        self.stateless = policy.stateless
+        self.stateless, self.scale, self.count = policy.stateless, policy.scale, policy.count
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)

@@ -49,6 +49,10 @@ class Policy:
         by stale pushes are damped.
     stateless : bool
         Whether it keeps nothing between two chunks; then `state` is empty, and another instance can go on with a shard.
+    scale : callable
+        Returns the factor of a push's rate for its staleness.
+    count : int or None
+        Pushes of one update, where this is made by their mean; None: all that were accepted since the last one.
     """
 
     awaited: bool = False
@@ -57,6 +61,8 @@ class Policy:
     by_arrival: bool = False
     adds_up: bool = False
     stateless: bool = False
+    scale: Scale = staticmethod(unscaled)
+    count: int | None = 1
 
     def attach(self, shard: ShardState) -> None:
         """Allocate the policy's state for a shard with initial parameters; also called for each copy of a policy."""

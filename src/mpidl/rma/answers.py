@@ -1,0 +1,108 @@
+"""Answers to what workers ask for beside pushes: a ring for each worker in the window of the server.
+
+A worker asks by a message in its ring of pushes, so that an answer has all that it has pushed before, and reads the
+answer from the next slot of its ring of answers. The server counts its answers to each worker; the worker asks for no
+more than there are slots, so that the server never waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.capacity import MOST_BESIDE
+
+
+class Names(NamedTuple):
+    """Names of the window regions of a shard's answers."""
+
+    answered: str
+    answers: str
+
+
+def names(shard: int) -> Names:
+    """Return the names of the window regions of the answers of shard number `shard`."""
+    return Names(*(f"{name}/{shard}" for name in Names._fields))
+
+
+def regions(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
+    name = names(shard)
+    return {name.answered: (np.int64, workers), name.answers: (np.uint8, workers * MOST_BESIDE * slot)}
+
+
+class Answers:
+    """A server's end, for the workers of one shard, whose `ranks` it wakes."""
+
+    def __init__(self, window: RemoteMemory, ranks: Sequence[int], doorbells: Doorbells, shard: int, slot: int) -> None:
+        self._window, self._ranks, self._doorbells = window, ranks, doorbells
+        name = names(shard)
+        self._answered = window.local(name.answered)
+        self._slots = window.local(name.answers).reshape(len(ranks), MOST_BESIDE, slot)
+
+    def write(self, worker: int, write: Callable[[np.ndarray], None]) -> None:
+        """Answer a worker by what `write` writes into memory of uint8, (slot,)."""
+        answered = int(self._answered[worker])
+        write(self._slots[worker, answered % MOST_BESIDE])
+        self._window.sync()
+        self._answered[worker] = answered + 1
+        self._doorbells.ring(self._ranks[worker])
+
+
+class Asked:
+    """A worker's end, for one shard: `worker` is its number among those that ask there.
+
+    `asked` counts the messages by which it has asked.
+    """
+
+    def __init__(self, window: RemoteMemory, server: int, worker: int, shard: int, slot: int) -> None:
+        self._window, self.server, self._worker, self._slot = window, server, worker, slot
+        self._names, self._answered = names(shard), np.zeros(1, np.int64)
+        self._comes = window.supports_deferred_get(server)
+        self.asked = self._taken = 0
+        self._targets: deque[Sequence[np.ndarray]] = deque()
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether there is a slot for another answer."""
+        return self.asked - self._taken < MOST_BESIDE
+
+    def expect(self, targets: Sequence[np.ndarray]) -> None:
+        """Expect another answer, whose bytes go one after the other to `targets`, contiguous arrays."""
+        if self._comes:
+            self._start_reading(targets, self.asked)
+        self.asked += 1
+        self._targets.append(targets)
+
+    def start_looking(self) -> None:
+        """Start reading how many answers there are; the caller flushes the server."""
+        if self._targets and not self._comes:
+            self._window.get(self._answered, self.server, self._names.answered, self._worker)
+
+    def start_taking(self) -> int:
+        """Start reading the answers that there are, and return their number; the caller flushes the server."""
+        ready = len(self._targets) if self._comes else int(self._answered[0]) - self._taken
+        for _ in range(ready):
+            targets = self._targets.popleft()
+            if not self._comes:
+                self._start_reading(targets, self._taken)
+            self._taken += 1
+        return ready
+
+    def _start_reading(self, targets: Sequence[np.ndarray], number: int) -> None:
+        """Start reading answer `number`, when it is there if the server supports deferred gets."""
+        window, name = self._window, self._names
+        place = (self._worker * MOST_BESIDE + number % MOST_BESIDE) * self._slot
+        for target in targets:
+            values = target.reshape(-1).view(np.uint8)
+            if self._comes:
+                counter = name.answered, self._worker, number + 1
+                window.get_when(values, self.server, name.answers, place, *counter)
+            else:
+                window.get(values, self.server, name.answers, place)
+            place += values.size

@@ -1,0 +1,40 @@
+"""What a shard may keep beside its range of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpidl.shards.state import PushHeader
+
+if TYPE_CHECKING:
+    from mpidl.shards.shard import Shard
+
+
+class Beside(Protocol):
+    """State that changes with a shard's pushes, but is no range of the parameters.
+
+    What a push has for it comes before the push, by `receive`.
+    """
+
+    def receive(self, worker: int, values: Any) -> None:
+        """Keep what the next push of a worker has for this state; shared with copies, and not changed."""
+
+    def end_push(self, shard: Shard, push: PushHeader, dropped: bool) -> None:
+        """Act on the end of a push, which the policy has dropped or not; the shard's clock may have advanced."""
+
+    def settle(self, shard: Shard) -> None:
+        """Act on a change of the shard's clock at another time."""
+
+    def copy(self) -> Beside:
+        """Return another state like this one, with memory of its own."""
+        ...
+
+    def load(self, other: Any) -> None:
+        """Take over the state of another one that `copy` made or that was copied."""
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Return the arrays of a checkpoint by their names, which contain the name of the state."""
+        ...
