@@ -38,6 +38,7 @@ ROOMS = (
         "relays",
         "survival",
         "mirrors",
+        "sparse",
         "tracing",
         "page",
         "runs",

@@ -61,31 +61,36 @@ class Asked:
     """
 
     def __init__(self, window: RemoteMemory, server: int, worker: int, shard: int, slot: int) -> None:
-        self._window, self.server, self._worker, self._slot = window, server, worker, slot
+        self._window, self._server, self._worker, self._slot = window, server, worker, slot
         self._names, self._answered = names(shard), np.zeros(1, np.int64)
         self._comes = window.supports_deferred_get(server)
         self.asked = self._taken = 0
         self._targets: deque[Sequence[np.ndarray]] = deque()
 
     @property
-    def may_ask(self) -> bool:
-        """Whether there is a slot for another answer."""
-        return self.asked - self._taken < MOST_BESIDE
+    def room(self) -> int:
+        """How many more answers there are slots for."""
+        return MOST_BESIDE - self.asked + self._taken
 
     def expect(self, targets: Sequence[np.ndarray]) -> None:
-        """Expect another answer, whose bytes go one after the other to `targets`, contiguous arrays."""
+        """Expect another answer, which has the bytes of `targets`, contiguous arrays, each from a multiple of 8 on."""
         if self._comes:
             self._start_reading(targets, self.asked)
         self.asked += 1
         self._targets.append(targets)
 
-    def start_looking(self) -> None:
-        """Start reading how many answers there are; the caller flushes the server."""
+    def flush(self) -> None:
+        """Wait for what was started."""
+        self._window.flush(self._server)
+
+    def start_looking(self) -> int:
+        """Start reading how many answers there are, if any are expected, and return how many these are."""
         if self._targets and not self._comes:
-            self._window.get(self._answered, self.server, self._names.answered, self._worker)
+            self._window.get(self._answered, self._server, self._names.answered, self._worker)
+        return len(self._targets)
 
     def start_taking(self) -> int:
-        """Start reading the answers that there are, and return their number; the caller flushes the server."""
+        """Start reading the answers that there are, and return their number."""
         ready = len(self._targets) if self._comes else int(self._answered[0]) - self._taken
         for _ in range(ready):
             targets = self._targets.popleft()
@@ -102,7 +107,22 @@ class Asked:
             values = target.reshape(-1).view(np.uint8)
             if self._comes:
                 counter = name.answered, self._worker, number + 1
-                window.get_when(values, self.server, name.answers, place, *counter)
+                window.get_when(values, self._server, name.answers, place, *counter)
             else:
-                window.get(values, self.server, name.answers, place)
-            place += values.size
+                window.get(values, self._server, name.answers, place)
+            place += -(-values.size // 8) * 8
+
+
+def take(asked: Sequence[Asked]) -> list[int]:
+    """Take the answers of all shards that there are, and return how many each had."""
+    _start_and_flush(asked, Asked.start_looking)
+    return _start_and_flush(asked, Asked.start_taking)
+
+
+def _start_and_flush(asked: Sequence[Asked], start: Callable[[Asked], int]) -> list[int]:
+    """Let all servers read side by side."""
+    found = [start(each) for each in asked]
+    for each, count in zip(asked, found, strict=True):
+        if count:
+            each.flush()
+    return found

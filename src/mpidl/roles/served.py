@@ -16,7 +16,7 @@ from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.writer import BackgroundTask, save_shard
-from mpidl.transport.protocol import END, MARK, Message, Order, Saved, State
+from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message, Order, Saved, State
 from mpidl.transport.status import ShardStatus
 
 #: Chunks of one worker that are applied before the next worker's turn.
@@ -61,6 +61,12 @@ class ServedShard:
         self.round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
         self._unwritten = False
+        self._between: dict[int, Callable[[Message], None]] = {
+            END: lambda message: self._remove_worker(message.worker),
+            MARK: lambda message: self._mark(message.worker, message.batches[0]),
+            BESIDE: self._receive_beside,
+            REQUEST: self._answer,
+        }
 
     def bind(self, transport: Transport) -> None:
         """Serve the ranks of a transport; the shard moves into its memory."""
@@ -120,12 +126,11 @@ class ServedShard:
 
     def _lockstep_round(self) -> bool:
         """Apply the next chunk of each worker that still trains, if all of them have one; return whether they had."""
-        workers = sorted(self._training)
+        # What is between pushes doesn't belong to rounds, except a worker's end: not every worker has it.
+        between = [worker for worker in self._inbox.waiting() if self._inbox.head(worker).chunk < END]
+        workers = between or sorted(self._training)
         if not workers or not all(self._inbox.pending(worker) for worker in workers):
             return False
-        # Marks don't belong to rounds: not every worker makes one.
-        marked = [worker for worker in workers if self._inbox.head(worker).chunk == MARK]
-        workers = marked or workers
         for worker in workers:
             self.apply(self._inbox.head(worker))
             self._inbox.release(worker)
@@ -135,10 +140,8 @@ class ServedShard:
 
     def _apply(self, message: Message) -> None:
         before = self.shard.clock
-        if message.chunk == END:
-            self._remove_worker(message.worker)
-        elif message.chunk == MARK:
-            self._mark(message.worker, message.batches[0])
+        if message.chunk < 0:
+            self._between[message.chunk](message)
         elif self._accrue is not None:
             # No other process goes on with what is gathered for a coordinator: its chunks are in no ledger.
             self._accrue(self.number, message)
@@ -153,6 +156,19 @@ class ServedShard:
         self._ledger.end(message.worker, message.push, message.chunk)
         point("chunk-applied")
         self._show_clock(before)
+
+    def _receive_beside(self, message: Message) -> None:
+        """Keep what the worker's next push changes beside the parameters."""
+        assert self.shard.beside is not None, "a worker has sent what this job doesn't keep"
+        received = self.shard.beside.unpack(message.values)
+        self.shard.beside.receive(message.worker, received)
+        self._snapshot.receive_beside(message.worker, received)
+
+    def _answer(self, message: Message) -> None:
+        """Answer a worker from what is kept beside the parameters."""
+        assert self.shard.beside is not None
+        assert self.link.answers is not None
+        self.link.answers.write(message.worker, partial(self.shard.beside.answer, message.values))
 
     def _lose(self, message: Message) -> None:
         """Go on without a chunk that another process was applying when it ended: it may have been applied in part."""
@@ -218,7 +234,7 @@ class ServedShard:
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
             shard, directory = self._snapshot.copy, self._scratch(self.order)
-            state = shard.on_host()
+            state = {**shard.on_host(), **({} if shard.beside is None else shard.beside.arrays())}
             self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
         if self._writing.ended():
             self.link.reports.saved(Saved(self.order, shards=[self.number]))

@@ -17,6 +17,7 @@ from mpidl.algorithms.algorithm import Coordinated
 from mpidl.data import Split
 from mpidl.engines import monotonic
 from mpidl.engines.mpi import MpiEngine
+from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant
@@ -60,14 +61,18 @@ class Worker(Role):
 
     `number` is the replica's. `held` has all shards and their holders. `direct` says whether this worker pushes to the
     servers themselves; see `mpidl.transport.routes.Route`. `hand_over` lets others play this rank from the end of this
-    process on, if they can, and returns whether they do. `computing` is the context of each gradient.
+    process on, if they can, and returns whether they do. `computing` is the context of each gradient. `beside` is what
+    the worker exchanges with servers beside its vectors.
     """
 
     hand_over: Callable[[], bool] = staticmethod(lambda: False)
     computing: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
 
-    def __init__(self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True) -> None:
+    def __init__(
+        self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True, beside: Nothing | None = None
+    ) -> None:
         super().__init__()
+        self._beside = Nothing() if beside is None else beside
         self._ready, self._placed, self._job = ready, ready.placed, ready.job
         self._model, self._slice, group = ready.local.model, ready.local.slice, ready.local.group
         self._number, self._replicas, self._direct = number, ready.placed.replicas, direct
@@ -102,7 +107,8 @@ class Worker(Role):
             self._handler.unpushed.load(position)
             self._handler.checkpoint.load(position, vectors)
             working, tickets = position.working, position.tickets if placed.position.beginning is not None else 0
-        engine = MpiEngine(self._model, job.dataset.train, placed.schedule, self._handler, state, self, working)
+        split = self._beside.split(job.dataset.train)
+        engine = MpiEngine(self._model, split, placed.schedule, self._handler, state, self, working)
         participant = CheckpointParticipant(
             number, self._handler, state, engine.loader, self._ready.scratch, job.config.run.deterministic, tickets,
             job.config.run.terminate_on_nan, self._slice if self._lead.partitions > 1 else None,
@@ -125,6 +131,7 @@ class Worker(Role):
             return ThroughServers(
                 shards, self._encodings, pattern=algorithm.pattern(self._replicas),
                 model=self._model if self._direct else None, in_rounds=job.config.run.deterministic,
+                beside=self._beside,
             )  # fmt: skip
         if isinstance(algorithm, Coordinated):
             return SandblasterWorker(

@@ -19,6 +19,12 @@ class Beside(Protocol):
     What a push has for it comes before the push, by `receive`.
     """
 
+    def unpack(self, data: np.ndarray) -> Any:
+        """Return what a message, bytes as uint8, has for a push, as `receive` takes it: a copy."""
+
+    def answer(self, request: np.ndarray, answer: np.ndarray) -> None:
+        """Write the answer to a request, both bytes as uint8; there may be room for more than the answer."""
+
     def receive(self, worker: int, values: Any) -> None:
         """Keep what the next push of a worker has for this state; shared with copies, and not changed."""
 

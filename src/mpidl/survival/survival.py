@@ -46,6 +46,9 @@ class Mortal:
         """What a death ends although the job may outlive others, in lines."""
         return []
 
+    def fix_all(self, cause: str) -> None:
+        """Say why no rank can be taken over, in a part of a line; called by all processes."""
+
     def fix_servers(self, cause: str) -> None:
         """Say why servers can't be taken over, in a part of a line; called by all processes."""
 
@@ -146,6 +149,9 @@ class Survival(Mortal):
         named = (("the coordinator", [self._roles.coordinator]), ("a server", self._roles.servers[:1]))
         fixed = [(name, self._fixed[rank]) for name, ranks in named for rank in ranks if rank in self._fixed]
         return [f"{name}'s death ends the run: {cause}" for name, cause in fixed]
+
+    def fix_all(self, cause: str) -> None:
+        self._obstacle = self._obstacle or cause
 
     def fix_servers(self, cause: str) -> None:
         self._fixed |= dict.fromkeys(self._roles.servers, cause)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpidl.device import from_host
 from mpidl.engines import monotonic
+from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.request_handler import UnpushedBatches
 from mpidl.engines.mpi.waiting import Waiting
 from mpidl.parameters.ranges import Range, within
@@ -73,7 +74,8 @@ class Connection:
     `shards` make up the worker's slice of the vector, counted from its beginning; `copies` are those of the worker,
     where fetches are encoded. `arriving` is called with the ordinal of an order that others may have marked, before
     fetched values are used. `fetched`, of shape (shards, len(ShardClock)), has the clocks at the last fetch.
-    `parameters` is the vector of the last `Fetch`, and of the next one.
+    `parameters` is the vector of the last `Fetch`, and of the next one. `beside` is what is
+    exchanged beside vectors.
     """
 
     def __init__(
@@ -83,9 +85,11 @@ class Connection:
         unpushed: UnpushedBatches,
         copies: Sequence[Differences],
         arriving: Callable[[int], None],
+        beside: Nothing,
     ) -> None:
         self._parts = [slice(*shard) for shard in shards]
         self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving
+        self._beside = beside
         self.fetched = self.clocks()
         self.parameters: Any = None
         # The shards that are being fetched behind the last push.
@@ -98,6 +102,7 @@ class Connection:
         """Reach the servers by `link` from now on."""
         self.link = link
         self._waiting = Waiting(link, self._status)
+        self._beside.bind(link, self._status)
         self._behind, self._begun = (), None
 
     def clocks(self) -> np.ndarray:
@@ -163,6 +168,7 @@ class Connection:
 
     def begin(self, vector: Any, clocks: Sequence[int], batches: tuple[int, int], zero_copy: bool = False) -> None:
         """Begin a push; its headers have a clock for each shard, and two numbers."""
+        self._beside.push()
         self._begun, self._pushed_before = vector, self.link.pushes.bytes
         self.link.pushes.begin(clocks, batches, zero_copy)
 

@@ -10,6 +10,7 @@ import numpy as np
 from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines import monotonic
+from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.servers.connection import Connection, Encodings
@@ -29,9 +30,11 @@ class ServersCheckpoint(CheckpointSource):
     pushes that the coordinator decides.
     """
 
-    def __init__(self, connection: Connection, encodings: Encodings, status: WorkerStatus, in_rounds: bool) -> None:
+    def __init__(
+        self, connection: Connection, encodings: Encodings, status: WorkerStatus, in_rounds: bool, beside: Nothing
+    ) -> None:
         super().__init__()
-        self.together = in_rounds
+        self.together, self._beside = in_rounds, beside
         self._connection, self._encodings, self._status = connection, encodings, status
 
     def order(self, told: Order, marked: int) -> Order:
@@ -54,13 +57,14 @@ class ServersCheckpoint(CheckpointSource):
         return fetched
 
     def vectors(self) -> dict[str, np.ndarray]:
-        return self._encodings.vectors()
+        return {**self._encodings.vectors(), **self._beside.vectors()}
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
         # No push has arrived in part, so that all clocks are those of any shard.
         clocks = [clocks[ShardClock.CLOCK] for clocks in position.fetched]
         self._connection.fetched[:, ShardClock.CLOCK] = max(clocks, default=-1)
         self._encodings.load(vectors)
+        self._beside.load(vectors)
 
 
 NOT_ENCODED = Encodings()
@@ -71,7 +75,8 @@ class ThroughServers(RequestHandler):
 
     `shards` make up the worker's slice of the vector, counted from its beginning. `pattern` is that of the replica's
     requests. `model` computes the gradients, which may leave while it does so; without it, each push must be whole when
-    it begins. `in_rounds` says whether servers apply pushes in rounds, as in a deterministic run.
+    it begins. `in_rounds` says whether servers apply pushes in rounds, as in a deterministic run. `beside` is what is
+    exchanged beside vectors.
     """
 
     def __init__(
@@ -82,15 +87,18 @@ class ThroughServers(RequestHandler):
         pattern: Pattern | None = None,
         model: PlacedModel | None = None,
         in_rounds: bool = False,
+        beside: Nothing | None = None,
     ) -> None:
         super().__init__()
+        beside = Nothing() if beside is None else beside
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
         self._wait_free: WaitFreePush | None = None
         self.connection = Connection(
-            shards, self.status, self.unpushed, encodings.copies, lambda order: self.checkpoint.cut_seen(order)
-        )
-        self.checkpoint = ServersCheckpoint(self.connection, encodings, self.status, in_rounds)
+            shards, self.status, self.unpushed, encodings.copies, lambda order: self.checkpoint.cut_seen(order),
+            beside,
+        )  # fmt: skip
+        self.checkpoint = ServersCheckpoint(self.connection, encodings, self.status, in_rounds, beside)
 
     def bind(self, link: WorkerLink) -> None:
         """Choose the order of steps that the link and the replica's requests allow."""
@@ -103,7 +111,8 @@ class ThroughServers(RequestHandler):
             self._exchange: InOrder = (PrefetchingBehindPush if behind else Prefetching)(self.connection)
         else:
             self._exchange = (BehindPush if behind else InOrder)(self.connection, zero_copy=pattern.fetches_next)
-        if pattern.pushes_gradients and self._model is not None:
+        # What is beside a push leaves before it, and is complete after the gradient.
+        if pattern.pushes_gradients and self._model is not None and not link.asked:
             self._wait_free = WaitFreePush(self.connection, self._model)
 
     def unbind(self) -> None:

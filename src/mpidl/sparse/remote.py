@@ -1,0 +1,149 @@
+"""A worker's end: rows are asked for, and their gradients pushed, by the rings of pushes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from mpidl.engines.mpi.waiting import Waiting
+from mpidl.rma.answers import take
+from mpidl.rma.worker import WorkerLink
+from mpidl.sparse.messages import Part, grouped, pack
+from mpidl.tables.distinct import Distinct, distinct
+from mpidl.tables.lookups import Lookup, TableSpec, Wanted, gathered
+from mpidl.transport.protocol import BESIDE, REQUEST
+from mpidl.transport.status import WorkerStatus
+
+
+class Question(NamedTuple):
+    """A request to a server: the message, where the answer goes, and the lookups that wait for it."""
+
+    message: np.ndarray
+    targets: Sequence[np.ndarray]
+    lookups: Sequence[Coming]
+
+
+class Coming:
+    """A lookup in a table, and the number of answers that it waits for."""
+
+    def __init__(self, table: int, lookup: Lookup) -> None:
+        self.table, self.lookup, self.answers = table, lookup, 0
+
+
+class RemoteRows:
+    """Rows on the servers (`mpidl.tables.lookups.RowSource`).
+
+    `status` is the worker's, and `most` the number of bytes of a message.
+    """
+
+    def __init__(self, tables: Sequence[TableSpec], dtype: np.dtype, status: WorkerStatus, most: int) -> None:
+        self._tables, self._dtype, self._status, self._most = tables, dtype, status, most
+        # The lookups of the present batch, and of the next ones.
+        self._present: deque[Coming] = deque()
+        self._ahead: deque[list[Coming]] = deque()
+        self._with_gradient: list[list[Lookup]] = [[] for _ in tables]
+
+    def bind(self, link: WorkerLink) -> None:
+        """Reach the servers by `link` from now on."""
+        self._link, self._waiting = link, Waiting(link, self._status)
+        self._questions: list[deque[Question]] = [deque() for _ in link.asked]
+        self._asked: list[deque[Question]] = [deque() for _ in link.asked]
+        self._pushes: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in link.asked]
+
+    def look_up(self, table: int, ids: np.ndarray) -> Lookup:
+        """Return the rows of ids, asked for ahead or now."""
+        if self._present and self._present[0].table == table:
+            coming = self._present.popleft()
+        else:
+            (coming,) = self._ask([Wanted(table, ids)])
+        self._waiting.until(lambda: self._has_arrived(coming))
+        return coming.lookup
+
+    def ask(self, wanted: Sequence[Wanted]) -> None:
+        """Ask ahead for the lookups of a batch."""
+        self._ahead.append(self._ask(wanted))
+
+    def begin(self) -> None:
+        """Begin the first batch that was asked for ahead and has not begun."""
+        self._present = deque(self._ahead.popleft())
+
+    def push(self) -> None:
+        """Send the gradients of all lookups since the last push; the worker's next push follows."""
+        with self._status.push:
+            for table, lookups in enumerate(self._with_gradient):
+                if lookups:
+                    found, gradient = gathered(lookups)
+                    self._queue(table, found, gradient)
+                    lookups.clear()
+        self._waiting.until(self._send_pushes)
+
+    def _queue(self, table: int, found: Distinct, gradient: np.ndarray) -> None:
+        for queue, own in zip(self._pushes, found.parts, strict=True):
+            for parts in grouped([Part(table, found.ids[own], gradient[own])], self._most):
+                message = pack(parts, with_values=True)
+                self._status.figures["bytes_pushed"] += message.size
+                queue.append((BESIDE, message))
+
+    def _send_pushes(self) -> bool:
+        with self._status.push:
+            self._link.pushes.send_beside(self._pushes)
+        return not any(self._pushes)
+
+    def _ask(self, wanted: Sequence[Wanted]) -> list[Coming]:
+        """Ask for lookups, and return them."""
+        found = []
+        parts: list[list[Part]] = [[] for _ in self._questions]
+        with self._status.fetch:
+            for table, ids in wanted:
+                own = distinct(ids, len(parts))
+                rows = np.empty((own.ids.size, self._tables[table].dimension), self._dtype)
+                found.append(Coming(table, Lookup(rows, own, self._with_gradient[table])))
+                for server, part in zip(parts, own.parts, strict=True):
+                    server.append(Part(len(found) - 1, own.ids[part], rows[part]))
+            for questions, server in zip(self._questions, parts, strict=True):
+                for group in grouped(server, self._most):
+                    questions.append(self._question(group, found))
+            self._send()
+        return found
+
+    def _question(self, group: Sequence[Part], found: Sequence[Coming]) -> Question:
+        """Return the request for parts, which have the numbers of lookups in the place of their tables."""
+        lookups = [found[part.table] for part in group]
+        for each in lookups:
+            each.answers += 1
+        message = pack([part._replace(table=each.table) for part, each in zip(group, lookups, strict=True)], False)
+        return Question(message, [part.values for part in group], lookups)
+
+    def _send(self) -> None:
+        """Send requests as far as there is room for them and for their answers."""
+        ready = [
+            deque((REQUEST, each.message) for each in islice(questions, asked.room))
+            for questions, asked in zip(self._questions, self._link.asked, strict=True)
+        ]
+        before = [len(each) for each in ready]
+        self._link.pushes.send_beside(ready)
+        for server, (count, left) in enumerate(zip(before, ready, strict=True)):
+            for _ in range(count - len(left)):
+                question = self._questions[server].popleft()
+                self._link.asked[server].expect(question.targets)
+                self._asked[server].append(question)
+
+    def _has_arrived(self, coming: Coming) -> bool:
+        """Take the answers that have arrived, and return whether all for a lookup have."""
+        if coming.answers:
+            with self._status.fetch:
+                self._send()
+                for server, count in enumerate(take(self._link.asked)):
+                    for _ in range(count):
+                        self._note(self._asked[server].popleft())
+        return not coming.answers
+
+    def _note(self, question: Question) -> None:
+        figures = self._status.figures
+        figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
+        for each in question.lookups:
+            each.answers -= 1

@@ -1,0 +1,126 @@
+"""A server's parts of a model's tables, which its shard's pushes update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpidl.rules import Rule
+from mpidl.sparse.messages import Part, padded, unpack
+from mpidl.tables.distinct import add_to, distinct
+
+if TYPE_CHECKING:
+    from mpidl.shards.shard import Shard
+    from mpidl.shards.state import PushHeader
+    from mpidl.tables.table import Table
+
+
+class ServerTables:
+    """Rows of tables beside a shard (`mpidl.shards.beside.Beside`).
+
+    What a push has for rows is kept until the push has ended, when the shard's policy has decided about it, and applied
+    when the shard's clock advances: the mean of what has been accepted since the last time, by the tables' rule.
+    """
+
+    def __init__(self, tables: Sequence[Table], rule: Rule, dtype: np.dtype, clock: int = 0) -> None:
+        self.tables, self._rule, self._dtype = tables, rule, dtype
+        self._dimensions = [table.dimension for table in tables]
+        self._clock = clock
+        self._coming: dict[int, list[Part]] = {}
+        self._accepted: list[tuple[list[Part], float]] = []
+
+    def unpack(self, data: np.ndarray) -> list[Part]:
+        return list(unpack(data.copy(), self._dimensions, self._dtype))
+
+    def answer(self, request: np.ndarray, answer: np.ndarray) -> None:
+        start = 0
+        for table, ids, _ in unpack(request, self._dimensions, None):
+            shape = ids.size, self._dimensions[table]
+            nbytes = shape[0] * shape[1] * self._dtype.itemsize
+            self.tables[table].read(ids, answer[start : start + nbytes].view(self._dtype).reshape(shape))
+            start += padded(nbytes)
+
+    def receive(self, worker: int, values: Sequence[Part]) -> None:
+        self._coming.setdefault(worker, []).extend(values)
+
+    def end_push(self, shard: Shard, push: PushHeader, dropped: bool) -> None:
+        parts = self._coming.pop(push.worker, [])
+        if not dropped:
+            self._accepted.append((parts, shard.policy.scale(push.staleness)))
+        self.settle(shard)
+
+    def settle(self, shard: Shard) -> None:
+        if shard.clock == self._clock:
+            return
+        self._clock = shard.clock
+        accepted, self._accepted = self._accepted, []
+        if accepted:
+            weight = sum(factor for _, factor in accepted)
+            count = shard.policy.count or len(accepted)
+            rate = self._rule.rate * shard.rate_factor * (weight / count)
+            for number, table in enumerate(self.tables):
+                self._update(number, table, accepted, weight, rate)
+
+    def _update(
+        self, number: int, table: Table, accepted: Sequence[tuple[list[Part], float]], weight: float, rate: float
+    ) -> None:
+        """Apply the mean of accepted pushes to a table."""
+        found = [(self._of(number, parts), factor) for parts, factor in accepted]
+        if not any(part.ids.size for part, _ in found):
+            return
+        if len(accepted) == 1:
+            table.update(found[0][0].ids, found[0][0].values, self._clock, rate)
+            return
+        ids, _, places = distinct(np.concatenate([part.ids for part, _ in found]), 1)
+        summed, start = np.zeros((ids.size, table.dimension), self._dtype), 0
+        for part, factor in found:
+            own = places[start : start + part.ids.size]
+            add_to(summed, own, part.values if factor == 1 else part.values * self._dtype.type(factor))
+            start += own.size
+        summed /= weight
+        table.update(ids, summed, self._clock, rate)
+
+    def copy(self) -> ServerTables:
+        twin = ServerTables([table.copy() for table in self.tables], self._rule, self._dtype, self._clock)
+        twin._take_over(self)
+        return twin
+
+    def load(self, other: ServerTables) -> None:
+        for own, given in zip(self.tables, other.tables, strict=True):
+            own.load(given)
+        self._take_over(other)
+
+    def _take_over(self, other: ServerTables) -> None:
+        self._clock, self._accepted = other._clock, list(other._accepted)
+        self._coming = {worker: list(parts) for worker, parts in other._coming.items()}
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Return each table's arrays as "tables/NAME/ARRAY", with what is accepted and not applied yet."""
+        found: dict[str, np.ndarray] = {}
+        for number, table in enumerate(self.tables):
+            found |= {f"tables/{table.name}/{name}": array for name, array in table.arrays().items()}
+            found |= {f"tables/{table.name}/open/{name}": array for name, array in self._open(number).items()}
+        return found
+
+    def _open(self, number: int) -> dict[str, np.ndarray]:
+        """Return what is accepted for a table and not applied yet; nothing if there is nothing of any table."""
+        if not self._accepted:
+            return {}
+        parts = [self._of(number, own) for own, _ in self._accepted]
+        return {
+            "ids": np.concatenate([part.ids for part in parts]),
+            "gradients": np.concatenate([part.values for part in parts]),
+            "sizes": np.array([part.ids.size for part in parts], np.int64),
+            "factors": np.array([factor for _, factor in self._accepted]),
+        }
+
+    def _of(self, number: int, parts: Sequence[Part]) -> Part:
+        """Return what a push has for a table, as one part."""
+        own = [part for part in parts if part.table == number]
+        if len(own) == 1:
+            return own[0]
+        ids, values = [part.ids for part in own], [part.values for part in own]
+        none = np.empty(0, np.int64), np.empty((0, self._dimensions[number]), self._dtype)
+        return Part(number, np.concatenate([none[0], *ids]), np.concatenate([none[1], *values]))
