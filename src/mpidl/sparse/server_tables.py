@@ -26,7 +26,7 @@ class ServerTables:
 
     def __init__(self, tables: Sequence[Table], rule: Rule, dtype: np.dtype, clock: int = 0) -> None:
         self.tables, self._rule, self._dtype = tables, rule, dtype
-        self._dimensions = [table.dimension for table in tables]
+        self._dimensions = [table.spec.dimension for table in tables]
         self._clock = clock
         self._coming: dict[int, list[Part]] = {}
         self._accepted: list[tuple[list[Part], float]] = []
@@ -74,7 +74,7 @@ class ServerTables:
             table.update(found[0][0].ids, found[0][0].values, self._clock, rate)
             return
         ids, _, places = distinct(np.concatenate([part.ids for part, _ in found]), 1)
-        summed, start = np.zeros((ids.size, table.dimension), self._dtype), 0
+        summed, start = np.zeros((ids.size, table.spec.dimension), self._dtype), 0
         for part, factor in found:
             own = places[start : start + part.ids.size]
             add_to(summed, own, part.values if factor == 1 else part.values * self._dtype.type(factor))
@@ -100,8 +100,8 @@ class ServerTables:
         """Return each table's arrays as "tables/NAME/ARRAY", with what is accepted and not applied yet."""
         found: dict[str, np.ndarray] = {}
         for number, table in enumerate(self.tables):
-            found |= {f"tables/{table.name}/{name}": array for name, array in table.arrays().items()}
-            found |= {f"tables/{table.name}/open/{name}": array for name, array in self._open(number).items()}
+            found |= {f"tables/{table.spec.name}/{name}": array for name, array in table.arrays().items()}
+            found |= {f"tables/{table.spec.name}/open/{name}": array for name, array in self._open(number).items()}
         return found
 
     def _open(self, number: int) -> dict[str, np.ndarray]:
