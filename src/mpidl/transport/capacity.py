@@ -70,9 +70,9 @@ class MailboxGeometry(NamedTuple):
         chunks = -(-shard.size // chunk)
         encoding = None if wire is None else WithStatistics(wire, within(statistics, shard))
         slot = chunk * dtype.itemsize if encoding is None else encoding.largest(chunk, dtype)
-        # Chunks that are neighbours in the vector are neighbours in the ring.
-        slot = slot if chunks > 1 and encoding is None else -(-max(slot, least) // 8) * 8
-        assert slot >= least
+        if least:
+            # A push of one chunk leaves room behind it; the chunks of longer ones lie side by side.
+            slot = -(-max(slot, least) // 8) * 8 if chunks == 1 or encoding is not None else slot
         whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
         affordable = room // (workers * max(slot, whole))
         wanted = max(chunks + 1, MOST_BESIDE) if least else chunks + 1
