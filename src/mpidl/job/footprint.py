@@ -17,7 +17,7 @@ from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions
-from mpidl.transport.capacity import Capacity
+from mpidl.transport.capacity import Capacity, answer_bytes
 from mpidl.transport.routes import Routes
 
 #: Bytes of an engine's state of a replica beside its vectors.
@@ -118,7 +118,7 @@ def _directly(placed: PlacedJob, capacity: Capacity, partition: int, slice: Rang
         return 0
     own, found = slice.size * placed.job.dtype.itemsize, 0
     if capacity.wire_fetch is not None:
-        found += own + capacity.answers([capacity.shards[shard] for shard in capacity.of_partition(partition)])
+        found += own + answer_bytes(capacity, [capacity.shards[shard] for shard in capacity.of_partition(partition)])
     return found + (0 if capacity.wire is None else own)
 
 

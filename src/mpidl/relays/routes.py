@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.rma import mailboxes
 from mpidl.topology.roles import Relay, Roles
-from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry
+from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry, answer_bytes
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Holder, Route, Routes
 
@@ -61,7 +61,7 @@ class RelayedRoutes(Routes):
         """Return the bytes of what a relay fetches: parameters and answers; of two sums, and its rings' residuals."""
         capacity = self.capacity
         whole: int = capacity.shards[-1].stop * np.dtype(capacity.dtype).itemsize
-        return (3 if capacity.wire is None else 5) * whole + capacity.answers(capacity.shards)
+        return (3 if capacity.wire is None else 5) * whole + answer_bytes(capacity, capacity.shards)
 
     def askers(self, rank: int) -> set[int] | None:
         relay = self._relays.get(rank)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from mpidl.shards.state import PushHeader
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
+from mpidl.shards.policies import Policy
+from mpidl.shards.state import PushHeader, ShardState
 
 
 class Beside(Protocol):
@@ -28,10 +26,10 @@ class Beside(Protocol):
     def receive(self, worker: int, values: Any) -> None:
         """Keep what the next push of a worker has for this state; shared with copies, and not changed."""
 
-    def end_push(self, shard: Shard, push: PushHeader, dropped: bool) -> None:
+    def end_push(self, shard: ShardState, policy: Policy, push: PushHeader, dropped: bool) -> None:
         """Act on the end of a push, which the policy has dropped or not; the shard's clock may have advanced."""
 
-    def settle(self, shard: Shard) -> None:
+    def settle(self, shard: ShardState, policy: Policy) -> None:
         """Act on a change of the shard's clock at another time."""
 
     def copy(self) -> Beside:

@@ -111,7 +111,7 @@ class Shard(ShardState):
         dropped = self.dropped
         self.policy.end_push(self, push)
         if self.beside is not None:
-            self.beside.end_push(self, push, self.dropped > dropped)
+            self.beside.end_push(self, self.policy, push, self.dropped > dropped)
         return True
 
     def receive_push(self, worker: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)) -> None:
@@ -179,7 +179,7 @@ class Shard(ShardState):
     def _settle_all(self) -> None:
         self.settle()
         if self.beside is not None:
-            self.beside.settle(self)
+            self.beside.settle(self, self.policy)
 
 
 class Snapshot:

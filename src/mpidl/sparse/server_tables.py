@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpidl.rules import Rule
+from mpidl.shards.policies import Policy
+from mpidl.shards.state import PushHeader, ShardState
 from mpidl.sparse.messages import Part, padded, unpack
 from mpidl.tables.distinct import add_to, distinct
-
-if TYPE_CHECKING:
-    from mpidl.shards.shard import Shard
-    from mpidl.shards.state import PushHeader
-    from mpidl.tables.table import Table
+from mpidl.tables.table import Table
 
 
 class ServerTables:
@@ -45,20 +42,20 @@ class ServerTables:
     def receive(self, worker: int, values: Sequence[Part]) -> None:
         self._coming.setdefault(worker, []).extend(values)
 
-    def end_push(self, shard: Shard, push: PushHeader, dropped: bool) -> None:
+    def end_push(self, shard: ShardState, policy: Policy, push: PushHeader, dropped: bool) -> None:
         parts = self._coming.pop(push.worker, [])
         if not dropped:
-            self._accepted.append((parts, shard.policy.scale(push.staleness)))
-        self.settle(shard)
+            self._accepted.append((parts, policy.scale(push.staleness)))
+        self.settle(shard, policy)
 
-    def settle(self, shard: Shard) -> None:
+    def settle(self, shard: ShardState, policy: Policy) -> None:
         if shard.clock == self._clock:
             return
         self._clock = shard.clock
         accepted, self._accepted = self._accepted, []
         if accepted:
             weight = sum(factor for _, factor in accepted)
-            count = shard.policy.count or len(accepted)
+            count = policy.count or len(accepted)
             rate = self._rule.rate * shard.rate_factor * (weight / count)
             for number, table in enumerate(self.tables):
                 self._update(number, table, accepted, weight, rate)

@@ -163,12 +163,6 @@ class Capacity:
             least=self.beside,
         )  # fmt: skip
 
-    def answers(self, shards: Sequence[Range]) -> int:
-        """Return the bytes of the encoded answers to a fetch of shards; 0 if fetches are not encoded."""
-        if (wire := self.wire_fetch) is None:
-            return 0
-        return sum(encoded_bytes(wire, each.size, self.dtype, within(self.statistics, each)) for each in shards)
-
     def held_by(self, holder: int) -> list[int]:
         """Return the numbers of the shards that a server holds or, without servers, a replica."""
         return self._numbers.get(holder, [])
@@ -188,3 +182,10 @@ class Capacity:
     @property
     def _held(self) -> Sequence[Held]:
         return self.held or [Held(range, holder) for holder, range in enumerate(self.shards)]
+
+
+def answer_bytes(capacity: Capacity, shards: Sequence[Range]) -> int:
+    """Return the bytes of the encoded answers to a fetch of shards; 0 if fetches are not encoded."""
+    if (wire := capacity.wire_fetch) is None:
+        return 0
+    return sum(encoded_bytes(wire, each.size, capacity.dtype, within(capacity.statistics, each)) for each in shards)
