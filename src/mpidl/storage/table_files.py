@@ -23,6 +23,8 @@ from mpidl.tables.lookups import TableSpec
 #: Arrays of a table with a row for each id.
 IDS, ROWS, STATE, USES = "ids", "rows", "state", "uses"
 BY_ROW = (IDS, ROWS, STATE, USES)
+#: Numbers of the whole part, the first of which is that of the last update.
+COUNTS = "counts"
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 #: Rows that are read at a time.
 BLOCK = 65_536
@@ -126,7 +128,7 @@ def saved_tables(checkpoint: Checkpoint) -> dict[str, SavedTable]:
     found = {}
     for spec in checkpoint.tables:
         for path, places in files:
-            if missing := [name for name in BY_ROW if name not in places.get(spec.name, ())]:
+            if missing := [name for name in (*BY_ROW, COUNTS) if name not in places.get(spec.name, ())]:
                 raise MpidlError(f"{path}: has no {missing[0]} of table {quoted(spec.name)}")
         found[spec.name] = SavedTable(spec, [(path, places[spec.name]) for path, places in files])
     return found
