@@ -1,5 +1,7 @@
 """Tables of a checkpoint in use: rows by id, first values of others, and servers that go on, be they as many or not."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -112,7 +114,7 @@ def test_servers_go_on(saved, number):
         ids = np.arange(50)
         np.testing.assert_array_equal(resumed.read(table, ids), straight.read(table, ids), spec.name)
     if number == 3:
-        for own, other in zip(sum(resumed.tables, []), sum(straight.tables, []), strict=True):
+        for own, other in zip(chain(*resumed.tables), chain(*straight.tables), strict=True):
             for found, expected in zip(*(comparable(each, settings) for each in (own, other)), strict=True):
                 np.testing.assert_array_equal(found, expected)
 

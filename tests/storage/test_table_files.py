@@ -57,7 +57,7 @@ def save(directory, servers=3, specs=SPECS, change=lambda number, arrays: arrays
         values = np.zeros(own.size, np.float32)
         state = {"parameters": values, "rule/sum": values + 1, "clock": np.array(7)}
         for name, arrays in tables.items():
-            held = part(arrays, number, servers) | {"step": np.array(5 + number)}
+            held = part(arrays, number, servers) | {"counts": np.full(5, 5 + number)}
             state |= {f"tables/{name}/{array}": values for array, values in held.items()}
         save_shard(unfinished, number, own, change(number, state))
     position = saved.POSITION._replace(step=42)
@@ -98,7 +98,7 @@ def test_all_arrays(checkpoint):
         in_files = [part(tables[name], number, 3) for number in range(3)]
         for array in ("ids", "rows"):
             np.testing.assert_array_equal(found.read(array), np.concatenate([each[array] for each in in_files]))
-        assert [each.read("step") for each in found.parts] == [5, 6, 7]
+        assert [each.read("counts")[0] for each in found.parts] == [5, 6, 7]
 
 
 def test_the_dense_part_is_as_without_tables(checkpoint):
