@@ -204,6 +204,13 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     raise UsageError(f"{key}: expected {describe(annotation)}, found {_found(value)}")
 
 
+def whole(value: float, key: str) -> int:
+    """Return a number such as 1e6, a float in TOML, as an integer of at least 1; raise UsageError for any other."""
+    if not (1 <= value <= LARGEST and int(value) == value):
+        raise UsageError(f"{key}: {value:g}, expected a whole number from 1 to 2**63 - 1")
+    return int(value)
+
+
 def _in_toml(value: Any) -> bool:
     """Tell whether a value or list has no NaN, no integer larger than `LARGEST` and no text without an encoding."""
     if isinstance(value, list | tuple):

@@ -11,6 +11,7 @@ from mpidl.config.sections import (
     RunSection,
     source_of,
 )
+from mpidl.config.tables import TablesSection
 from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 
@@ -24,6 +25,7 @@ __all__ = [
     "ModelSection",
     "PythonData",
     "RunSection",
+    "TablesSection",
     "TopologySection",
     "VirtualSection",
     "from_dict",

@@ -22,6 +22,7 @@ from mpidl.config.sections import (
     PythonData,
     RunSection,
 )
+from mpidl.config.tables import TablesSection
 from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Source
@@ -38,6 +39,7 @@ SECTIONS: dict[str, type] = {
     "model": ModelSection,
     "rate": RateSchedule,
     "topology": TopologySection,
+    "tables": TablesSection,
     "checkpoint": CheckpointSection,
     "device": DeviceSection,
     "virtual": VirtualSection,
@@ -84,7 +86,7 @@ class Config:
     rule : Rule or None
         The rule named by ``server.rule``, with its own keys, or the algorithm's default. None if there is no choice of
         rule.
-    run, data, model, rate, topology, checkpoint, device, virtual, debug
+    run, data, model, rate, topology, tables, checkpoint, device, virtual, debug
         The other sections, of the classes in `SECTIONS`.
     kept : Kept or None
         What was given for another algorithm.
@@ -100,6 +102,7 @@ class Config:
     checkpoint: CheckpointSection
     device: DeviceSection
     rate: RateSchedule = field(default_factory=RateSchedule)
+    tables: TablesSection = field(default_factory=TablesSection)
     virtual: VirtualSection = field(default_factory=VirtualSection)
     debug: DebugSection = field(default_factory=DebugSection)
     kept: Kept | None = field(default=None, compare=False)

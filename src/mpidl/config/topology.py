@@ -119,6 +119,13 @@ class TopologySection(Checked):
         if run.deterministic:
             raise UsageError(f"{found} run.deterministic is true and needs single pushes, expected false")
 
+    def check_whole(self, because: str) -> None:
+        """Raise UsageError unless each replica is one rank that pushes to the servers itself."""
+        if self.partitions > 1:
+            raise UsageError(f"topology.partitions: {self.partitions}, {because}, expected 1")
+        if self.relay:
+            raise UsageError(f"topology.relay: true, {because}, expected false")
+
     def alternatives(self) -> dict[str, TopologySection]:
         """Return topologies that differ in how workers reach the servers, by the setting that chooses each."""
         other = replace(self, relay=not self.relay)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 
 import numpy as np
 
-from mpidl.config import Config
+from mpidl.algorithms import Exchange
+from mpidl.config import Config, TablesSection
 from mpidl.data import Dataset
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.model import CompleteModel
@@ -48,6 +50,28 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
         )
     if config.device.shards and not config.servers:
         raise UsageError(f"device.shards: true, but {name} has no servers")
+    _check_tables(config, model)
+
+
+def _check_tables(config: Config, model: CompleteModel) -> None:
+    """Check that a model's tables can be trained as configured, and that ``[tables]`` isn't for nothing."""
+    if not model.tables:
+        default = TablesSection()
+        for key, value in asdict(config.tables).items():
+            if value != getattr(default, key):
+                raise UsageError(f"tables.{key}: {quoted(value)}, but the model has no tables; leave it out")
+        return
+    algorithm = config.algorithm
+    if algorithm.exchange is not Exchange.SERVERS:
+        instead = "'backup_sync' with backup = 0" if algorithm.name == "sync" else "one such as 'downpour'"
+        raise UsageError(
+            f"algorithm.name: {algorithm.name} exchanges by {algorithm.exchange.value}, but the rows of the model's "
+            f"tables are on servers, expected {instead}"
+        )
+    tables = f"but the model has tables, such as {quoted(model.tables[0].name)}"
+    config.topology.check_whole(tables)
+    if config.device.shards:
+        raise UsageError(f"device.shards: true, {tables}, whose rows are in the servers' memory; expected false")
 
 
 def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:

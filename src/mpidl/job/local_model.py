@@ -112,6 +112,10 @@ def _part(placed: PlacedJob, group: Group) -> CutNetwork | Section:
 
 def _device(job: Job, number: int) -> Device | None:
     kind = job.config.device.kind
+    if job.original.tables:
+        if kind == "cuda":
+            raise UsageError("device.kind: 'cuda', but the model has tables, whose rows are in the host's memory")
+        return None
     if isinstance(job.original, Movable):
         return None if kind == "cpu" else choose(kind, number)
     if kind == "cuda":

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, DebugSection, DeviceSection, from_dict
 from mpidl.config.configuration import marked, read, set_keys
+from mpidl.config.tables import TablesSection
 from mpidl.config.topology import TopologyKeywords
 from mpidl.data import Augmentation, Dataset, Normalisation, Source
 from mpidl.errors import UsageError, kind_of, nearest, quoted
@@ -56,6 +57,7 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     groups: Annotated[Sequence[Group | Section] | None, "model.group"]
     initial: Annotated[str | Path | None, "model.initial"]
     rate: Annotated[RateSchedule | Section | None, "rate"]
+    tables: Annotated[TablesSection | Section | None, "tables"]
     checkpoint_every: Annotated[float | None, "checkpoint.every"]
     keep: Annotated[int | None, "checkpoint.keep"]
     device: Annotated[str | DeviceSection | Section | None, "device"]

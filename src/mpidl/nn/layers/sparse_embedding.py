@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from mpidl.errors import UsageError
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Shape, Workspace
-from mpidl.schema import LARGEST, Count, NonNegative
+from mpidl.schema import Count, NonNegative, whole
 from mpidl.tables.lookups import TableSpec
 
 
@@ -44,10 +43,8 @@ class SparseEmbedding(Layer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.rows, float):
-            if not (1 <= self.rows <= LARGEST and self.rows.is_integer()):
-                raise UsageError(f"rows: {self.rows:g}, expected a whole number from 1 to 2**63 - 1, or 'any'")
-            object.__setattr__(self, "rows", int(self.rows))
+        if not isinstance(self.rows, str):
+            object.__setattr__(self, "rows", whole(self.rows, "rows"))
 
     def spec(self, name: str) -> TableSpec:
         """Return what the layer, of this name, says of its table."""
