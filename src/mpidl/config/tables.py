@@ -52,4 +52,4 @@ class TablesSection(Checked):
         """Return the rule of rows, given that of ``[server]``."""
         default = server or Adagrad()
         rule = default if self.rule in (None, default.name) else RULES[self.rule or ""]()
-        return rule if self.rate is None else replace(rule, rate=self.rate)
+        return rule if self.rate is None else replace(rule, rate=self.rate)  # type: ignore[type-var]
