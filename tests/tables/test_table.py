@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mpidl.errors import MpidlError
 from mpidl.rules import Adagrad, Adam, Sgd
 from mpidl.tables.distinct import owner
+from mpidl.tables.entries import Entries
 from mpidl.tables.index import Index
 from mpidl.tables.lookups import TableSpec
-from mpidl.tables.order import Order
 from mpidl.tables.table import Table
 
 EXTREMES = [0, -1, 1, 2**63 - 1, -(2**63)]
@@ -102,12 +102,12 @@ def test_a_full_table_says_what_to_set():
 @given(st.data())
 def test_index_with_removals(data):
     capacity = data.draw(st.sampled_from([1, 5, 37, 600]))
-    index, rows = Index(capacity), {}
+    index, rows = Index(), {}
     for _ in range(data.draw(st.integers(1, 10))):
         new = data.draw(
             st.lists(IDS.filter(lambda id, known=rows: id not in known), unique=True, max_size=capacity - len(rows))
         )
-        own = [row for row in range(capacity) if row not in rows.values()][: len(new)]
+        own = [row for row in range(1, capacity + 1) if row not in rows.values()][: len(new)]
         index.add(np.array(new, np.int64), np.array(own, np.int64))
         rows |= dict(zip(new, own, strict=True))
         gone = data.draw(st.lists(st.sampled_from(sorted(rows)), unique=True)) if rows else []
@@ -117,34 +117,43 @@ def test_index_with_removals(data):
         asked = [*rows, *gone, 77]
         found = np.empty(len(asked), np.int64)
         index.find(np.array(asked, np.int64), found)
-        assert found.tolist() == [rows.get(id, -1) for id in asked]
+        assert found.tolist() == [rows.get(id, 0) for id in asked]
         assert len(index) == len(rows)
 
 
 def test_index_of_many_ids():
     ids = np.random.default_rng(0).permutation(np.arange(-50_000, 150_000) * 8191)
-    index, found = Index(ids.size), np.empty(ids.size, np.int64)
+    index, found = Index(), np.empty(ids.size, np.int64)
     for start in range(0, ids.size, 7001):
         rows = np.arange(start, min(start + 7001, ids.size))
-        index.add(ids[rows], rows)
+        index.add(ids[rows], rows + 1)
     index.find(ids, found)
-    np.testing.assert_array_equal(found, np.arange(ids.size))
+    np.testing.assert_array_equal(found, np.arange(ids.size) + 1)
     index.remove(ids[::2])
     index.find(ids, found)
-    assert (found[::2] == -1).all()
-    np.testing.assert_array_equal(found[1::2], np.arange(1, ids.size, 2))
+    assert (found[::2] == 0).all()
+    np.testing.assert_array_equal(found[1::2], np.arange(1, ids.size, 2) + 1)
 
 
 def test_order_of_use():
-    order = Order(5)
-    order.use(np.array([3, 1, 4]), np.array([True, True, True]))
-    order.use(np.array([3]), np.array([False]))
-    assert order.oldest(9).tolist() == [1, 4, 3]
-    order.remove(np.array([4]))
-    order.use(np.array([4, 1]), np.array([True, False]))
-    assert order.oldest(2).tolist() == [3, 4]
-    order.remove(np.array([3, 4, 1]))
-    assert order.oldest(3).size == 0
+    entries = Entries()
+    entries.reserve(5)
+    three, one, four = rows = entries.make(np.array([30, 10, 40]))
+    entries.use(rows, 1)
+    entries.use(np.array([three]), 2)
+    assert entries.since(0).tolist() == [one, four, three]
+    assert entries.since(1).tolist() == [three]
+    assert entries.evict(0, 1).tolist() == []
+    assert entries.evict(1, 0).tolist() == [10]
+    entries.reserve(2)
+    again, five = rows = entries.make(np.array([10, 50]))
+    assert again == one
+    entries.use(rows, 3)
+    entries.use(np.array([four]), 4)
+    assert entries.since(0).tolist() == [three, again, five, four]
+    assert entries.evict(1, 4).tolist() == [30, 10, 50]
+    assert entries.evict(9, 9).tolist() == [40]
+    assert entries.since(0).size == 0
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 7])

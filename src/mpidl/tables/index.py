@@ -2,7 +2,8 @@
 
 By linear hashing (W. Litwin 1980, Linear hashing: a new tool for file and table addressing): a bucket is a line of
 `SLOTS` ids and their rows, and further lines where that doesn't suffice. When there are more than `LOAD` ids per
-bucket, the next bucket in turn is split in two.
+bucket, the next bucket in turn is split in two. Every fifth line is one of the further ones, so that all that are used
+lie together.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from mpidl.jit import jit
-from mpidl.tables.memory import reserved
+from mpidl.tables.memory import Growing
 from mpidl.tables.prefetch import prefetch
 
-#: Ids of a line, which has 64 bytes: the ids, the rows as int32 (plus 1, 0 where there is none), and the next line.
+#: Ids of a line, which has 64 bytes: the ids, the rows as int32 (0 where there is none), and the next line.
 SLOTS, WIDTH = 5, 8
 LOAD = 3
 #: Places in a line, as int32, of the rows and of the next line, 0 for none.
@@ -31,38 +32,62 @@ class Number(IntEnum):
     IDS = 0
     BUCKETS = 1
     MASK = 2  # 2**k - 1 for the smallest k with at least BUCKETS numbers
-    LINES = 3  # lines that have been used, from the first one that isn't a bucket on
+    FURTHER = 3  # lines beside the buckets' first ones that have been used
     FREE = 4  # one of those that is free again, which has the next of these; 0 for none
 
 
 # Numba takes global integers as constants.
-IDS, BUCKETS, MASK, LINES, FREE = map(int, Number)
+IDS, BUCKETS, MASK, FURTHER, FREE = map(int, Number)
 
 
 class Index:
-    """The rows of up to `capacity` ids, int64 each."""
+    """The rows of ids, int64 each; rows are counted from 1."""
 
-    def __init__(self, capacity: int) -> None:
-        self._buckets = 1 << (max(1, capacity // LOAD) - 1).bit_length()
-        self._lines = reserved((self._buckets + capacity // SLOTS + 1, WIDTH), np.int64)
-        self._parts, self._flat = self._lines.view(np.int32), self._lines.reshape(-1)
-        self._numbers = np.array([0, 1, 0, self._buckets, 0], np.int64)
+    def __init__(self) -> None:
+        self._lines = Growing((WIDTH,), np.int64)
+        self._numbers = np.array([0, 1, 0, 0, 0], np.int64)
         self._moved = np.empty(WIDTH, np.int64)
 
     def __len__(self) -> int:
         return int(self._numbers[IDS])
 
     def find(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Write the row of each id, int64 (n,); -1 where there is none."""
-        find(self._lines, self._parts, self._flat, self._numbers, ids, rows)
+        """Write the row of each id, int64 (n,); 0 where there is none."""
+        lines = self._lines.array
+        find(lines, lines.view(np.int32), self._numbers, ids, rows)
+
+    def reserve(self, ids: int) -> None:
+        """Make room for that many more; raise MemoryError if there is none."""
+        self._lines.grow(_line((len(self) + ids) // LOAD + 8))
 
     def add(self, ids: np.ndarray, rows: np.ndarray) -> None:
         """Add ids that have no row yet, and their rows."""
-        add(self._lines, self._parts, self._numbers, self._buckets, self._moved, ids, rows)
+        self.reserve(ids.size)
+        done = 0
+        while done < ids.size:
+            lines = self._lines.array
+            done += add(lines, lines.view(np.int32), self._numbers, self._moved, ids[done:], rows[done:])
+            size = len(lines)
+            del lines
+            if done < ids.size:
+                self._lines.grow(size + 1)
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove ids."""
-        remove(self._lines, self._parts, self._numbers, ids)
+        lines = self._lines.array
+        remove(lines, lines.view(np.int32), self._numbers, ids)
+
+    def load(self, other: Index) -> None:
+        """Take over the ids of another index."""
+        own, used = self._used(), other._used()
+        self._lines.grow(used)
+        self._lines.array[:used] = other._lines.array[:used]
+        self._lines.array[used:own] = 0
+        self._numbers[:] = other._numbers
+
+    def _used(self) -> int:
+        """Return the number of lines that have been used."""
+        return int(_line(self._numbers[BUCKETS] + 4))
 
 
 @jit
@@ -78,6 +103,12 @@ def mixed(number: Any) -> Any:
 
 
 @jit
+def _line(bucket: Any) -> Any:
+    """Return a bucket's first line."""
+    return bucket + (bucket >> 2)
+
+
+@jit
 def bucket_of(id: Any, numbers: Any) -> Any:
     mask = numbers[MASK]
     bucket = np.int64(mixed(id) & np.uint64(mask))
@@ -85,12 +116,12 @@ def bucket_of(id: Any, numbers: Any) -> Any:
 
 
 @jit
-def find(lines: Any, parts: Any, flat: Any, numbers: Any, ids: Any, rows: Any) -> None:
+def find(lines: Any, parts: Any, numbers: Any, ids: Any, rows: Any) -> None:
     for start in range(0, ids.size, AHEAD):
         stop = min(start + AHEAD, ids.size)
         for i in range(start, stop):
-            rows[i] = bucket_of(ids[i], numbers)
-            prefetch(flat, WIDTH * rows[i])
+            rows[i] = _line(bucket_of(ids[i], numbers))
+            prefetch(lines, WIDTH * rows[i])
         for i in range(start, stop):
             line, row = rows[i], 0
             while True:
@@ -100,22 +131,29 @@ def find(lines: Any, parts: Any, flat: Any, numbers: Any, ids: Any, rows: Any) -
                 line = np.int64(parts[line, NEXT])
                 if row or not line:
                     break
-            rows[i] = row - 1
+            rows[i] = row
 
 
 @jit
-def add(lines: Any, parts: Any, numbers: Any, most: int, moved: Any, ids: Any, rows: Any) -> None:
+def add(lines: Any, parts: Any, numbers: Any, moved: Any, ids: Any, rows: Any) -> int:
+    """Return the number of ids that could be added to the lines that there are."""
     for i in range(ids.size):
-        put(lines, parts, numbers, ids[i], rows[i] + 1)
-        numbers[IDS] += 1
-        if numbers[IDS] > LOAD * numbers[BUCKETS] and numbers[BUCKETS] < most:
+        if not i % AHEAD:
+            for j in range(i, min(i + AHEAD, ids.size)):
+                prefetch(lines, WIDTH * _line(bucket_of(ids[j], numbers)))
+        while numbers[IDS] >= LOAD * numbers[BUCKETS] or not (numbers[FREE] or 4 * numbers[FURTHER] < numbers[BUCKETS]):
+            if _line(numbers[BUCKETS] + 4) >= lines.shape[0]:
+                return i
             split(lines, parts, numbers, moved)
+        put(lines, parts, numbers, ids[i], rows[i])
+        numbers[IDS] += 1
+    return int(ids.size)
 
 
 @jit
 def put(lines: Any, parts: Any, numbers: Any, id: int, row: int) -> None:
     """Put an id into the first free slot of its bucket: all lines but the last are full."""
-    line = bucket_of(id, numbers)
+    line = _line(bucket_of(id, numbers))
     while parts[line, NEXT]:
         line = np.int64(parts[line, NEXT])
     slot = 0
@@ -127,8 +165,8 @@ def put(lines: Any, parts: Any, numbers: Any, id: int, row: int) -> None:
             numbers[FREE] = parts[following, NEXT]
             parts[following, NEXT] = 0
         else:
-            following = numbers[LINES]
-            numbers[LINES] += 1
+            following = 5 * numbers[FURTHER] + 4
+            numbers[FURTHER] += 1
         parts[line, NEXT] = following
         line, slot = following, 0
     lines[line, slot] = id
@@ -144,17 +182,22 @@ def free(parts: Any, numbers: Any, line: int) -> None:
 
 @jit
 def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
-    """Add a bucket, which takes its ids from another; `moved` is memory for a line."""
+    """Add a bucket, which takes its ids from another; `moved` is memory for a line.
+
+    The lines that this frees suffice for what it moves.
+    """
     new = numbers[BUCKETS]
     if new > numbers[MASK]:
         numbers[MASK] = 2 * numbers[MASK] + 1
     numbers[BUCKETS] = new + 1
-    bucket = line = new & (numbers[MASK] >> 1)
+    first = line = _line(new & (numbers[MASK] >> 1))
     moved_parts = moved.view(np.int32)
     while True:
-        moved[:] = lines[line]
-        lines[line] = 0
-        if line != bucket:
+        # In a loop, which compiles in a third of the time.
+        for place in range(WIDTH):
+            moved[place] = lines[line, place]
+            lines[line, place] = 0
+        if line != first:
             free(parts, numbers, line)
         for slot in range(SLOTS):
             if moved_parts[ROWS + slot]:
@@ -167,7 +210,11 @@ def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
 @jit
 def remove(lines: Any, parts: Any, numbers: Any, ids: Any) -> None:
     for i in range(ids.size):
-        line, slot, before = bucket_of(ids[i], numbers), 0, 0
+        if not i % AHEAD:
+            for j in range(i, min(i + AHEAD, ids.size)):
+                prefetch(lines, WIDTH * _line(bucket_of(ids[j], numbers)))
+        first = _line(bucket_of(ids[i], numbers))
+        line, slot, before = first, 0, first
         while lines[line, slot] != ids[i] or not parts[line, ROWS + slot]:
             slot += 1
             if slot == SLOTS:
@@ -181,7 +228,7 @@ def remove(lines: Any, parts: Any, numbers: Any, ids: Any) -> None:
             end -= 1
         lines[line, slot], parts[line, ROWS + slot] = lines[last, end], parts[last, ROWS + end]
         lines[last, end], parts[last, ROWS + end] = 0, 0
-        if end == 0 and last != bucket_of(ids[i], numbers):
+        if end == 0 and last != first:
             parts[before, NEXT] = 0
             free(parts, numbers, last)
         numbers[IDS] -= 1

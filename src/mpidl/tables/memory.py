@@ -1,4 +1,4 @@
-"""Memory that is reserved at once, and taken from the machine as it is written."""
+"""Memory that grows without being copied, and is taken from the machine as it is written."""
 
 from __future__ import annotations
 
@@ -11,23 +11,57 @@ import numpy as np
 
 #: Linux's flag for memory that isn't counted before it is written.
 MAP_NORESERVE = 0x4000
+#: Bytes of a huge page: of their multiples, huge pages are moved as they are.
+PAGE = 1 << 21
+#: Bytes from which on huge pages are asked for.
+LARGE = 1 << 25
 
 
-def reserved(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an array of zeros whose pages exist from their first write on, so that it never has to move.
+class Growing:
+    """An array of zeros that grows: its pages get another address, which takes less than a millisecond.
 
-    Raise MemoryError if the process may not have so large an address space.
+    Parameters
+    ----------
+    shape : tuple of int
+        That of an element.
+    dtype : dtype
+
+    Attributes
+    ----------
+    array : array (elements, *shape)
+        Another one after `grow`; nothing else may refer to it then.
     """
-    shape = (shape,) if isinstance(shape, int) else shape
-    size = max(1, prod(shape) * np.dtype(dtype).itemsize)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    try:
-        memory = mmap.mmap(-1, size, flags=flags)
-    except OSError as error:
-        raise MemoryError(f"{size} bytes of address space: {error.strerror}") from None
-    with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    array: np.ndarray = (
-        np.frombuffer(memory, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
-    )
-    return array
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        self._bytes = prod(shape) * self._dtype.itemsize
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        self._memory = mmap.mmap(-1, _whole_pages(self._bytes), flags=flags)
+        self.array = self._view()
+
+    def grow(self, elements: int) -> None:
+        """Have at least that many; raise MemoryError if the process may not have the address space."""
+        if elements <= len(self.array):
+            return
+        needed = elements * self._bytes
+        del self.array
+        # A quarter more, or else no more than that: where address space is limited, nearly all can be used.
+        for size in (max(needed, len(self._memory) * 5 // 4), needed):
+            with suppress(OSError):
+                self._memory.resize(_whole_pages(size))
+                break
+        self.array = self._view()
+        if elements > len(self.array):
+            raise MemoryError(f"{needed} bytes of address space")
+        if len(self._memory) >= LARGE:
+            with suppress(OSError):  # a kernel without huge pages
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+
+    def _view(self) -> np.ndarray:
+        count = len(self._memory) // self._bytes
+        values = np.frombuffer(self._memory, self._dtype, count * prod(self._shape))
+        return values.reshape(count, *self._shape)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import cos, log, pi, sqrt
+from math import cos, isfinite, log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from mpidl.tables.prefetch import prefetch
 
 #: Rows that are read ahead.
 AHEAD = 64
+#: Bytes of a line of the cache.
+LINE = 64
 
 
 @jit
@@ -41,36 +43,54 @@ def initialise(seed: Any, id: Any, normal: bool, scale: float, values: Any) -> N
 
 @jit
 def begin(seed: Any, ids: Any, rows: Any, normal: bool, scale: float, found: Any) -> None:
-    """Write the first values of the ids without a row into `found`, (ids, dimension)."""
+    """Write the first values of the ids whose row is 0 into `found`, (ids, dimension)."""
     for i in range(ids.size):
-        if rows[i] < 0:
+        if not rows[i]:
             initialise(seed, ids[i], normal, scale, found[i])
 
 
 @jit
-def read(values: Any, flat: Any, rows: Any, found: Any) -> None:
-    """Write rows into `found`, (rows, dimension); row -1 leaves anything there."""
-    width, dimension = values.shape[1], found.shape[1]
-    for start in range(0, rows.size, AHEAD):
-        stop = min(start + AHEAD, rows.size)
-        for i in range(start, stop):
-            prefetch(flat, max(rows[i], 0) * width)
-        for i in range(start, stop):
-            row = max(rows[i], 0)
-            for j in range(dimension):
-                found[i, j] = values[row, j]
+def start(seed: Any, ids: Any, rows: Any, normal: bool, scale: float, dimension: int, values: Any) -> None:
+    """Begin rows of `values`: first values, and states of zeros."""
+    for i in range(ids.size):
+        row = values[rows[i]]
+        initialise(seed, ids[i], normal, scale, row[:dimension])
+        for j in range(dimension, row.size):
+            row[j] = 0
 
 
 @jit
-def gather(values: Any, flat: Any, rows: Any, block: Any) -> None:
+def read(values: Any, rows: Any, offset: int, found: Any) -> None:
+    """Write columns of rows, from `offset` on, into `found`, (rows, columns)."""
+    width, columns = values.shape[1], found.shape[1]
+    for begin in range(0, rows.size, AHEAD):
+        end = min(begin + AHEAD, rows.size)
+        for i in range(begin, end):
+            prefetch(values, rows[i] * width + offset)
+        for i in range(begin, end):
+            row = rows[i]
+            for j in range(columns):
+                found[i, j] = values[row, offset + j]
+
+
+@jit
+def write(values: Any, rows: Any, offset: int, given: Any) -> None:
+    """Write `given`, (rows, columns), into columns of rows, from `offset` on."""
+    for i in range(rows.size):
+        for j in range(given.shape[1]):
+            values[rows[i], offset + j] = given[i, j]
+
+
+@jit
+def gather(values: Any, rows: Any, block: Any) -> None:
     """Copy rows with their states into `block`, (1 + states, rows, dimension)."""
-    width, dimension = values.shape[1], block.shape[2]
-    for start in range(0, rows.size, AHEAD):
-        stop = min(start + AHEAD, rows.size)
-        for i in range(start, stop):
-            for place in range(0, width, 16):
-                prefetch(flat, rows[i] * width + place)
-        for i in range(start, stop):
+    width, dimension, line = values.shape[1], block.shape[2], LINE // values.itemsize
+    for begin in range(0, rows.size, AHEAD):
+        end = min(begin + AHEAD, rows.size)
+        for i in range(begin, end):
+            for place in range(0, width, line):
+                prefetch(values, rows[i] * width + place)
+        for i in range(begin, end):
             for part in range(block.shape[0]):
                 for j in range(dimension):
                     block[part, i, j] = values[rows[i], part * dimension + j]
@@ -87,9 +107,10 @@ def scatter(values: Any, rows: Any, block: Any) -> None:
 
 
 @jit
-def note(entries: Any, rows: Any, update: int) -> None:
-    """Note that an update has used rows."""
+def finite(values: Any, rows: Any) -> bool:
+    """Return whether all values of rows are finite."""
     for i in range(rows.size):
-        entry = entries[rows[i]]
-        entry.used = update
-        entry.count += 1
+        for j in range(values.shape[1]):
+            if not isfinite(values[rows[i], j]):
+                return False
+    return True

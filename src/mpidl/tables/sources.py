@@ -24,7 +24,7 @@ class FirstRows:
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
         found = distinct(ids, 1)
         rows = np.empty((found.ids.size, self._dimensions[table]), self._dtype)
-        self._first[table].write(found.ids, rows)
+        self._first[table].write(found.ids, np.zeros(found.ids.size, np.int64), rows)
         return Lookup(rows, found)
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from mpidl.errors import MpidlError
 from mpidl.rules import Rule
 from mpidl.tables import rows as loops
+from mpidl.tables.admission import admission as make_admission
+from mpidl.tables.deltas import ADMITTED, EVICTED, NEW, STEP
+from mpidl.tables.entries import Entries
 from mpidl.tables.first import FirstValues
 from mpidl.tables.index import Index
 from mpidl.tables.lookups import TableSpec
-from mpidl.tables.memory import reserved
-from mpidl.tables.order import Order
+from mpidl.tables.memory import Growing
 
-#: What is known of a row, beside its values: its id, the last update that used it, and the number of updates.
-ENTRY = np.dtype([("id", np.int64), ("used", np.uint32), ("count", np.uint32)], align=True)
 #: Rows that are updated together: they stay in the cache between reading and writing.
 BLOCK = 1024
 
@@ -32,8 +32,8 @@ class Table:
     spec : TableSpec
     rule : Rule
         Its states are kept beside each row.
-    capacity : int
-        Most rows. Address space is reserved for them; memory is taken as rows are added.
+    capacity : int, optional
+        Most rows without `max_rows`; by default, as many as there is memory for.
     seed : int
         First values are a function of it, of the table's name and of the id.
     dtype : dtype
@@ -41,7 +41,10 @@ class Table:
     max_rows : int, optional
         Rows that are kept: beyond these, those whose last update is the longest ago are evicted.
     max_age : int, optional
-        Updates of the table after which a row that they didn't use is evicted.
+        Updates after which a row that they didn't use is evicted.
+    admission : float, optional
+        Touches by updates after which an id gets a row, up to 255, or a probability below 1 that a touch has this
+        effect. Before, the id has its first values, and gradients don't change them.
 
     Attributes
     ----------
@@ -56,7 +59,7 @@ class Table:
         spec: TableSpec,
         rule: Rule,
         *,
-        capacity: int,
+        capacity: int | None = None,
         seed: int = 0,
         dtype: Any = np.float32,
         max_rows: int | None = None,
@@ -65,17 +68,15 @@ class Table:
     ) -> None:
         self.spec, self.rule, self.dtype = spec, rule, np.dtype(dtype)
         self.step = self.new = self.admitted = self.evicted = 0
-        self._settings = {"capacity": capacity, "seed": seed, "dtype": dtype, "max_rows": max_rows, "max_age": max_age}
-        self._settings["admission"] = admission
-        self._max_rows, self._max_age = max_rows, max_age
-        self._capacity, self._used = capacity, 0
-        self._values = reserved((capacity, (1 + len(rule.states)) * spec.dimension), dtype)
-        self._flat = self._values.reshape(-1)
-        self._entries, self._index = reserved(capacity, ENTRY), Index(capacity)
-        self._order = None if max_rows is None and max_age is None else Order(capacity)
-        self._free: list[np.ndarray] = []
+        self._capacity, self._seed = capacity, seed
+        self._max_rows, self._max_age, self._needed = max_rows, max_age, admission
         self._first = FirstValues(spec, seed)
-        self._block = np.empty((1 + len(rule.states), BLOCK, spec.dimension), dtype)
+        self._admission = None if admission is None else make_admission(admission, self._first.seed, max_rows)
+        parts = 1 + len(rule.states)
+        # Row 0 stands for none.
+        self._values = Growing((parts * spec.dimension,), dtype)
+        self._entries, self._index = Entries(), Index()
+        self._block = np.empty((parts, BLOCK, spec.dimension), dtype)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -83,9 +84,8 @@ class Table:
     def read(self, ids: np.ndarray, found: np.ndarray) -> None:
         """Write the values of ids, int64 (n,), into an array (n, dimension): first values for those without a row."""
         rows = self._find(ids)
-        if len(self):
-            loops.read(self._values, self._flat, rows, found)
-        self._first.write(ids, found, rows)
+        loops.read(self._values.array, rows, 0, found)
+        self._first.write(ids, rows, found)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray, step: int, rate: float | None = None) -> None:
         """Apply the gradients (n, dimension) of distinct ids, int64 (n,), as one step of the rule.
@@ -101,128 +101,150 @@ class Table:
         Raises
         ------
         MpidlError
-            If there is no room for a new row.
+            If there is no room for the new rows; nothing has changed then.
         """
         self.step = step
-        for start in range(0, ids.size, BLOCK):
-            self._update(ids[start : start + BLOCK], gradients[start : start + BLOCK], rate)
-        if self._order is not None:
-            self._evict()
+        rows = self._find(ids)
+        if np.count_nonzero(rows) < ids.size:
+            rows, gradients = self._admit(ids, rows, gradients)
+        for start in range(0, rows.size, BLOCK):
+            self._apply(rows[start : start + BLOCK], gradients[start : start + BLOCK], rate)
+        self._entries.use(rows, step)
+        beyond = max(0, len(self) - self._max_rows) if self._max_rows is not None else 0
+        oldest = max(0, step - self._max_age) if self._max_age is not None else 0
+        if beyond or oldest:
+            gone = self._entries.evict(beyond, oldest)
+            self._index.remove(gone)
+            self.evicted += gone.size
 
     def copy(self) -> Table:
         """Return a table in the same state, with memory of its own."""
-        copied = Table(self.spec, self.rule, **self._settings)
+        copied = Table(
+            self.spec,
+            self.rule,
+            capacity=self._capacity,
+            seed=self._seed,
+            dtype=self.dtype,
+            max_rows=self._max_rows,
+            max_age=self._max_age,
+            admission=self._needed,
+        )
         copied.load(self)
         return copied
 
     def load(self, other: Table) -> None:
-        """Take over the state of another table, of which this one was a copy."""
-        self.__init__(self.spec, self.rule, **self._settings)  # type: ignore[misc]
-        self.restore(other.arrays())
+        """Take over the state of another table with the same parameters."""
+        rows = len(other._entries)
+        self._values.grow(rows)
+        self._entries.load(other._entries)
+        self._index.load(other._index)
+        self._values.array[:rows] = other._values.array[:rows]
+        if self._admission is not None and other._admission is not None:
+            self._admission.state[:] = other._admission.state
+        self.step, self.new, self.admitted, self.evicted = other.step, other.new, other.admitted, other.evicted
 
     def arrays(self, since: int = 0) -> dict[str, np.ndarray]:
-        """Return the state as arrays: the rows in the order of their last use, the oldest first, and counts.
+        """Return the state as arrays: the rows in the order of their last use, the oldest first.
 
         Parameters
         ----------
         since : int
-            Only rows that later updates have used are returned.
+            Only rows that later updates have used are returned; `mpidl.tables.deltas.merged` adds them to others.
 
         Returns
         -------
         dict
             "ids", int64 (n,); "rows" (n, dimension); "state" (n, states * dimension); "uses", int64 (n, 2): the last
-            update that used the row, and how many did; "counts", int64 (5,): step, new, admitted, evicted, and the
-            number of rows, of which these may be a part.
+            update that used the row, and the number of these; "counts", int64 (5,): step, new, admitted, evicted, and
+            the number of rows with those that aren't returned; "touches", uint8: the memory of the admission.
         """
-        rows = np.arange(self._used) if self._order is None else self._order.oldest(len(self))
-        rows = rows[self._entries["used"][rows] > since] if since else rows
-        entries, values = self._entries[rows], self._values[rows]
-        return {
+        rows = self._entries.since(since)
+        entries, values = self._entries.memory.array[rows], self._values.array
+        found = {
             "ids": entries["id"].copy(),
-            "rows": values[:, : self.spec.dimension].copy(),
-            "state": values[:, self.spec.dimension :].copy(),
+            "rows": np.empty((rows.size, self.spec.dimension), self.dtype),
+            "state": np.empty((rows.size, values.shape[1] - self.spec.dimension), self.dtype),
             "uses": np.stack([entries["used"], entries["count"]], 1).astype(np.int64),
             "counts": np.array([self.step, self.new, self.admitted, self.evicted, len(self)], np.int64),
+            "touches": np.zeros(0, np.uint8) if self._admission is None else self._admission.state.copy(),
         }
+        loops.read(values, rows, 0, found["rows"])
+        loops.read(values, rows, self.spec.dimension, found["state"])
+        return found
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add rows of `arrays()` whose ids have none."""
-        ids = np.ascontiguousarray(arrays["ids"])
-        rows = self._room(ids.size)
-        self._index.add(ids, rows)
-        self._values[rows, : self.spec.dimension] = arrays["rows"]
-        self._values[rows, self.spec.dimension :] = arrays["state"]
-        self._entries["id"][rows] = ids
-        self._entries["used"][rows], self._entries["count"][rows] = arrays["uses"].T
-        if self._order is not None:
-            self._order.use(rows, np.full(rows.size, True))
-        self.step, self.new, self.admitted, self.evicted = arrays["counts"][:4].tolist()
+        """Add rows of `arrays()`, whose ids have none.
 
-    def finite(self) -> bool:
-        """Return whether all values of all rows are finite."""
-        return bool(np.isfinite(self._values[: self._used]).all())
+        With all arrays of a table, an empty one continues as that one would. Rows of several are put in the order of
+        their last use. "counts" may be left out, or is added to those of this table. "touches" may be left out, or is
+        used if it has the right size.
+        """
+        ids = np.ascontiguousarray(arrays["ids"])
+        rows = self._make(ids)
+        loops.write(self._values.array, rows, 0, arrays["rows"])
+        loops.write(self._values.array, rows, self.spec.dimension, arrays["state"])
+        before = len(self) - ids.size
+        used, counts = np.ascontiguousarray(arrays["uses"].T, np.int64)
+        self._entries.append(rows, used, counts)
+        if before:
+            self._entries.sort()
+        self.step = max(self.step, int(used.max(initial=0)))
+        if "counts" in arrays:
+            numbers = arrays["counts"].tolist()
+            self.step = max(self.step, numbers[STEP])
+            self.new += numbers[NEW]
+            self.admitted += numbers[ADMITTED]
+            self.evicted += numbers[EVICTED]
+        touches = arrays.get("touches")
+        if self._admission is not None and touches is not None and touches.size == self._admission.state.size:
+            self._admission.state[:] = touches
+
+    def finite(self, since: int = 0) -> bool:
+        """Return whether all values and states are finite of the rows that updates later than `since` have used."""
+        return bool(loops.finite(self._values.array, self._entries.since(since)))
 
     def _find(self, ids: np.ndarray) -> np.ndarray:
         rows = np.empty(ids.size, np.int64)
         self._index.find(ids, rows)
         return rows
 
-    def _update(self, ids: np.ndarray, gradients: np.ndarray, rate: float | None) -> None:
-        rows = self._find(ids)
-        new = rows < 0
-        if new.any():
-            self._add(ids[new], rows, new)
-        block = self._block[:, : ids.size]
-        loops.gather(self._values, self._flat, rows, block)
+    def _admit(self, ids: np.ndarray, rows: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Make rows of ids without one, and return the rows and the gradients of those that have one now."""
+        absent = np.flatnonzero(rows == 0)
+        self.new += absent.size
+        if self._admission is not None:
+            absent = absent[self._admission.admit(ids[absent], self.step)]
+        rows[absent] = self._make(ids[absent])
+        self.admitted += absent.size
+        if self._admission is None:
+            return rows, gradients
+        kept = np.flatnonzero(rows)
+        return rows[kept], gradients[kept]
+
+    def _make(self, ids: np.ndarray) -> np.ndarray:
+        """Return new rows of ids, with their first values."""
+        if self._capacity is not None and self._max_rows is None and len(self) + ids.size > self._capacity:
+            raise self._full()
+        try:
+            self._values.grow(self._entries.reserve(ids.size))
+            self._index.reserve(ids.size)
+        except MemoryError:
+            raise self._full() from None
+        rows = self._entries.make(ids)
+        self._index.add(ids, rows)
+        self._first.start(ids, rows, self._values.array)
+        return rows
+
+    def _full(self) -> MpidlError:
+        return MpidlError(
+            f"table {self.spec.name}: full with {len(self)} rows on this server; set max_rows or max_age, by which "
+            "rows that aren't used are evicted, or more servers"
+        )
+
+    def _apply(self, rows: np.ndarray, gradients: np.ndarray, rate: float | None) -> None:
+        """Apply gradients to rows, up to `BLOCK`."""
+        values, block = self._values.array, self._block[:, : rows.size]
+        loops.gather(values, rows, block)
         parameters, *states = (part.reshape(-1) for part in block)
         self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate)
-        loops.scatter(self._values, rows, block)
-        loops.note(self._entries, rows, self.step)
-        if self._order is not None:
-            self._order.use(rows, new)
-
-    def _add(self, ids: np.ndarray, rows: np.ndarray, new: np.ndarray) -> None:
-        """Add ids, and write the rows of those that are `new`."""
-        own = self._room(ids.size)
-        rows[new] = own
-        self._index.add(ids, own)
-        self._entries["id"][own], self._entries["count"][own] = ids, 0
-        first = np.zeros((ids.size, self._values.shape[1]), self._values.dtype)
-        self._first.write(ids, first[:, : self.spec.dimension])
-        self._values[own] = first
-        self.new += ids.size
-        self.admitted += ids.size
-
-    def _room(self, count: int) -> np.ndarray:
-        """Return rows that are free."""
-        parts = []
-        while self._free and count:
-            rows = self._free.pop()
-            if rows.size > count:
-                self._free.append(rows[count:])
-            parts.append(rows[:count])
-            count -= parts[-1].size
-        if self._used + count > self._capacity:
-            raise MpidlError(
-                f"table {self.spec.name}: full with {len(self)} rows on this server; set max_rows or max_age, by which "
-                "rows that aren't used are evicted, or more servers"
-            )
-        parts.append(np.arange(self._used, self._used + count))
-        self._used += count
-        return np.concatenate(parts)
-
-    def _evict(self) -> None:
-        """Evict the rows that are too many, and those that are too old."""
-        assert self._order is not None
-        beyond = max(0, len(self) - self._max_rows) if self._max_rows is not None else 0
-        rows = self._order.oldest(len(self) if self._max_age is not None else beyond)
-        if self._max_age is not None:
-            old = self._entries["used"][rows] < max(0, self.step - self._max_age)
-            rows = rows[old | (np.arange(rows.size) < beyond)]
-        if not rows.size:
-            return
-        self._order.remove(rows)
-        self._index.remove(self._entries["id"][rows])
-        self._free.append(rows.copy())
-        self.evicted += rows.size
+        loops.scatter(values, rows, block)
