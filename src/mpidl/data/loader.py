@@ -25,6 +25,8 @@ class Loader:
         Portions that the worker has taken before, each with its next batch; they come first.
     prepare : bool
         Whether the split prepares the next batches in the background; then nothing else may use the split.
+    ahead : bool
+        Whether to take a portion ahead even if reading is fast.
     ask : callable, optional
         Requests a ticket, for which `take` then waits; returns whether it has requested one.
 
@@ -49,11 +51,12 @@ class Loader:
         on_epoch: Callable[[int], None],
         resumed: Sequence[tuple[int, int]] = (),
         prepare: bool = False,
+        ahead: bool = False,
         ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._prepare, self._announced = prepare, 0
         self._ask, self._asked = ask, False
-        self._takes_ahead = split.contiguous or (prepare and split.lookahead > 1)
+        self._takes_ahead = ahead or split.contiguous or (prepare and split.lookahead > 1)
         # Portions that have been taken and come next.
         self._coming = deque(schedule.part(*each) for each in resumed)
         self.schedule, self._split, self._take, self._on_epoch = schedule, split, take, on_epoch
@@ -83,16 +86,22 @@ class Loader:
         if self.done == self.current.last and not self._coming:
             self._asked = self._ask()
         if self._prepare:
-            self._announce(self.current)
+            self._announce()
         return self._batches[self.done - 1]
 
-    def _announce(self, current: Assignment) -> None:
-        """Have the split prepare the batches that follow, each once."""
-        self._announced = max(0, self._announced - 1)
-        coming = self._batches[self.done : current.last]
+    def coming(self, most: int) -> list[Minibatch]:
+        """Return the batches that follow, at most so many of the portions that have been taken."""
+        if self.current is None or self._stopped:
+            return []
+        coming = self._batches[self.done : self.current.last]
         if self.ahead is not None:
             coming += self._batches_ahead[self.ahead.first : self.ahead.last]
-        for minibatch in coming[self._announced : self._split.lookahead]:
+        return coming[:most]
+
+    def _announce(self) -> None:
+        """Have the split prepare the batches that follow, each once."""
+        self._announced = max(0, self._announced - 1)
+        for minibatch in self.coming(self._split.lookahead)[self._announced :]:
             self._split.prepare(minibatch.indices, minibatch.epoch)
             self._announced += 1
 

@@ -32,6 +32,9 @@ class Beside(Protocol):
     def settle(self, shard: ShardState, policy: Policy) -> None:
         """Act on a change of the shard's clock at another time."""
 
+    def apply_rest(self, shard: ShardState, policy: Policy) -> None:
+        """Apply all that the policy has gathered; no more pushes follow."""
+
     def copy(self) -> Beside:
         """Return another state like this one, with memory of its own."""
         ...

@@ -174,7 +174,9 @@ class Shard(ShardState):
     def apply_rest(self) -> None:
         """Apply all gradients that the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)
-        self._settle_all()
+        self.settle()
+        if self.beside is not None:
+            self.beside.apply_rest(self, self.policy)
 
     def _settle_all(self) -> None:
         self.settle()

@@ -53,10 +53,19 @@ def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
         yield group
 
 
+def answer_bytes(parts: Sequence[Part]) -> int:
+    """Return the bytes of the answer to a request for parts."""
+    return sum(padded(values.nbytes) for _, _, values in parts)
+
+
+def message_bytes(parts: Sequence[Part], with_values: bool) -> int:
+    """Return the bytes of a message."""
+    return sum(2 * WORD + ids.nbytes for _, ids, _ in parts) + (answer_bytes(parts) if with_values else 0)
+
+
 def pack(parts: Sequence[Part], with_values: bool) -> np.ndarray:
     """Return a message, uint8."""
-    size = sum(2 * WORD + ids.nbytes + (padded(values.nbytes) if with_values else 0) for _, ids, values in parts)
-    message, start = np.empty(size, np.uint8), 0
+    message, start = np.empty(message_bytes(parts, with_values), np.uint8), 0
     for table, ids, values in parts:
         message[start : start + 2 * WORD].view(np.int64)[:] = table, ids.size
         start += 2 * WORD

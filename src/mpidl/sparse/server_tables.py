@@ -49,26 +49,29 @@ class ServerTables:
         self.settle(shard, policy)
 
     def settle(self, shard: ShardState, policy: Policy) -> None:
-        if shard.clock == self._clock:
-            return
-        self._clock = shard.clock
+        if shard.clock != self._clock:
+            self._clock = shard.clock
+            self._apply(shard, policy, self._clock)
+
+    def apply_rest(self, shard: ShardState, policy: Policy) -> None:
+        self._apply(shard, policy, self._clock + 1)
+
+    def _apply(self, shard: ShardState, policy: Policy, step: int) -> None:
+        """Apply the mean of the accepted pushes, as an update of this number."""
         accepted, self._accepted = self._accepted, []
         if accepted:
             weight = sum(factor for _, factor in accepted)
             count = policy.count or len(accepted)
             rate = self._rule.rate * shard.rate_factor * (weight / count)
-            for number, table in enumerate(self.tables):
-                self._update(number, table, accepted, weight, rate)
+            for table, own in enumerate(self.tables):
+                self._update(own, [(self._of(table, parts), factor) for parts, factor in accepted], weight, step, rate)
 
-    def _update(
-        self, number: int, table: Table, accepted: Sequence[tuple[list[Part], float]], weight: float, rate: float
-    ) -> None:
-        """Apply the mean of accepted pushes to a table."""
-        found = [(self._of(number, parts), factor) for parts, factor in accepted]
+    def _update(self, table: Table, found: Sequence[tuple[Part, float]], weight: float, step: int, rate: float) -> None:
+        """Apply the mean of what pushes have for a table."""
         if not any(part.ids.size for part, _ in found):
             return
-        if len(accepted) == 1:
-            table.update(found[0][0].ids, found[0][0].values, self._clock, rate)
+        if len(found) == 1:
+            table.update(found[0][0].ids, found[0][0].values, step, rate)
             return
         ids, _, places = distinct(np.concatenate([part.ids for part, _ in found]), 1)
         summed, start = np.zeros((ids.size, table.spec.dimension), self._dtype), 0
@@ -77,7 +80,7 @@ class ServerTables:
             add_to(summed, own, part.values if factor == 1 else part.values * self._dtype.type(factor))
             start += own.size
         summed /= weight
-        table.update(ids, summed, self._clock, rate)
+        table.update(ids, summed, step, rate)
 
     def copy(self) -> ServerTables:
         twin = ServerTables([table.copy() for table in self.tables], self._rule, self._dtype, self._clock)

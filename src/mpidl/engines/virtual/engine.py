@@ -108,7 +108,7 @@ class VirtualEngine:
             return VirtualSandblaster(
                 self._cluster, self._training, self._lives.gradient, hooks, self._state, self._accrued
             )
-        return ThroughServers(self._cluster, self._algorithm, len(self._vectors))
+        return ThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""

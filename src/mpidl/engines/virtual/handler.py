@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpidl.algorithms.algorithm import Algorithm
@@ -11,6 +11,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.dataset import Split
 from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import Process
 from mpidl.nn.model import Model
@@ -42,7 +43,8 @@ class RequestHandler:
 class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
-    `replica_state` returns the initial state of another replica.
+    `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
+    their vectors.
     """
 
     algorithm: Algorithm
@@ -50,6 +52,7 @@ class Training:
     split: Split
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
+    beside: Nothing = field(default_factory=Nothing)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,15 @@ class Lives:
 
     def _loader(self, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
         alone, training, supply = self._cluster.machines is None, self._training, self._supply
-        return Loader(training.schedule, training.split, supply.take, supply.announce_epoch, resumed, prepare=alone)
+        return Loader(
+            training.schedule,
+            training.split,
+            supply.take,
+            supply.announce_epoch,
+            resumed,
+            prepare=alone,
+            ahead=training.beside.ahead > 0,
+        )
 
     def _live(self, replica: VirtualReplica) -> Process:
         try:
@@ -148,8 +156,9 @@ class Lives:
 
     def gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
         """Compute a gradient, and return it; the next gradient of the replica overwrites it."""
-        cluster = self._cluster
+        cluster, beside = self._cluster, self._training.beside
         cluster.begin()
+        yield from beside.bring(replica, request.batch, replica.loader.coming(beside.ahead))
         if cluster.machines is not None:
             # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
             before = self._environment.now
@@ -160,6 +169,7 @@ class Lives:
         # The model computes with the replica's vector itself.
         if request.parameters is not model.parameters:
             model.parameters = request.parameters
+        beside.computing(replica)
         loss, gradient = model.loss_and_gradient(batch)
         if not math.isfinite(loss) and not self._coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
@@ -180,6 +190,7 @@ class Lives:
         cluster.totals.weight += counted
         replica.loss += float(loss) * weight
         replica.weight += weight
+        yield from beside.computed(replica)
         return gradient
 
     def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:

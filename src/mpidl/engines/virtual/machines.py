@@ -85,9 +85,13 @@ class Machines:
             lambda rank, to, size: self._pass(replica, nodes[rank], nodes[to], size),
         )
 
-    def serve(self, server: int) -> simpy.Event:
-        """Return an event that occurs when a server has applied a push."""
-        return self._work(self._times.service(self._servers[server]), urgent=True)
+    def serve(self, server: int, beside: float = 0.0) -> simpy.Event:
+        """Return an event that occurs when a server has applied a push, and worked `beside` seconds on more."""
+        return self._work(self._times.service(self._servers[server]) + beside, urgent=True)
+
+    def answer(self, seconds: float) -> simpy.Event:
+        """Return an event that occurs when a server has worked on an answer for some seconds."""
+        return self._work(seconds, urgent=True)
 
     def tell(self, replica: int) -> Generator[simpy.Event, Any, None]:
         """Send a message without data to or from a replica."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import fsum
 from typing import Any
 
@@ -202,7 +203,8 @@ class VirtualSandblaster(ThroughServers):
         """Carry a server's part of a unit's gradient to it, and accrue the part."""
         cluster, unit, part = self._cluster, push.unit, push.vector[server.part]
         if cluster.machines is not None:
-            yield from self._traffic.occupy(push.sender, number, part.nbytes)
+            work = partial(cluster.machines.serve, number)
+            yield from self._traffic.occupy(push.sender, number, part.nbytes, work)
         accrual, completed = self._accruals[number], False
         for chunk, piece in enumerate(server.shard.pieces):
             values = part[piece.start : piece.stop]

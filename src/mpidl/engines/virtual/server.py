@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -30,6 +30,40 @@ class Signal:
             event.succeed(value)
 
 
+class Load(NamedTuple):
+    """What a push has for a server beside its vector.
+
+    Attributes
+    ----------
+    values : Any
+        For `mpidl.shards.beside.Beside.receive`.
+    nbytes : int
+    seconds : float
+        Time of the server's work on it.
+    """
+
+    values: Any
+    nbytes: int
+    seconds: float
+
+
+class Arrival(NamedTuple):
+    """A push that arrives at a server: the arguments of `Shard.receive_push`, and what it has for `Shard.beside`."""
+
+    worker: int
+    fetched: int
+    values: np.ndarray
+    batches: tuple[int, int]
+    beside: Any = None
+
+    def receive(self, shard: Shard) -> None:
+        """Let a shard handle the push."""
+        if self.beside is not None:
+            assert shard.beside is not None
+            shard.beside.receive(self.worker, self.beside)
+        shard.receive_push(self.worker, self.fetched, self.values, self.batches)
+
+
 class VirtualServer:
     """A shard and the queue of pushes to it.
 
@@ -37,8 +71,8 @@ class VirtualServer:
     ----------
     part : slice
         The shard's range in the whole vector.
-    coming : dict of Any to tuple
-        The arguments of `Shard.receive_push` for each push under way, in the order of sending.
+    coming : dict of Any to Arrival
+        The pushes under way, in the order of sending.
     last : dict of int to simpy.Process
         The last delivery of each replica; a replica's deliveries don't overtake each other.
     busy_seconds : float
@@ -51,7 +85,7 @@ class VirtualServer:
         self._environment = environment
         self.shard = shard
         self.part = slice(*shard.range)
-        self.coming: dict[Any, tuple[int, int, np.ndarray, tuple[int, int]]] = {}
+        self.coming: dict[Any, Arrival] = {}
         self.last: dict[int, simpy.Process | None] = {}
         self.busy_seconds = 0.0
         self.due = math.inf
@@ -95,6 +129,6 @@ class VirtualServer:
             return self.shard
         shard = self.shard.copy()
         for push in self.coming.values():
-            shard.receive_push(*push)
+            push.receive(shard)
         shard.pass_time(math.inf)
         return shard

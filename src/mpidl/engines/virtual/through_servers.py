@@ -9,6 +9,7 @@ import numpy as np
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
+from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, RequestHandler
 from mpidl.engines.virtual.server import Process
@@ -36,12 +37,17 @@ class Intermediary(Protocol):
 
 
 class ThroughServers(RequestHandler):
-    """Handles the requests of algorithms whose replicas exchange through servers."""
+    """Handles the requests of algorithms whose replicas exchange through servers, with what is `beside` vectors."""
 
-    def __init__(self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int) -> None:
-        self._cluster, self._wire = cluster, algorithm.encoding()
+    def __init__(
+        self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int, beside: Nothing | None = None
+    ) -> None:
+        self._cluster, self._wire, self._beside = cluster, algorithm.encoding(), beside or Nothing()
         self._pattern = algorithm.pattern(replicas)
-        self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free=self._pattern.pushes_gradients)
+        # What is beside a push leaves before it, and is complete after the gradient.
+        wait_free = self._pattern.pushes_gradients and not self._beside.pushes
+        self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free)
+        self._beside.begin(cluster, self._traffic)
         self._intermediaries: dict[int, Intermediary] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
         if (machines := cluster.machines) is not None and (between := machines.intermediaries) is not None:
@@ -132,8 +138,11 @@ class ThroughServers(RequestHandler):
             nbytes = [vector[..., server.part].nbytes for server in cluster.servers]
         else:
             nbytes = replica.encode(self._wire, cluster, request.vector, vector)
+        loads = self._beside.push(replica)
+        if loads:
+            nbytes = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)]
         cluster.totals.bytes_pushed += sum(nbytes)
-        push = PushInFlight(replica, vector, len(cluster.servers), nbytes)
+        push = PushInFlight(replica, vector, len(cluster.servers), nbytes, beside=loads)
         self._traffic.expect(push, fetched, batches)
         if machines is None:
             for server in cluster.servers:

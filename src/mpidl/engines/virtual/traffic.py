@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import simpy
 
 from mpidl.engines.virtual.cluster import Exchanger, VirtualCluster
-from mpidl.engines.virtual.server import Process, Signal, VirtualServer
+from mpidl.engines.virtual.server import Arrival, Load, Process, Signal, VirtualServer
 from mpidl.wire import Wire
 
 
@@ -30,9 +31,10 @@ class InFlight:
 
 @dataclass(slots=True, eq=False)
 class PushInFlight(InFlight):
-    """A push on its way to all servers, with the bytes of each server's part."""
+    """A push on its way to all servers, with the bytes that each gets, and what these have beside its vector."""
 
     nbytes: list[int]
+    beside: Sequence[Load] = field(default=(), kw_only=True)
 
 
 class Traffic:
@@ -93,8 +95,10 @@ class Traffic:
 
     def expect(self, push: PushInFlight, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         """Announce a push to the servers, with the clock of each at which it was computed."""
-        for server, clock in zip(self._cluster.servers, fetched, strict=True):
-            server.coming[push] = (push.sender.number, clock, push.vector[..., server.part], batches)
+        sender, vector = push.sender.number, push.vector
+        loads = [each.values for each in push.beside] or [None] * len(fetched)
+        for server, clock, beside in zip(self._cluster.servers, fetched, loads, strict=True):
+            server.coming[push] = Arrival(sender, clock, vector[..., server.part], batches, beside)
 
     def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
         """Send a push to all servers, `followed` by fetches into a vector from some of them."""
@@ -129,8 +133,10 @@ class Traffic:
 
     def _deliver(self, push: PushInFlight, number: int) -> Process:
         """Carry a server's part of a push to it, and apply it."""
-        cluster, server = self._cluster, self._cluster.servers[number]
-        worked = yield from self.occupy(push.sender, number, push.nbytes[number], push.begun.get(number))
+        cluster, server, machines = self._cluster, self._cluster.servers[number], self._cluster.machines
+        assert machines is not None
+        work = partial(machines.serve, number, push.beside[number].seconds if push.beside else 0.0)
+        worked = yield from self.occupy(push.sender, number, push.nbytes[number], work, push.begun.get(number))
         self.apply(push, server, worked)
         server.done()
         cluster.totals.last_push = cluster.clock()
@@ -138,8 +144,15 @@ class Traffic:
         if not push.awaited:
             cluster.spares.give(push.vector)
 
-    def occupy(self, exchanger: Exchanger, number: int, size: float, begun: simpy.Event | None = None) -> Process:
-        """Carry `size` bytes to a server, and wait for the time of its work on them; it is then occupied.
+    def occupy(
+        self,
+        exchanger: Exchanger,
+        number: int,
+        size: float,
+        work: Callable[[], simpy.Event],
+        begun: simpy.Event | None = None,
+    ) -> Process:
+        """Carry `size` bytes to a server, and wait for its `work` on them; it is then occupied.
 
         Return the times at which that began and ended, in seconds of the cluster's clock. `begun` occurs at the
         beginning of the work.
@@ -162,7 +175,7 @@ class Traffic:
         if begun is not None:
             begun.succeed()
         started, at = environment.now, cluster.clock()
-        yield machines.serve(number)
+        yield work()
         server.busy_seconds += environment.now - started
         worked = at, cluster.clock()
         if rest is not None and rest.is_alive:
@@ -174,7 +187,7 @@ class Traffic:
     def apply(self, push: PushInFlight, server: VirtualServer, worked: tuple[float, float] | None = None) -> None:
         """Apply a push that has arrived at a server, which has worked for it between two times."""
         started, before, (sender, fetched, *_) = self._cluster.clock(), server.shard.clock, server.coming[push]
-        server.shard.receive_push(*server.coming.pop(push))
+        server.coming.pop(push).receive(server.shard)
         ended = self._cluster.clock()
         server.busy_seconds += ended - started
         self._cluster.on_applied(server.shard, sender, fetched, before, *(worked or (started, ended)))
