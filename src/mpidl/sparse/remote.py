@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from mpidl.data.dataset import Split
+from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.waiting import Waiting
+from mpidl.nn.model import CompleteModel
 from mpidl.rma.answers import take
 from mpidl.rma.worker import WorkerLink
+from mpidl.sparse.ahead import LookingAhead
 from mpidl.sparse.messages import Part, grouped, pack
 from mpidl.tables.distinct import Distinct, distinct
-from mpidl.tables.lookups import Lookup, TableSpec, Wanted, gathered
+from mpidl.tables.lookups import Lookup, Wanted, gathered
 from mpidl.transport.protocol import BESIDE, REQUEST
 from mpidl.transport.status import WorkerStatus
 
@@ -34,22 +38,28 @@ class Coming:
         self.table, self.lookup, self.answers = table, lookup, 0
 
 
-class RemoteRows:
-    """Rows on the servers (`mpidl.tables.lookups.RowSource`).
+class RemoteRows(Nothing):
+    """A model's rows on the servers (`mpidl.tables.lookups.RowSource`).
 
-    `status` is the worker's, and `most` the number of bytes of a message.
+    `most` is the number of bytes of a message, and `ahead` the number of batches whose rows are asked for before.
     """
 
-    def __init__(self, tables: Sequence[TableSpec], dtype: np.dtype, status: WorkerStatus, most: int) -> None:
-        self._tables, self._dtype, self._status, self._most = tables, dtype, status, most
+    def __init__(self, model: CompleteModel, most: int, servers: int, ahead: int) -> None:
+        self._model, self._tables, self._dtype = model, model.tables, model.dtype
+        self._most, self._servers, self._depth = most, servers, ahead
         # The lookups of the present batch, and of the next ones.
         self._present: deque[Coming] = deque()
         self._ahead: deque[list[Coming]] = deque()
-        self._with_gradient: list[list[Lookup]] = [[] for _ in tables]
+        self._with_gradient: list[list[Lookup]] = [[] for _ in self._tables]
 
-    def bind(self, link: WorkerLink) -> None:
-        """Reach the servers by `link` from now on."""
-        self._link, self._waiting = link, Waiting(link, self._status)
+    def split(self, split: Split) -> Split:
+        """Return the training data, for whose next batches rows are asked ahead."""
+        return LookingAhead(split, self._model, self, self._depth) if self._depth else split
+
+    def bind(self, link: WorkerLink, status: WorkerStatus) -> None:
+        """Reach the servers by `link` from now on; the model looks its rows up here."""
+        self._link, self._status, self._waiting = link, status, Waiting(link, status)
+        self._model.rows = self
         self._questions: list[deque[Question]] = [deque() for _ in link.asked]
         self._asked: list[deque[Question]] = [deque() for _ in link.asked]
         self._pushes: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in link.asked]
@@ -99,7 +109,7 @@ class RemoteRows:
         parts: list[list[Part]] = [[] for _ in self._questions]
         with self._status.fetch:
             for table, ids in wanted:
-                own = distinct(ids, len(parts))
+                own = distinct(ids, self._servers)
                 rows = np.empty((own.ids.size, self._tables[table].dimension), self._dtype)
                 found.append(Coming(table, Lookup(rows, own, self._with_gradient[table])))
                 for server, part in zip(parts, own.parts, strict=True):
@@ -147,3 +157,21 @@ class RemoteRows:
         figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
         for each in question.lookups:
             each.answers -= 1
+
+    # Checkpoints.
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        found = {}
+        for table, lookups in zip(self._tables, self._with_gradient, strict=True):
+            if lookups:
+                (ids, _, _), gradient = gathered(lookups)
+                found |= {f"tables/{table.name}/ids": ids, f"tables/{table.name}/gradients": gradient.copy()}
+        return found
+
+    def load(self, vectors: Mapping[str, np.ndarray]) -> None:
+        for number, table in enumerate(self._tables):
+            if (ids := vectors.get(f"tables/{table.name}/ids")) is not None:
+                found = distinct(ids, self._servers)
+                gradient = np.empty((ids.size, table.dimension), self._dtype)
+                gradient[found.places] = vectors[f"tables/{table.name}/gradients"]
+                Lookup(np.empty_like(gradient), found, self._with_gradient[number]).gradient = gradient
