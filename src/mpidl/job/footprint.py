@@ -9,6 +9,7 @@ from typing import NamedTuple
 from mpidl.algorithms import Exchange
 from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
+from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.takeover import obstacle
 from mpidl.metrics.figures import Figures
@@ -17,9 +18,11 @@ from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions
-from mpidl.transport.capacity import Capacity, answer_bytes
+from mpidl.transport.capacity import BESIDE_BYTES, Capacity, answer_bytes
 from mpidl.transport.routes import Routes
 
+#: Bytes of a message beside a row.
+ROW_BYTES = 32
 #: Bytes of an engine's state of a replica beside its vectors.
 REPLICA = 10_000
 
@@ -57,7 +60,14 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         slices=placed.slices,
         evaluated=placed.evaluated,
         kept=job.states if obstacle(job.config) is None else (),
+        beside=_beside(job),
     )
+
+
+def _beside(job: Job) -> int:
+    """Return the most bytes of a message with rows, which has at least one; 0 for a model without tables."""
+    longest = max((table.dimension for table in job.original.tables), default=0)
+    return max(BESIDE_BYTES, ROW_BYTES + 8 * (longest * job.dtype.itemsize // 8 + 1)) if longest else 0
 
 
 def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:

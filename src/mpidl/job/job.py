@@ -32,6 +32,7 @@ from mpidl.parameters import Layout, Range
 from mpidl.paths import user_path
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.tables.sources import FirstRows
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ class Job:
         goal = Goal.of(run, validation=prepared.validation is not None)
         segments_of(config.model.group, original.layout, original.statistics)  # checks the groups
         original.freeze(frozen_names(config.model.group, original.layout))
+        if original.tables:
+            original.rows = FirstRows(original.tables, run.seed, original.dtype)
         check_parts(config, prepared, original)
         path, first_values = config.model.initial, original.initial
         if checkpoint is None and path is not None:

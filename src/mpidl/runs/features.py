@@ -19,12 +19,13 @@ from mpidl.job import takeover
 from mpidl.mirrors import feature as mirrors
 from mpidl.relays import feature as intermediaries
 from mpidl.shards.shard import Shard
+from mpidl.sparse import feature as sparse
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
 from mpidl.tracing import feature as tracing
 from mpidl.tracing.virtual import TracedProcess, UntracedProcess
 
-__all__ = ["intermediaries", "mirrors", "tracing", "virtual_heir", "virtual_intermediaries"]
+__all__ = ["intermediaries", "mirrors", "sparse", "tracing", "virtual_heir", "virtual_intermediaries"]
 
 
 def trace_one_process(

@@ -29,7 +29,7 @@ from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.role import Role, Standby
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
-from mpidl.runs.features import intermediaries, tracing
+from mpidl.runs.features import intermediaries, sparse, tracing
 from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
@@ -94,7 +94,9 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
         role = intermediaries.make(ready, number, parts, len(roles.intermediaries))
     elif world.trains:
         number = world.workers.index(rank)
-        role = Worker(ready, number // len(ready.placed.slices), held, transport.routes.of(number).direct)
+        beside = sparse.of_worker(ready, transport.capacity.beside, len(roles.servers))
+        direct = transport.routes.of(number).direct
+        role = Worker(ready, number // len(ready.placed.slices), held, direct, beside)
         role.hand_over, role.computing = world.survival.hand_over, world.survival.computing
     rehearse_shard(ready.placed)  # Each rank may have to play a server's.
     role.begin(transport)
@@ -152,7 +154,9 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
         # Filled where it will stay: a large shard doesn't fit into memory twice.
         memory = transport.vectors(place)
         state = [memory[name] if name in memory else np.empty(part.size, job.dtype) for name in job.states]
-        return fill(ready.placed, part, memory[PARAMETERS], chunk, state, xp)
+        found = fill(ready.placed, part, memory[PARAMETERS], chunk, state, xp)
+        found.beside = sparse.of_server(ready.placed, found.clock, number, len(world.roles.servers))
+        return found
 
     shards = {place: shard(place, part) for place, (part, holder, _) in enumerate(held) if holder == number}
     if xp is not np:

@@ -40,7 +40,7 @@ from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
-from mpidl.runs.features import intermediaries, mirrors, tracing
+from mpidl.runs.features import intermediaries, mirrors, sparse, tracing
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
 from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
@@ -74,6 +74,8 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
     job = world.agree(build)
     if job.script.callbacks.functions or job.script.loggers:
         world.survival.fix_coordinator(GIVEN)
+    if job.original.tables:
+        world.survival.fix_all(sparse.OBSTACLE)
     with contextlib.ExitStack() as shared:
         shared.enter_context(_share_samples(world, job))
         job = _compare(world, job)

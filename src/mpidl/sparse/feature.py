@@ -6,13 +6,16 @@ import os
 
 from mpidl.engines.mpi.beside import Nothing
 from mpidl.job.job import Job
+from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
-from mpidl.sparse.messages import least_bytes
+from mpidl.rules import Rule
 from mpidl.sparse.remote import RemoteRows
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 
+#: Most rows of a server's part of a table, and rows beyond those that it keeps, which an update may add.
+LARGEST, BEYOND = 2**31 - 2, 1 << 20
 #: Why no process takes over a rank.
 OBSTACLE = "the model's tables lie in the memory of servers' processes"
 
@@ -26,9 +29,24 @@ def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     return RemoteRows(ready.local.host, most, servers, ahead)
 
 
-def of_server(job: Job, clock: int, servers: int) -> ServerTables | None:
-    """Return the part of a server, one of several, of the model's tables, if there are any."""
+def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> ServerTables | None:
+    """Return a server's part of the model's tables, given its shard's clock; None if there are no tables."""
+    job = placed.job
     if not job.original.tables:
         return None
-    tables = [_table(job, spec, servers) for spec in job.original.tables]
-    return ServerTables(tables, tables[0].rule, job.dtype, clock)
+    rule = job.config.tables.rule_beside(job.config.rule)
+    tables = [_table(job, spec, rule, servers) for spec in job.original.tables]
+    return ServerTables(tables, rule, job.dtype, clock)
+
+
+def _table(job: Job, spec: TableSpec, rule: Rule, servers: int) -> Table:
+    """Return a server's part of a table, without rows."""
+    settings = job.config.tables
+    most = None if settings.max_rows is None else -(-settings.max_rows // servers)
+    bounds = [each for each in (spec.rows, None if most is None else most + BEYOND) if each is not None]
+    row = (1 + len(rule.states)) * spec.dimension * job.dtype.itemsize
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Table(
+        spec, rule, capacity=min(memory // row, LARGEST, *bounds), seed=job.config.run.seed, dtype=job.dtype,
+        max_rows=most, max_age=settings.max_age, admission=settings.admission,
+    )  # fmt: skip

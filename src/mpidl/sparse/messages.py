@@ -27,11 +27,6 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // WORD) * WORD
 
 
-def least_bytes(dimension: int, itemsize: int) -> int:
-    """Return the bytes of a message that pushes one row."""
-    return 3 * WORD + padded(dimension * itemsize)
-
-
 def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
     """Yield parts that fit into messages of `most` bytes each, with ids and values; larger ones are divided."""
     group: list[Part] = []

@@ -1,0 +1,63 @@
+"""Networks with tables on ranks: the same bits as dense ones, and each push once."""
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl import Adagrad, BackupSync, Downpour, Sgd
+from mpidl.data import ArraySplit, Dataset
+from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoints import newest_good
+from mpidl.storage.table_files import saved_tables
+from mpidl.tables.first import FirstValues
+
+pytestmark = pytest.mark.mpi(min_size=3)
+ROWS, SIZE, SEED = 50, 3, 7
+
+
+def network(layer):
+    return Network([layer, Flatten(), Dense(1)], (4,), loss=MeanSquaredError(), dtype="float64", seed=SEED)
+
+
+def pair():
+    """Return a network with a table, and one with an embedding that has the table's first values."""
+    sparse = network(SparseEmbedding(SIZE, ROWS, scale=0.5))
+    dense = network(Embedding(ROWS, SIZE))
+    views, own = dense.layout.views(dense.parameters), sparse.layout.views(sparse.parameters)
+    FirstValues(sparse.tables[0], SEED).write(np.arange(ROWS), views["0-embedding/weight"])
+    for name, values in own.items():
+        views[name][...] = values
+    return sparse, dense
+
+
+def data(samples=101):
+    generator = np.random.default_rng(0)
+    ids = generator.zipf(1.5, (samples, 4)) % ROWS
+    return Dataset("ids", (4,), None, *2 * [ArraySplit(ids, generator.normal(size=(samples, 1)))])
+
+
+def trained(summary):
+    """Return a run's dense parameters, and the rows of its table by id."""
+    checkpoint = newest_good(mpidl.open(summary["run_dir"]).path / "checkpoints")
+    return checkpoint
+
+
+def run(model, path, **options):
+    return mpidl.train(model, data(), epochs=2, batch=8, seed=SEED, dir=str(path), checkpoint_every=0, **options)
+
+
+@pytest.mark.parametrize("rule", [Sgd(0.05), Adagrad(0.05)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_table_has_the_bits_of_a_dense_embedding(comm, shared_path, rule, workers):
+    servers = comm.size - 1 - workers
+    if servers < 1:
+        pytest.skip("too few ranks")
+    algorithm = Downpour() if workers == 1 else BackupSync(backup=0)
+    sparse, dense = pair()
+    options = {"servers": servers, "algorithm": algorithm, "rule": rule, "deterministic": workers > 1}
+    summary = run(sparse, shared_path / "sparse", **options)
+    run(dense, shared_path / "dense", **options)
+    views, own = dense.layout.views(dense.parameters), sparse.layout.views(sparse.parameters)
+    for name, values in own.items():
+        assert np.array_equal(values, views[name]), name
