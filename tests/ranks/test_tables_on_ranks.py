@@ -1,10 +1,13 @@
 """Networks with tables on ranks: the same bits as dense ones, and each push once."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import mpidl
-from mpidl import Adagrad, BackupSync, Downpour, Sgd
+from mpidl import Adagrad, Downpour, Sgd
+from mpidl.algorithms import BackupSync
 from mpidl.data import ArraySplit, Dataset
 from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
 from mpidl.storage.checkpoint import Checkpoint
@@ -37,14 +40,19 @@ def data(samples=101):
     return Dataset("ids", (4,), None, *2 * [ArraySplit(ids, generator.normal(size=(samples, 1)))])
 
 
-def trained(summary):
-    """Return a run's dense parameters, and the rows of its table by id."""
-    checkpoint = newest_good(mpidl.open(summary["run_dir"]).path / "checkpoints")
-    return checkpoint
+def ids_of(dataset):
+    return dataset.train.gather(np.arange(dataset.train.samples)).inputs.astype(np.int64)
+
+
+def rows_of(summary):
+    """Return the rows of a run's table in its last checkpoint, by their ids."""
+    path, _ = newest_good(Path(summary["run_dir"]))
+    saved = saved_tables(Checkpoint(path))["0-embedding"]
+    return dict(zip(saved.read("ids").tolist(), saved.read("rows"), strict=True))
 
 
 def run(model, path, **options):
-    return mpidl.train(model, data(), epochs=2, batch=8, seed=SEED, dir=str(path), checkpoint_every=0, **options)
+    return mpidl.train(model, data(), epochs=2, batch=8, seed=SEED, dir=str(path), **options)
 
 
 @pytest.mark.parametrize("rule", [Sgd(0.05), Adagrad(0.05)])
@@ -61,3 +69,7 @@ def test_a_table_has_the_bits_of_a_dense_embedding(comm, shared_path, rule, work
     views, own = dense.layout.views(dense.parameters), sparse.layout.views(sparse.parameters)
     for name, values in own.items():
         assert np.array_equal(values, views[name]), name
+    rows, touched = rows_of(summary), np.unique(ids_of(data()))
+    assert sorted(rows) == touched.tolist()
+    assert np.array_equal(np.array([rows[id] for id in touched.tolist()]), views["0-embedding/weight"][touched])
+    assert summary["bytes_pushed"] > 0

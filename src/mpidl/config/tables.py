@@ -25,8 +25,9 @@ class TablesSection(Checked):
     admission : int or float, optional
         An id gets a row at this number of updates with it; below 1, at each of them with this probability. Before, it
         has its first values. By default, it gets one at the first.
-    prefetch : int
-        Number of batches whose rows are fetched ahead, while others are computed; none if the run is deterministic.
+    prefetch : int, optional
+        Number of batches whose rows are fetched ahead, while others are computed, and lack the worker's last pushes. By
+        default 1, and none for a single worker; always none if the run is deterministic.
     rule : str, optional
         Name of the update rule of rows; by default that of ``[server]``, or Adagrad if the algorithm takes none.
     rate : float, optional
@@ -36,7 +37,7 @@ class TablesSection(Checked):
     max_rows: Count | float | None = None
     max_age: Count | float | None = None
     admission: Count | Annotated[float, Meta(gt=0, lt=1)] | None = None
-    prefetch: Natural = 1
+    prefetch: Natural | None = None
     rule: str | None = None
     rate: Positive | None = None
 

@@ -10,6 +10,7 @@ from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
 from mpidl.rules import Rule
 from mpidl.sparse.remote import RemoteRows
+from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
@@ -25,8 +26,15 @@ def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     job = ready.job
     if not job.original.tables:
         return Nothing()
-    ahead = 0 if job.config.run.deterministic else job.config.tables.prefetch
-    return RemoteRows(ready.local.host, most, servers, ahead)
+    return RemoteRows(ready.local.host, most, servers, _ahead(ready.placed))
+
+
+def _ahead(placed: PlacedJob) -> int:
+    """Return the number of batches whose rows are asked for ahead: by default none where that would change a run."""
+    run, depth = placed.job.config.run, placed.job.config.tables.prefetch
+    if run.deterministic:
+        return 0
+    return min(1, placed.replicas - 1) if depth is None else depth
 
 
 def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> ServerTables | None:
@@ -36,17 +44,21 @@ def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> Serve
         return None
     rule = job.config.tables.rule_beside(job.config.rule)
     tables = [_table(job, spec, rule, servers) for spec in job.original.tables]
-    return ServerTables(tables, rule, job.dtype, clock)
+    found = ServerTables(tables, rule, job.dtype, clock)
+    if job.checkpoint is not None:
+        resume(found, job.checkpoint, number, servers, job.same_algorithm)
+    return found
 
 
 def _table(job: Job, spec: TableSpec, rule: Rule, servers: int) -> Table:
     """Return a server's part of a table, without rows."""
     settings = job.config.tables
-    most = None if settings.max_rows is None else -(-settings.max_rows // servers)
-    bounds = [each for each in (spec.rows, None if most is None else most + BEYOND) if each is not None]
+    most = None if settings.max_rows is None else -(-int(settings.max_rows) // servers)
     row = (1 + len(rule.states)) * spec.dimension * job.dtype.itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    bounds = (LARGEST, memory // row, spec.rows, None if most is None else most + BEYOND)
     return Table(
-        spec, rule, capacity=min(memory // row, LARGEST, *bounds), seed=job.config.run.seed, dtype=job.dtype,
-        max_rows=most, max_age=settings.max_age, admission=settings.admission,
+        spec, rule, capacity=min(each for each in bounds if each is not None), seed=job.config.run.seed,
+        dtype=job.dtype, max_rows=most, admission=settings.admission,
+        max_age=None if settings.max_age is None else int(settings.max_age),
     )  # fmt: skip

@@ -161,7 +161,7 @@ class RemoteRows(Nothing):
     # Checkpoints.
 
     def vectors(self) -> dict[str, np.ndarray]:
-        found = {}
+        found: dict[str, np.ndarray] = {}
         for table, lookups in zip(self._tables, self._with_gradient, strict=True):
             if lookups:
                 (ids, _, _), gradient = gathered(lookups)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.errors import UsageError
 from mpidl.schema import Natural, convert
+from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.table_files import COUNTS, IDS, ROWS, STATE, Part, SavedTable, check_tables, saved_tables
-from mpidl.tables.distinct import distinct
+from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec
 from mpidl.tables.table import Table
@@ -105,3 +107,31 @@ def _counts(saved: SavedTable, server: int, servers: int) -> np.ndarray:
         return np.asarray(counts[server])
     first = counts[:, 0].max(keepdims=True)
     return np.concatenate([first, counts[:, 1:].sum(0) if server == 0 else np.zeros_like(counts[0, 1:])])
+
+
+def resume(tables: ServerTables, checkpoint: Checkpoint, server: int, servers: int, same_algorithm: bool) -> None:
+    """Give a server its part of a checkpoint's tables and, for the same algorithm, what was accepted for them.
+
+    Raise UsageError if the rule keeps other states for each row, and MpidlError if a file can't be read.
+    """
+    saved = saved_tables(checkpoint)
+    for number, table in enumerate(tables.tables):
+        found, states = saved[table.spec.name], len(table.rule.states)
+        if found.states != states:
+            raise UsageError(
+                f"tables.rule: {table.rule.name} keeps {states} states of each row, {checkpoint.path} was saved with "
+                f"{found.states}"
+            )
+        restore(table, found, server, servers)
+        if same_algorithm:
+            tables.resume(number, _open(found, server, servers))
+
+
+def _open(saved: SavedTable, server: int, servers: int) -> dict[str, np.ndarray]:
+    """Return the arrays with what was accepted of a server's rows and not applied yet; none if there was nothing."""
+    found = [{name: part.read(name) for name in OPEN} for part in saved.parts if OPEN_IDS in part.paths]
+    if not found:
+        return {}
+    ids, gradients, pushes = (np.concatenate([each[name] for each in found]) for name in OPEN[:3])
+    own = owner(ids, servers) == server
+    return dict(zip(OPEN, (ids[own], gradients[own], pushes[own], found[0][OPEN_FACTORS]), strict=True))

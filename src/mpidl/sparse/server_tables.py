@@ -13,6 +13,9 @@ from mpidl.sparse.messages import Part, padded, unpack
 from mpidl.tables.distinct import add_to, distinct
 from mpidl.tables.table import Table
 
+#: Names of arrays with what is accepted: ids and gradients, the number of each one's push, and the factor of each push.
+OPEN = OPEN_IDS, OPEN_GRADIENTS, OPEN_PUSHES, OPEN_FACTORS = "open_ids", "open_gradients", "open_pushes", "open_factors"
+
 
 class ServerTables:
     """Rows of tables beside a shard (`mpidl.shards.beside.Beside`).
@@ -101,7 +104,7 @@ class ServerTables:
         found: dict[str, np.ndarray] = {}
         for number, table in enumerate(self.tables):
             found |= {f"tables/{table.spec.name}/{name}": array for name, array in table.arrays().items()}
-            found |= {f"tables/{table.spec.name}/open/{name}": array for name, array in self._open(number).items()}
+            found |= {f"tables/{table.spec.name}/{name}": array for name, array in self._open(number).items()}
         return found
 
     def _open(self, number: int) -> dict[str, np.ndarray]:
@@ -110,11 +113,20 @@ class ServerTables:
             return {}
         parts = [self._of(number, own) for own, _ in self._accepted]
         return {
-            "ids": np.concatenate([part.ids for part in parts]),
-            "gradients": np.concatenate([part.values for part in parts]),
-            "sizes": np.array([part.ids.size for part in parts], np.int64),
-            "factors": np.array([factor for _, factor in self._accepted]),
+            OPEN_IDS: np.concatenate([part.ids for part in parts]),
+            OPEN_GRADIENTS: np.concatenate([part.values for part in parts]),
+            OPEN_PUSHES: np.repeat(np.arange(len(parts)), [part.ids.size for part in parts]),
+            OPEN_FACTORS: np.array([factor for _, factor in self._accepted]),
         }
+
+    def resume(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Continue with what was accepted for a table, given its arrays of a checkpoint; for the first table first."""
+        if OPEN_IDS in arrays:
+            if not self._accepted:
+                self._accepted = [([], float(factor)) for factor in arrays[OPEN_FACTORS]]
+            for push, (parts, _) in enumerate(self._accepted):
+                own = arrays[OPEN_PUSHES] == push
+                parts.append(Part(number, arrays[OPEN_IDS][own], arrays[OPEN_GRADIENTS][own]))
 
     def _of(self, number: int, parts: Sequence[Part]) -> Part:
         """Return what a push has for a table, as one part."""
