@@ -57,7 +57,7 @@ class Checkpoints:
         ready, job = self._ready, self._ready.job
         index = Index(
             ready.placed.layout, shards, position, job.config.to_toml(), VERSION, job.described, files,
-            job.original.constants(), job.original.aliases,
+            job.original.constants(), job.original.aliases, job.original.tables,
         )  # fmt: skip
         if ready.interim is not None and is_interim(order):
             return ready.interim.complete(order, index)

@@ -19,6 +19,7 @@ from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.table_files import check_tables
 
 
 def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
@@ -39,7 +40,8 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
             f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside them, "
             f"such as {statistic}"
         )
-    for tensor in (*model.layout.shapes, *model.constants(), *model.buffers(), *model.aliases):
+    tables = [each.name for each in model.tables]
+    for tensor in (*model.layout.shapes, *model.constants(), *model.buffers(), *model.aliases, *tables):
         if not tensor.isascii() and tensor.encode(errors="replace").decode() != tensor:
             raise UsageError(f"model: a tensor is named {quoted(tensor)}, expected characters that UTF-8 has")
     if size > LARGEST:
@@ -75,7 +77,7 @@ def _check_tables(config: Config, model: CompleteModel) -> None:
 
 
 def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:
-    """Check that a checkpoint is of a model with the same tensors."""
+    """Check that a checkpoint is of a model with the same tensors and tables."""
     if checkpoint.size != model.layout.size:
         raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {model.layout.size}")
     saved = {name: f"one of shape {shape}" for name, shape in checkpoint.shapes.items()}
@@ -87,6 +89,7 @@ def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:
         changed = {name: constants[name] for name in buffers if name in constants}
         _check_names(checkpoint, "buffers", _described(buffers), changed | counters)
     _check_names(checkpoint, "other name", checkpoint.aliases, model.aliases)
+    check_tables(checkpoint, model.tables)
 
 
 def _described(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module, evaluate_split
 from mpidl.paths import numbered
 from mpidl.schema import keys
+from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoints import checkpoint_of, steps
 
 #: Keys of ``[run]`` by which evaluations end a run.
@@ -90,6 +91,7 @@ def evaluate(
         if not job.evaluated:
             raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
         restore(job, checkpoint)
+        give_rows(job.original, checkpoint)
         local = local_model(place(job, 1), mirrored=False)
         figures = Figures(job.metrics, *count_outputs(job, local))
         sums = {

@@ -11,6 +11,7 @@ from mpidl.job.build import build_network
 from mpidl.nn import Network
 from mpidl.parameters import Range
 from mpidl.schema import Natural, build, convert
+from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import Trained, checkpoint_of, read
 
@@ -29,7 +30,7 @@ def load(run: str | Path, step: int | str | None = None) -> Network | Trained:
     -------
     Network or Trained
         The network, if ``[[model.layer]]`` describes it. Else the model's names and arrays: a `Trained`, whose
-        `parameters`, `constants`, `buffers` and, with all of these, `tensors` are dicts.
+        `parameters`, `constants`, `buffers`, `tables` and, with all but the tables, `tensors` are dicts.
 
     Raises
     ------
@@ -48,7 +49,11 @@ def load(run: str | Path, step: int | str | None = None) -> Network | Trained:
     if run.is_file():
         raise UsageError(f"{run}: a file, expected the directory of a run (mpidl.config.load reads a configuration)")
     checkpoint = checkpoint_of(run, step)
-    return network_of(checkpoint) or read(checkpoint)
+    network = network_of(checkpoint)
+    if network is None:
+        return read(checkpoint)
+    give_rows(network, checkpoint)
+    return network
 
 
 def network_of(checkpoint: Checkpoint) -> Network | None:

@@ -23,6 +23,7 @@ from mpidl.paths import check_new, user_path, whole, writing_hdf5
 from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together
 from mpidl.runs.evaluate import config_of
 from mpidl.runs.load import network_of
+from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of
 
@@ -90,6 +91,7 @@ def _open(run: Path, checkpoint: Checkpoint, data: str) -> tuple[CompleteModel, 
         job = Job.of(config, dataset, build_model(config, dataset))
         restore(job, checkpoint)
         model, shape = job.original, dataset.input_shape
+    give_rows(model, checkpoint)
     if data in SPLITS and dataset is not None:
         dataset = held_out(dataset, config.data.validation, config.data.portion, config.run.seed)
     split = _split(data, shape) if data not in SPLITS else getattr(dataset, data, None)

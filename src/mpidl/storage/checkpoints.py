@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mpidl.storage.files import INDEX, UNFINISHED, cannot_read, cannot_write, re
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.position import Best
 from mpidl.storage.removal import is_complete, is_own, remove, set_aside
+from mpidl.storage.table_files import SavedTable, saved_tables
 
 
 def steps(checkpoints: Path) -> list[int]:
@@ -226,12 +227,15 @@ class Trained:
     buffers : dict of str to array
         Tensors that a replica keeps for itself, such as the number of batches seen, and constants that the model has
         changed; those of replica 0.
+    tables : dict of str to SavedTable
+        The tables, whose rows stay on disk: ``tables[NAME].read("ids")`` and ``.read("rows")`` are arrays.
     """
 
     parameters: dict[str, np.ndarray]
     aliases: dict[str, str]
     constants: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
+    tables: dict[str, SavedTable] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -275,4 +279,5 @@ def _verified(run: Path, step: int | str, rank: int, size: int) -> Path:
 def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
     parameters = checkpoint.arrays(checkpoint.trained)
-    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers())
+    tables = saved_tables(checkpoint)
+    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers(), tables)
