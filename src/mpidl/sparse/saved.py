@@ -46,10 +46,10 @@ class SavedValues:
         """Return the values of ids, int64 (n,)."""
         found = distinct(ids, len(self._parts))
         rows = np.empty((found.ids.size, self._dimension), self._dtype)
-        known = np.full(found.ids.size, -1)
+        known = np.zeros(found.ids.size, np.int64)
         for own, part in zip(found.parts, self._parts, strict=True):
             part.read(found.ids[own], rows[own], known[own])
-        self._first.write(found.ids, rows, known)
+        self._first.write(found.ids, known, rows)
         return Lookup(rows, found)
 
 
@@ -62,14 +62,14 @@ class _Rows:
         self._ids, self._rows = ids[self._places], part.mapped(ROWS)
 
     def read(self, ids: np.ndarray, rows: np.ndarray, known: np.ndarray) -> None:
-        """Write the rows of ids that the file has, and 0 into `known` for each of them."""
+        """Write the rows of ids that the file has, and 1 into `known` for each of them."""
         if not self._ids.size:
             return
         place = np.searchsorted(self._ids, ids)
         place[place == self._ids.size] = 0
         here = self._ids[place] == ids
         rows[here] = self._rows[self._places[place[here]]]
-        known[here] = 0
+        known[here] = 1
 
 
 def first_seed(checkpoint: Checkpoint) -> int:

@@ -10,30 +10,38 @@ from mpidl.tables.index import Index
 
 #: The arrays that have a line for each row.
 BY_ROW = ("ids", "rows", "state", "uses")
-#: Places in "counts".
-STEP, NEW, ADMITTED, EVICTED, ROWS = range(5)
+#: Place in "counts" of the number of rows.
+ROWS = 4
 
 
-def merged(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of a table from those of a full copy and of later updates, in order.
+def left(ids: Sequence[np.ndarray], rows: int) -> list[np.ndarray]:
+    """Return the places of the rows that a table still has, of a full copy and of what was used later, in order.
 
-    Rows are evicted in the order of their last use. So of the rows in that order, each with its last use alone, the
-    last ones are those that are left, as many as the table had.
+    Rows are evicted in the order of their last use. So of all rows in that order, each with its last use alone, the
+    last ones are left.
 
     Parameters
     ----------
-    parts : sequence of dict
-        What `Table.arrays()` has returned, and then `Table.arrays(since)` with the update of the one before.
+    ids : sequence of array
+        The ids of `Table.arrays()`, and then those of `Table.arrays(since)` with the update of the copy before.
+    rows : int
+        Number of rows of the table, from the last "counts".
     """
     known, kept = Index(), []
-    for part in reversed(parts):
-        rows = np.empty(part["ids"].size, np.int64)
-        known.find(part["ids"], rows)
-        kept.append(np.flatnonzero(rows == 0))
-        known.add(part["ids"][kept[-1]], np.ones(kept[-1].size, np.int64))
-    kept.reverse()
-    last = dict(parts[-1])
-    for name in BY_ROW:
-        values = np.concatenate([part[name][rows] for part, rows in zip(parts, kept, strict=True)])
-        last[name] = values[len(values) - int(last["counts"][ROWS]) :]
-    return last
+    for each in reversed(ids):
+        found = np.empty(each.size, np.int64)
+        known.find(each, found)
+        places = np.flatnonzero(found == 0)[-rows:] if rows else np.empty(0, np.int64)
+        known.add(each[places], np.ones(places.size, np.int64))
+        kept.append(places)
+        rows -= places.size
+    return kept[::-1]
+
+
+def merged(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the arrays of a table from those of a full copy and of what was used later, in order."""
+    places = left([part["ids"] for part in parts], int(parts[-1]["counts"][ROWS]))
+    rows = {
+        name: np.concatenate([part[name][place] for part, place in zip(parts, places, strict=True)]) for name in BY_ROW
+    }
+    return {**parts[-1], **rows}

@@ -38,6 +38,7 @@ class Entries:
     def __init__(self) -> None:
         self.memory = Growing((), ENTRY)
         self._numbers = np.array([1, 0, 0], np.int64)
+        self._sorted = True
 
     def __len__(self) -> int:
         """Return 1 + the highest number of a row so far."""
@@ -59,14 +60,19 @@ class Entries:
 
     def use(self, rows: np.ndarray, update: int) -> None:
         """Note that an update has used rows."""
+        self._sort()
         use(self.memory.array, rows, update)
 
     def append(self, rows: np.ndarray, used: np.ndarray, counts: np.ndarray) -> None:
-        """Give new rows their last use and count, and the place behind all others."""
+        """Give new rows their last use and count; those of the same update have the order in which they are given."""
+        last = self.memory.array[0]["before"]
         append(self.memory.array, rows, used, counts)
+        before = self.memory.array["used"][last] if last else 0
+        self._sorted = self._sorted and bool((np.diff(used, prepend=before) >= 0).all())
 
     def evict(self, most: int, before: int) -> np.ndarray:
         """Remove the oldest rows, `most` and all whose last use was before an update; return their ids."""
+        self._sort()
         count = oldest(self.memory.array, most, before)
         ids = np.empty(count, np.int64)
         if count:
@@ -75,23 +81,30 @@ class Entries:
 
     def since(self, update: int) -> np.ndarray:
         """Return the rows that later updates have used, in the order of use, the oldest first."""
+        self._sort()
+        return self._newest(update)
+
+    def _newest(self, update: int) -> np.ndarray:
         rows = np.empty(newest(self.memory.array, update), np.int64)
         fill(self.memory.array, rows)
         return rows
 
-    def sort(self) -> None:
-        """Order rows by their last use; those of the same update stay in order."""
-        rows = self.since(-1)
-        used, counts = (self.memory.array[name][rows] for name in ("used", "count"))
+    def _sort(self) -> None:
+        """Order rows that have been appended."""
+        if self._sorted:
+            return
+        rows = self._newest(-1)
+        used, counts = (self.memory.array[name][rows].astype(np.int64) for name in ("used", "count"))
         order = np.argsort(used, kind="stable")
-        self.memory.array["before"][0] = self.memory.array["after"][0] = 0
-        self.append(rows[order], used[order], counts[order])
+        self.memory.array[0]["before"] = self.memory.array[0]["after"] = 0
+        append(self.memory.array, rows[order], used[order], counts[order])
+        self._sorted = True
 
     def load(self, other: Entries) -> None:
         """Take over another's entries."""
         self.memory.grow(len(other))
         self.memory.array[: len(other)] = other.memory.array[: len(other)]
-        self._numbers[:] = other._numbers
+        self._numbers[:], self._sorted = other._numbers, other._sorted
 
 
 @jit

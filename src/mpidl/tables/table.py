@@ -11,7 +11,7 @@ from mpidl.errors import MpidlError
 from mpidl.rules import Rule
 from mpidl.tables import rows as loops
 from mpidl.tables.admission import admission as make_admission
-from mpidl.tables.deltas import ADMITTED, EVICTED, NEW, STEP
+from mpidl.tables.deltas import ROWS
 from mpidl.tables.entries import Entries
 from mpidl.tables.first import FirstValues
 from mpidl.tables.index import Index
@@ -156,7 +156,8 @@ class Table:
         dict
             "ids", int64 (n,); "rows" (n, dimension); "state" (n, states * dimension); "uses", int64 (n, 2): the last
             update that used the row, and the number of these; "counts", int64 (5,): step, new, admitted, evicted, and
-            the number of rows with those that aren't returned; "touches", uint8: the memory of the admission.
+            the number of rows with those that aren't returned; "touches", uint8: the counts of an admission after
+            touches.
         """
         rows = self._entries.since(since)
         entries, values = self._entries.memory.array[rows], self._values.array
@@ -166,8 +167,9 @@ class Table:
             "state": np.empty((rows.size, values.shape[1] - self.spec.dimension), self.dtype),
             "uses": np.stack([entries["used"], entries["count"]], 1).astype(np.int64),
             "counts": np.array([self.step, self.new, self.admitted, self.evicted, len(self)], np.int64),
-            "touches": np.zeros(0, np.uint8) if self._admission is None else self._admission.state.copy(),
         }
+        if self._admission is not None and self._admission.state.size:
+            found["touches"] = self._admission.state.copy()
         loops.read(values, rows, 0, found["rows"])
         loops.read(values, rows, self.spec.dimension, found["state"])
         return found
@@ -175,26 +177,17 @@ class Table:
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Add rows of `arrays()`, whose ids have none.
 
-        With all arrays of a table, an empty one continues as that one would. Rows of several are put in the order of
-        their last use. "counts" may be left out, or is added to those of this table. "touches" may be left out, or is
-        used if it has the right size.
+        With all arrays of a table, an empty one continues as that one would. Rows of several calls are put in the order
+        of their last use. "counts" may be left out, and "touches", too, which are used if they have the right size.
         """
         ids = np.ascontiguousarray(arrays["ids"])
         rows = self._make(ids)
         loops.write(self._values.array, rows, 0, arrays["rows"])
         loops.write(self._values.array, rows, self.spec.dimension, arrays["state"])
-        before = len(self) - ids.size
         used, counts = np.ascontiguousarray(arrays["uses"].T, np.int64)
         self._entries.append(rows, used, counts)
-        if before:
-            self._entries.sort()
-        self.step = max(self.step, int(used.max(initial=0)))
         if "counts" in arrays:
-            numbers = arrays["counts"].tolist()
-            self.step = max(self.step, numbers[STEP])
-            self.new += numbers[NEW]
-            self.admitted += numbers[ADMITTED]
-            self.evicted += numbers[EVICTED]
+            self.step, self.new, self.admitted, self.evicted = arrays["counts"][:ROWS].tolist()
         touches = arrays.get("touches")
         if self._admission is not None and touches is not None and touches.size == self._admission.state.size:
             self._admission.state[:] = touches
