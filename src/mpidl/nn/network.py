@@ -11,6 +11,7 @@ import numpy as np
 
 from mpidl import schema
 from mpidl.data.batch import Batch
+from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, quoted
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn import kernels
@@ -184,6 +185,8 @@ class Network(CompleteModel):
         if inputs.shape[1:] != self.input_shape:
             expected = ", ".join(map(str, self.input_shape))
             raise UsageError(f"a batch of inputs {inputs.shape}, the network takes (n, {expected})")
+        if isinstance(inputs, Ragged) and not self._lookups.takes_bags:
+            raise UsageError("a batch of bags of ids, which only sparse embeddings with a mode take")
 
     def _forward(self, batch: Batch, training: bool) -> Pass:
         """Compute the outputs of all layers."""

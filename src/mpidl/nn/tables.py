@@ -9,6 +9,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.nn.graph import INPUTS, Graph
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.sparse_embedding import SparseEmbedding
+from mpidl.nn.workspaces import part_of
 from mpidl.parameters.ranges import Box
 from mpidl.tables.lookups import TableSpec, Wanted
 
@@ -21,6 +22,8 @@ class LayerTables:
     tables : list of TableSpec
     numbers : dict of int to int
         The number of the table of each layer that has one, by the layer's index.
+    takes_bags : bool
+        Whether the network's inputs may be a `Ragged`.
 
     Raises
     ------
@@ -31,7 +34,12 @@ class LayerTables:
     def __init__(self, layers: Sequence[Layer], graph: Graph) -> None:
         self.tables: list[TableSpec] = []
         self.numbers: dict[int, int] = {}
-        self._lookups: list[tuple[int, SparseEmbedding, tuple[slice, ...]]] = []
+        self.takes_bags = all(
+            isinstance(layer, SparseEmbedding) and layer.mode is not None
+            for layer, operands in zip(layers, graph.operands, strict=True)
+            if 0 in operands
+        )
+        self._lookups: list[tuple[int, SparseEmbedding, Box]] = []
         first: list[int] = []
         for index, layer in enumerate(layers):
             if not isinstance(layer, SparseEmbedding):
@@ -54,16 +62,11 @@ class LayerTables:
                     f"model.layer[{index}]: a sparse embedding of outputs of {taken}, expected the network's inputs, "
                     "or some of them by a layer of columns"
                 )
-            self._lookups.append((number, layer, _slices(part)))
+            self._lookups.append((number, layer, part))
 
     def wanted(self, inputs: Any) -> list[Wanted]:
         """Return the lookups for a batch's inputs, (n, *input_shape); UsageError for ids that a table doesn't have."""
         return [
-            Wanted(number, self.tables[number].checked(layer.ids(inputs[part])))
+            Wanted(number, self.tables[number].checked(layer.bags(part_of(inputs, part))[0]))
             for number, layer, part in self._lookups
         ]
-
-
-def _slices(part: Box) -> tuple[slice, ...]:
-    """Return the index of a part of the samples among the inputs of a batch."""
-    return (slice(None), *(slice(*each) for each in part.ranges))

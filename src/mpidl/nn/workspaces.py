@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidl.data.ragged import Ragged
 from mpidl.nn.graph import Node, Value
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Buffer, Workspace
-from mpidl.parameters.ranges import Range
+from mpidl.parameters.ranges import Box, Range
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ class Passes:
         self._xp, self._dtype, self._workspace = xp, dtype, workspace
         self._specified, self._nodes = values, nodes
         self._inputs = [index for index, value in enumerate(values) if value.inputs is not None]
+        self._taken = [index for index in self._inputs if any(index in node.operands for node in nodes)]
         # For each layer, the values whose gradients others have computed before it in the backward pass.
         self._shared = [
             [v for v, first in zip(node.operands, node.first, strict=True) if not first and v not in self._inputs]
@@ -152,7 +154,7 @@ class Passes:
 
     def feed(self, work: Pass, inputs: Any) -> None:
         """Set the inputs (n, *input_shape) of the layers of a pass, or a copy of them in another dtype."""
-        parts = {index: self._part(index, inputs, work.slot) for index in self._inputs}
+        parts = {index: self._part(index, inputs, work.slot) for index in self._taken}
         for node, call in zip(self._nodes, work.calls, strict=True):
             for position, index in enumerate(node.operands):
                 if index in parts:
@@ -173,7 +175,9 @@ class Passes:
         """Return a part of the inputs: a view, or a copy if its dtype or its order differs."""
         value = self._specified[index]
         assert value.inputs is not None
-        part = inputs[slice(*value.samples(len(inputs))), *(slice(*each) for each in value.inputs.ranges)]
+        part = part_of(inputs, value.inputs, value.samples(len(inputs)))
+        if isinstance(part, Ragged):
+            return part
         dtype = part.dtype.name if value.as_is else self._dtype
         if part.dtype == dtype and part.flags.c_contiguous:
             return part
@@ -263,6 +267,12 @@ class Passes:
         for name, each, start, end in self._places(buffers):
             found[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
         return found
+
+
+def part_of(inputs: Any, box: Box, samples: Range | None = None) -> Any:
+    """Return a view of a part of some samples, or of all, of the inputs of a batch."""
+    rows = slice(None) if samples is None else slice(*samples)
+    return inputs[rows, *(slice(*each) for each in box.ranges)] if box.ranges else inputs[rows]
 
 
 def _on_device(buffers: dict[str, Buffer]) -> dict[str, Buffer]:
