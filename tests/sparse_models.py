@@ -6,8 +6,8 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters.layout import Layout
 from mpidl.tables.distinct import add_to
-from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import TableSpec, Wanted
+from mpidl.tables.sources import FirstRows
 
 DIMENSION, SEED = 3, 5
 
@@ -67,11 +67,10 @@ class Dense(CompleteModel):
         return loss, gradient
 
 
-def first_values(ids, spec=Sums.tables[0]):
+def first_values(ids):
     """Return the first values of the rows of ids in float64."""
-    values = np.empty((len(ids), spec.dimension))
-    FirstValues(spec, SEED).write(np.asarray(ids, np.int64), values)
-    return values
+    found = FirstRows(Sums.tables, SEED, np.float64).look_up(0, np.asarray(ids, np.int64))
+    return found.rows[found.places]
 
 
 def samples(ids, count=61, fields=4, seed=1):
