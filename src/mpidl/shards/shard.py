@@ -62,6 +62,12 @@ class Shard(ShardState):
         twin.beside = None if self.beside is None else self.beside.copy()
         return twin
 
+    def become(self, other: Shard) -> None:
+        """Take over the state of a copy, or of the shard that this one is a copy of, with what is beside it."""
+        self.load(other.state())
+        if self.beside is not None:
+            self.beside.load(other.beside)
+
     def on_host(self) -> dict[str, np.ndarray]:
         """Return `state` in the host's memory; not a copy if it is there already."""
         return self.state()
@@ -216,9 +222,7 @@ class Snapshot:
         if self._copy is None:
             self._copy = self._shard.copy()
         else:
-            self._copy.load(self._shard.state())
-            if self._copy.beside is not None:
-                self._copy.beside.load(self._shard.beside)
+            self._copy.become(self._shard)
         self._end_if_complete()
 
     def mark(self, worker: int) -> None:

@@ -252,7 +252,7 @@ class VirtualEngine:
         totals = self._totals
         totals.again = totals.samples - saved.samples
         for shard, copy in zip(self.shards, saved.shards, strict=True):
-            shard.load(copy.state())
+            shard.become(copy)
             shard.policy.expect_all()
         self._state, self._accrued = saved.state, saved.accrued
         self.supply.reset(saved.tickets, saved.left)
