@@ -9,6 +9,7 @@ from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.onnx import to_onnx
 from mpidl.paths import check_new
 from mpidl.runs.load import network_of
+from mpidl.sparse.exported import dense, ids_and_rows, weights
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.tensor_files import SUFFIXES, save
@@ -43,8 +44,8 @@ def export(
     Raises
     ------
     UsageError
-        There is no such checkpoint or format, a package isn't installed, the file exists or can't be written, or a
-        layer has no operator in ONNX.
+        There is no such checkpoint or format, a package isn't installed, the file exists or can't be written, a layer
+        has no operator in ONNX, or a table is too large for the memory or has no number of rows, in a format of weights.
     MpidlError
         The checkpoint is damaged or can't be read.
     """
@@ -67,9 +68,14 @@ def export(
 def _save(checkpoint: Checkpoint, to: str, file: Path) -> int:
     tensors, position = read(checkpoint).tensors, checkpoint.position
     if to == "torch":
+        # A table's name is that of a module's parameter, or of a layer.
+        of = "/weight" if "layer" in checkpoint.sections.get("model", {}) else ""
+        tensors |= {f"{name}{of}": values for name, values in weights(checkpoint, to).items()}
         from mpidl.torch import extra_state
 
         tensors |= {name: values for name, values in checkpoint.state().items() if extra_state.is_name(name)}
+    else:
+        tensors |= ids_and_rows(checkpoint)
     save(file, to, tensors, {"step": str(position.step), "epoch": f"{position.epoch:g}"})
     return len(tensors)
 
@@ -79,4 +85,4 @@ def _network(checkpoint: Checkpoint) -> Any:
     if network is None:
         expected = "expected a network of [[model.layer]]; torch.onnx exports modules of PyTorch"
         raise UsageError(f"--to onnx: {checkpoint.path} is of a model of your own, {expected}")
-    return network
+    return dense(network, weights(checkpoint, "onnx"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.table_files import COUNTS, IDS, ROWS, STATE, Part, SavedTable, check_tables, saved_tables
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
-from mpidl.tables.lookups import Lookup, TableSpec
+from mpidl.tables.lookups import Lookup, TableSpec, WithTables
 from mpidl.tables.table import Table
 
 
@@ -78,7 +77,7 @@ def first_seed(checkpoint: Checkpoint) -> int:
     return seed
 
 
-def give_rows(model: Any, checkpoint: Checkpoint) -> None:
+def give_rows(model: WithTables, checkpoint: Checkpoint) -> None:
     """Let a model look up the rows of its tables in a checkpoint, whose parameters it has.
 
     Raise UsageError if it has other tables, and MpidlError if a file can't be read.
