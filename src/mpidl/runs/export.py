@@ -45,7 +45,7 @@ def export(
     ------
     UsageError
         There is no such checkpoint or format, a package isn't installed, the file exists or can't be written, a layer
-        has no operator in ONNX, or a table is too large for the memory or has no number of rows, in a format of weights.
+        has no operator in ONNX, or a table is larger than the memory or, in a format of weights, takes any id.
     MpidlError
         The checkpoint is damaged or can't be read.
     """

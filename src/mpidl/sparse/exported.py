@@ -20,7 +20,7 @@ def ids_and_rows(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
 
     Raise UsageError if they are larger than the memory, and MpidlError if a file can't be read.
     """
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for name, saved in saved_tables(checkpoint).items():
         _check_memory(saved, len(saved))
         found |= {f"{name}.{array}": saved.read(array) for array in (IDS, ROWS)}
@@ -74,12 +74,10 @@ def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
 
 
 def _check_memory(saved: SavedTable, rows: int) -> None:
-    needed, present = (
-        rows * saved.spec.dimension * saved.dtype.itemsize,
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    )
+    needed = rows * saved.spec.dimension * saved.dtype.itemsize
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         raise UsageError(
-            f"table {quoted(saved.spec.name)}: {rows:,} rows take {needed / 1e9:.3g} GB, this machine has "
-            f"{present / 1e9:.3g} GB of memory"
+            f"table {quoted(saved.spec.name)}: {rows:,} rows take {needed / 1e9:,.1f} GB, this machine has "
+            f"{present / 1e9:,.1f} GB of memory"
         )
