@@ -7,8 +7,9 @@ import pytest
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, shards
-from mpidl.rules import Adagrad, Adam, Sgd
-from mpidl.sparse.saved import SavedRows, restore
+from mpidl.rules import Adam, Momentum, Sgd
+from mpidl.sparse.saved import SavedRows, restore, resume
+from mpidl.sparse.server_tables import ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
 from mpidl.storage.position import Position
@@ -66,11 +67,11 @@ class Servers:
         save_index(unfinished, Index(LAYOUT, servers, position, f"[run]\nseed = {SEED}\n", "0.0.1", {}, tables=SPECS))
         return Checkpoint(directory / str(self.step))
 
-    def load(self, checkpoint, with_state=True):
+    def load(self, checkpoint):
         self.step = checkpoint.position.step
         for table, saved in zip(self.tables, saved_tables(checkpoint).values(), strict=True):
             for server, part in enumerate(table):
-                restore(part, saved, server, len(table), with_state)
+                restore(part, saved, server, len(table))
         return self
 
 
@@ -128,14 +129,13 @@ def test_figures_count_all_rows_once(saved):
         assert {each.step for each in own} == {12}
 
 
-def test_another_rule_begins_with_fresh_state(saved):
-    _, before, checkpoint = saved
-    resumed = Servers(2, Adagrad(0.1)).load(checkpoint, with_state=False)
-    np.testing.assert_array_equal(resumed.read(1, np.arange(50)), before.read(1, np.arange(50)))
-    assert not any(part.arrays()["state"].any() for part in resumed.tables[1])
-    assert {part.arrays()["state"].shape[1] for part in resumed.tables[1]} == {2}
-    resumed = Servers(2, Sgd(0.1)).load(checkpoint, with_state=False)
-    assert {part.arrays()["state"].shape[1] for part in resumed.tables[1]} == {0}
+@pytest.mark.parametrize(
+    ("rule", "line"), [(Sgd(0.1), "sgd keeps nothing"), (Momentum(0.1), "momentum keeps velocity")]
+)
+def test_another_rule_is_one_line(saved, rule, line):
+    tables = ServerTables([table[0] for table in Servers(1, rule).tables], rule, np.dtype(np.float64))
+    with pytest.raises(UsageError, match=rf"^tables.rule: {line} for each row, .*12 was saved with .*$"):
+        resume(tables, saved[2], 0, 1, same_algorithm=True)
 
 
 def test_too_little_room_is_one_line(saved):

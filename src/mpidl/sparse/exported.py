@@ -63,8 +63,8 @@ def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
     _check_memory(saved, spec.rows)
     values, first = np.empty((spec.rows, spec.dimension), saved.dtype), FirstValues(spec, seed)
     for start in range(0, spec.rows, BLOCK):
-        stop = min(start + BLOCK, spec.rows)
-        first.write(np.arange(start, stop), values[start:stop])
+        ids = np.arange(start, min(start + BLOCK, spec.rows))
+        first.write(ids, np.zeros_like(ids), values[start : start + BLOCK])
     for part in saved.parts:
         ids = part.read(IDS)
         if ids.size and not 0 <= ids.min() <= ids.max() < spec.rows:

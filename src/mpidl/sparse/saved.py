@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpidl.errors import UsageError
+from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.rules import RULES, Adagrad
 from mpidl.schema import Natural, convert
 from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.table_files import COUNTS, IDS, ROWS, STATE, Part, SavedTable, check_tables, saved_tables
+from mpidl.storage.files import readable
+from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, WithTables
 from mpidl.tables.table import Table
+
+#: Bytes of the touches that say which of the counts is halved next.
+HAND = 8
 
 
 class SavedRows:
@@ -86,17 +91,42 @@ def give_rows(model: WithTables, checkpoint: Checkpoint) -> None:
         model.rows = SavedRows(checkpoint, model.tables)
 
 
-def restore(table: Table, saved: SavedTable, server: int, servers: int, with_state: bool = True) -> None:
+def resume(tables: ServerTables, checkpoint: Checkpoint, server: int, servers: int, same_algorithm: bool) -> None:
+    """Give a server its part of a checkpoint's tables and, for the same algorithm, what was accepted for them.
+
+    Raise UsageError if the rule keeps other states for each row, and MpidlError if a file can't be read.
+    """
+    saved, before = saved_tables(checkpoint), _states(checkpoint)
+    for number, table in enumerate(tables.tables):
+        found, states = saved[table.spec.name], table.rule.states
+        if before != states or found.states != len(states):
+            present, past = (", ".join(names) or "nothing" for names in (states, before))
+            raise UsageError(
+                f"tables.rule: {table.rule.name} keeps {present} for each row, {checkpoint.path} was saved with {past}"
+            )
+        restore(table, found, server, servers)
+        if same_algorithm:
+            with readable(checkpoint.path):
+                tables.resume(number, _open(found, server, servers))
+
+
+def _states(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the states that the rule of a checkpoint's tables keeps."""
+    tables, server = (checkpoint.sections.get(name, {}) for name in ("tables", "server"))
+    rule = tables.get("rule") or server.get("rule") or Adagrad.name
+    return RULES[rule].states if rule in RULES else ()
+
+
+def restore(table: Table, saved: SavedTable, server: int, servers: int) -> None:
     """Give a server's part of a table its rows of a checkpoint, on any number of servers.
 
-    Without `with_state`, the rule's state of each row begins anew. Raise MpidlError if a file can't be read, or the
-    rows are too many for the table.
+    Raise MpidlError if a file can't be read, or the rows are too many for the table.
     """
-    counts = _counts(saved, server, servers)
+    others = {COUNTS: _counts(saved, server, servers)}
+    if (touches := _touches(saved, server, servers)) is not None:
+        others[TOUCHES] = touches
     for block in saved.blocks(server, servers):
-        if not with_state:
-            block[STATE] = np.zeros((len(block[STATE]), len(table.rule.states) * table.spec.dimension), table.dtype)
-        table.restore({**block, COUNTS: counts})
+        table.restore(block | others)
 
 
 def _counts(saved: SavedTable, server: int, servers: int) -> np.ndarray:
@@ -108,22 +138,20 @@ def _counts(saved: SavedTable, server: int, servers: int) -> np.ndarray:
     return np.concatenate([first, counts[:, 1:].sum(0) if server == 0 else np.zeros_like(counts[0, 1:])])
 
 
-def resume(tables: ServerTables, checkpoint: Checkpoint, server: int, servers: int, same_algorithm: bool) -> None:
-    """Give a server its part of a checkpoint's tables and, for the same algorithm, what was accepted for them.
+def _touches(saved: SavedTable, server: int, servers: int) -> np.ndarray | None:
+    """Return the counts of a server's admission: those of other servers are of no id that is its own.
 
-    Raise UsageError if the rule keeps other states for each row, and MpidlError if a file can't be read.
+    None if there are none, or if they aren't alike.
     """
-    saved = saved_tables(checkpoint)
-    for number, table in enumerate(tables.tables):
-        found, states = saved[table.spec.name], len(table.rule.states)
-        if found.states != states:
-            raise UsageError(
-                f"tables.rule: {table.rule.name} keeps {states} states of each row, {checkpoint.path} was saved with "
-                f"{found.states}"
-            )
-        restore(table, found, server, servers)
-        if same_algorithm:
-            tables.resume(number, _open(found, server, servers))
+    parts = saved.of(server, servers)
+    found = [part.read(TOUCHES) for part in parts if TOUCHES in part.paths]
+    if not found or len({each.shape for each in found}) > 1 or found[0].dtype != np.uint8 or found[0].size <= HAND:
+        return None
+    merged = np.max(found, axis=0)
+    merged[-HAND:] = found[0][-HAND:]
+    if not 0 <= merged[-HAND:].view(np.int64)[0] < merged.size - HAND:
+        raise MpidlError(f"{parts[0].file}: table {quoted(saved.spec.name)} has damaged touches")
+    return merged
 
 
 def _open(saved: SavedTable, server: int, servers: int) -> dict[str, np.ndarray]:

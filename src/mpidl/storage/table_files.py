@@ -25,6 +25,8 @@ IDS, ROWS, STATE, USES = "ids", "rows", "state", "uses"
 BY_ROW = (IDS, ROWS, STATE, USES)
 #: Numbers of the whole part, the first of which is that of the last update.
 COUNTS = "counts"
+#: Counts of the ids that have no row yet, where there is an admission after touches.
+TOUCHES = "touches"
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 #: Rows that are read at a time.
 BLOCK = 65_536
@@ -92,32 +94,23 @@ class SavedTable:
         return [self.parts[server]] if len(self.parts) == servers else self.parts
 
     def blocks(self, server: int, servers: int, size: int = BLOCK) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the rows of a server as blocks of the arrays `BY_ROW`, in the order of their last use.
+        """Yield the rows of a server as blocks of the arrays `BY_ROW`, in the order of the files.
 
-        Rows that were used last by the same update are in the order of the files. Raise MpidlError if a file can't be
-        read, has rows of other servers than the one that saved it, or if there are two rows of an id.
+        Raise MpidlError if a file can't be read, has rows of other servers than the one that saved it, or if there are
+        two rows of an id.
         """
-        parts = self.of(server, servers)
-        ids = [part.read(IDS) for part in parts]
-        places = [np.flatnonzero(owner(each, servers) == server) for each in ids]
-        if len(parts) == 1 and places[0].size != ids[0].size:
-            raise MpidlError(f"{parts[0].file}: has rows of table {quoted(self.spec.name)} of other servers")
-        own = np.concatenate([each[place] for each, place in zip(ids, places, strict=True)])
-        if np.unique(own).size != own.size:
-            raise MpidlError(f"{parts[0].file.parent}: table {quoted(self.spec.name)} has two rows of an id")
-        arrays = [{name: part.mapped(name) for name in BY_ROW} for part in parts]
-        used = [each[USES][place, 0] for each, place in zip(arrays, places, strict=True)]
-        order = np.argsort(np.concatenate(used), kind="stable")
-        files = np.repeat(np.arange(len(parts)), [place.size for place in places])
-        place = np.concatenate(places)
-        for start in range(0, order.size, size):
-            rows = order[start : start + size]
-            block = {name: np.empty((rows.size, *array.shape[1:]), array.dtype) for name, array in arrays[0].items()}
-            for number, held in enumerate(arrays):
-                here = files[rows] == number
-                for name, array in held.items():
-                    block[name][here] = array[place[rows[here]]]
-            yield block
+        own = []
+        for part in self.of(server, servers):
+            ids, others = part.read(IDS), {name: part.mapped(name) for name in BY_ROW[1:]}
+            places = np.flatnonzero(owner(ids, servers) == server)
+            if len(self.parts) == servers and places.size != ids.size:
+                raise MpidlError(f"{part.file}: has rows of table {quoted(self.spec.name)} of other servers")
+            own.append(ids[places])
+            for start in range(0, max(1, places.size), size):
+                block = places[start : start + size]
+                yield {IDS: ids[block], **{name: array[block] for name, array in others.items()}}
+        if np.unique(found := np.concatenate(own)).size != found.size:
+            raise MpidlError(f"{self.parts[0].file.parent}: table {quoted(self.spec.name)} has two rows of an id")
 
 
 def saved_tables(checkpoint: Checkpoint) -> dict[str, SavedTable]:
