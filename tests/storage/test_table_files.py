@@ -186,12 +186,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_other_contents_are_one_line(checkpoint, how, tmp_path):
+def test_other_contents_are_one_line(how, tmp_path):
     change, line = HOSTILE[how]
-    path = tmp_path / "42"
-    path.mkdir()
-    for file in checkpoint[0].path.iterdir():
-        (path / file.name).write_bytes(file.read_bytes())
+    path = save(tmp_path / "checkpoints", specs=SPECS[:2])[0].path
     with h5py.File(path / "shard-1.h5", "r+") as file:
         change(file)
     seal(path / "shard-1.h5")

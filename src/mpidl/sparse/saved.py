@@ -147,7 +147,7 @@ def _touches(saved: SavedTable, server: int, servers: int) -> np.ndarray | None:
     found = [part.read(TOUCHES) for part in parts if TOUCHES in part.paths]
     if not found or len({each.shape for each in found}) > 1 or found[0].dtype != np.uint8 or found[0].size <= HAND:
         return None
-    merged = np.max(found, axis=0)
+    merged: np.ndarray = np.max(found, axis=0)
     merged[-HAND:] = found[0][-HAND:]
     if not 0 <= merged[-HAND:].view(np.int64)[0] < merged.size - HAND:
         raise MpidlError(f"{parts[0].file}: table {quoted(saved.spec.name)} has damaged touches")
