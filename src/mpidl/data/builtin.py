@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -38,7 +38,16 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 
 
 @dataclass(frozen=True)
-class Synthetic(Checked):
+class Made(Checked):
+    """Data that are made from a seed, of any number of samples."""
+
+    samples: Count = 10_000
+    test_samples: Count = 1_000
+    seed: Natural = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Synthetic(Made):
     """Classes with normally distributed means; each sample is its class's mean plus noise.
 
     The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers, so that many
@@ -60,12 +69,9 @@ class Synthetic(Checked):
     """
 
     name: ClassVar[str] = "synthetic"
-    samples: Count = 10_000
-    test_samples: Count = 1_000
     shape: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (64,)
     classes: Count = 10
     noise: NonNegative = 1.0
-    seed: Natural = 0
 
     def open(self) -> Dataset:
         table = Table(self)
