@@ -31,13 +31,13 @@ def mixed(bits: Any) -> Any:
 
 
 @jit
-def integral(x: float) -> float:
+def integral(x: Any) -> Any:
     """Return the integral of x^-EXPONENT from 1 to x."""
     return (1.0 - x ** (1.0 - EXPONENT)) * POWER
 
 
 @jit
-def inverse(area: float) -> float:
+def inverse(area: Any) -> Any:
     """Return the x of an integral."""
     root = 1.0 - area * (1.0 / POWER)
     fourth = (root * root) * (root * root)
