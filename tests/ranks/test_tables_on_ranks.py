@@ -75,7 +75,8 @@ def test_a_table_has_the_bits_of_a_dense_embedding(comm, shared_path, rule, work
     rows, touched = rows_of(summary), np.unique(ids_of(data()))
     assert sorted(rows) == touched.tolist()
     assert np.array_equal(np.array([rows[id] for id in touched.tolist()]), views["0-embedding/weight"][touched])
-    assert summary["bytes_pushed"] > 0
+    assert (summary["rows"], summary["rows_evicted"]) == (touched.size, 0)
+    assert summary["rows_new"] == summary["rows_admitted"] == touched.size
 
 
 class Counting(CompleteModel):

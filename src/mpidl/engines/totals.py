@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mpidl.shards.beside import FIGURES
 from mpidl.shards.staleness import Histogram
 
 
@@ -120,6 +121,8 @@ class Totals:
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
+    beside : dict of str to int
+        The figures (`mpidl.shards.beside.FIGURES`) of what pushes have changed beside the parameters; empty if nothing.
     """
 
     now: float
@@ -138,6 +141,7 @@ class Totals:
     last_push: float = 0.0
     evaluation_seconds: float = 0.0
     staleness: Histogram = field(default_factory=Histogram)
+    beside: dict[str, int] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
 
@@ -244,6 +248,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         staleness=staleness,
+        beside={name: int(servers[name].sum()) for name in FIGURES if servers["rows_new"].any()},
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
     )

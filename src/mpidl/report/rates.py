@@ -75,6 +75,7 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_fetched": totals.bytes_fetched,
         "bytes_moved": totals.bytes_moved,
         "dropped": totals.dropped,
+        **totals.beside,
         "timing": timing(totals),
         "shares": totals.spent.shares(totals.trained_seconds),
     }

@@ -10,6 +10,9 @@ import numpy as np
 from mpidl.shards.policies import Policy
 from mpidl.shards.state import PushHeader, ShardState
 
+#: Numbers of what is kept now, and of what has been new, admitted and evicted so far.
+FIGURES = ("rows", "rows_new", "rows_admitted", "rows_evicted")
+
 
 class Beside(Protocol):
     """State that changes with a shard's pushes, but is no range of the parameters.
@@ -41,6 +44,10 @@ class Beside(Protocol):
 
     def load(self, other: Any) -> None:
         """Take over the state of another one that `copy` made or that was copied."""
+
+    def figures(self) -> Mapping[str, int]:
+        """Return the figures `FIGURES` of the state."""
+        ...
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Return the arrays of a checkpoint by their names, which contain the name of the state."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mpidl.rules import Rule
+from mpidl.shards.beside import FIGURES
 from mpidl.shards.policies import Policy
 from mpidl.shards.state import PushHeader, ShardState
 from mpidl.sparse.messages import Part, padded, unpack
@@ -98,6 +99,11 @@ class ServerTables:
     def _take_over(self, other: ServerTables) -> None:
         self._clock, self._accepted = other._clock, list(other._accepted)
         self._coming = {worker: list(parts) for worker, parts in other._coming.items()}
+
+    def figures(self) -> Mapping[str, int]:
+        tables = self.tables
+        counts = ((len(table), table.new, table.admitted, table.evicted) for table in tables)
+        return dict(zip(FIGURES, map(sum, zip(*counts, strict=True)), strict=True))
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         """Return each table's arrays as "tables/NAME/ARRAY", with what is accepted and not applied yet."""

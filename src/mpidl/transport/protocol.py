@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.algorithms.coordination import SEGMENTS, Segment
+from mpidl.shards.beside import FIGURES
 from mpidl.shards.staleness import BINS
 from mpidl.storage.position import ReplicaPosition
 
@@ -153,6 +154,7 @@ SERVER_STATUS = np.dtype(
         ("staleness_sum", np.float64),
         ("staleness_max", np.int64),
         ("staleness", np.int64, (BINS,)),
+        *((name, np.int64) for name in FIGURES),  # of what pushes change beside the parameters
         ("queue", np.int64),  # pushes that wait in its mailboxes
         ("memory", np.int64),
     ]
