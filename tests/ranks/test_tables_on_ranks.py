@@ -31,7 +31,8 @@ def pair():
     sparse = network(SparseEmbedding(SIZE, ROWS, scale=0.5))
     dense = network(Embedding(ROWS, SIZE))
     views, own = dense.layout.views(dense.parameters), sparse.layout.views(sparse.parameters)
-    FirstValues(sparse.tables[0], SEED).write(np.arange(ROWS), views["0-embedding/weight"])
+    ids = np.arange(ROWS)
+    FirstValues(sparse.tables[0], SEED).write(ids, np.zeros_like(ids), views["0-embedding/weight"])
     for name, values in own.items():
         views[name][...] = values
     return sparse, dense
