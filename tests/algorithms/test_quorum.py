@@ -160,7 +160,7 @@ def test_who_comes_too_late_is_dropped_and_goes_on_from_the_new_parameters(lab, 
     assert dropped[0] == (2, 1)
     late = [(now, fetched) for now, worker, *push in watched.events[0] if worker == 2 for fetched in push[:1]]
     assert late[:2] == [(pytest.approx(6.8), 0), (pytest.approx(13.6), 1)]
-    assert watched.totals.dropped == len(dropped)
+    assert watched.totals.shards.dropped == len(dropped)
 
 
 @given(

@@ -73,7 +73,7 @@ def test_a_step_with_backup_workers_takes_as_long_as_the_last_gradient_that_coun
     updates = engine.shards[0].clock
     # The run's last steps, when data run out, are shorter.
     assert totals.last_push / updates == pytest.approx(5 - backup, rel=0.03)
-    used = totals.pushes - totals.dropped
+    used = totals.pushes - totals.shards.dropped
     assert used == pytest.approx(updates * (5 - backup), abs=5)
 
 
@@ -85,7 +85,7 @@ def test_late_gradients_are_dropped_whole_and_the_others_are_applied(lab, tally)
     for shard in engine.shards:
         shard.on_drop = lambda push: dropped.append(push.batches[0])
     totals = engine.run()
-    assert totals.dropped == len(dropped) > 0
+    assert totals.shards.dropped == len(dropped) > 0
     # A portion is one batch here; each is dropped by both shards, as they see the same arrivals.
     late = sorted(set(dropped))
     assert 2 * len(late) == len(dropped)

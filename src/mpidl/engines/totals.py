@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from mpidl.shards.beside import FIGURES
+from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 
 
@@ -95,6 +96,29 @@ class Learning:
 
 
 @dataclass
+class ShardCounts:
+    """What the shards have counted.
+
+    Attributes
+    ----------
+    dropped : int
+        Number of pushes that they have dropped.
+    beside : dict of str to int
+        The figures (`mpidl.shards.beside.FIGURES`) of what pushes have changed beside the parameters; empty if nothing.
+    """
+
+    dropped: int = 0
+    beside: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard]) -> ShardCounts:
+        """Return the sums over shards in this process."""
+        kept = [each.beside.figures() for each in shards if each.beside is not None]
+        beside = {name: sum(each[name] for each in kept) for name in FIGURES if kept}
+        return cls(sum(each.dropped for each in shards), beside)
+
+
+@dataclass
 class Totals:
     """Running totals of a run. Rates, such as samples per second, are derived from two of them.
 
@@ -113,16 +137,12 @@ class Totals:
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
-    dropped : int
-        Number of pushes that shards have dropped.
     first_fetch, last_push : float
         Time at which training began and ended, in seconds of the same clock; 0 if it has not.
     evaluation_seconds : float
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
-    beside : dict of str to int
-        The figures (`mpidl.shards.beside.FIGURES`) of what pushes have changed beside the parameters; empty if nothing.
     """
 
     now: float
@@ -136,12 +156,11 @@ class Totals:
     bytes_pushed: int = 0
     bytes_fetched: int = 0
     bytes_moved: int = 0
-    dropped: int = 0
     first_fetch: float = 0.0
     last_push: float = 0.0
     evaluation_seconds: float = 0.0
     staleness: Histogram = field(default_factory=Histogram)
-    beside: dict[str, int] = field(default_factory=dict)
+    shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
 
@@ -235,6 +254,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         waiting_seconds=float(workers["waiting_seconds"].mean()),
         busy_seconds=servers["busy_seconds"].tolist(),
     )
+    beside = {name: int(servers[name].sum()) for name in FIGURES if servers["rows_new"].any()}
     norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
     staleness = Histogram(
         servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
@@ -243,12 +263,11 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         now=now,
         **{name: workers[name].sum().item() + moved.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
-        dropped=int(servers["dropped"].sum()),
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         staleness=staleness,
-        beside={name: int(servers[name].sum()) for name in FIGURES if servers["rows_new"].any()},
+        shards=ShardCounts(int(servers["dropped"].sum()), beside),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
     )

@@ -74,8 +74,8 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_pushed": totals.bytes_pushed,
         "bytes_fetched": totals.bytes_fetched,
         "bytes_moved": totals.bytes_moved,
-        "dropped": totals.dropped,
-        **totals.beside,
+        "dropped": totals.shards.dropped,
+        **totals.shards.beside,
         "timing": timing(totals),
         "shares": totals.spent.shares(totals.trained_seconds),
     }

@@ -16,7 +16,7 @@ import simpy
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.algorithms.coordination import Iteration
-from mpidl.engines.totals import Learning, Spent, Totals
+from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import Course, Saved
 from mpidl.engines.virtual.handler import Hooks, RequestHandler, Training
@@ -190,7 +190,7 @@ class VirtualEngine:
             now=self._cluster.clock(),
             spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers]),
             staleness=Histogram.total(shard.staleness for shard in self.shards),
-            dropped=sum(shard.dropped for shard in self.shards),
+            shards=ShardCounts.of(self.shards),
             learning=Learning.of(
                 [shard.last_rate for shard in self.shards],
                 [replica.state.rate for replica in self.replicas],
