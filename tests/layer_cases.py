@@ -16,6 +16,7 @@ from mpidl.nn import (
     Dropout,
     Embedding,
     Flatten,
+    Interaction,
     L2Pool2d,
     LayerNormalisation,
     LocalContrastNormalisation,
@@ -91,6 +92,9 @@ CASES: list[tuple[Layer, tuple[int, ...] | list[tuple[int, ...]]]] = [
     (Add("tanh"), [(3, 5), (3, 5), (3, 5)]),
     (Add("gelu"), [(7,), (7,)]),
     (Concatenate(), [(3, 5, 1), (3, 5, 4)]),
+    (Interaction(), [(3,), (4, 3)]),
+    (Interaction(), [(2, 5), (5,), (3, 5), (5,)]),
+    (Interaction(), [(6, 1)]),
 ]
 
 

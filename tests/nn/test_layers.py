@@ -66,7 +66,7 @@ def test_single_precision_is_near_double(case):
 @layers
 def test_nothing_large_is_allocated_once_warm(case):
     layer, shape = case
-    wide = [(16, 16, each[-1]) for each in shape] if layer.joins else (16, 16, *shape[2:])
+    wide = [(*(16 for _ in each[:-1]), each[-1]) for each in shape] if layer.joins else (16, 16, *shape[2:])
     alone = Alone(layer, wide if len(shape) > 1 else shape, samples=64, dtype="float32")
     alone.backward(1)
     tracemalloc.start()

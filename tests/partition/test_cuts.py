@@ -19,6 +19,7 @@ from mpidl.nn import (
     Dropout,
     Embedding,
     Flatten,
+    Interaction,
     L2Pool2d,
     LayerNormalisation,
     LocalContrastNormalisation,
@@ -86,6 +87,7 @@ CASES = [
     (Add("gelu"), [(7,)] * 2, ROW),
     (Concatenate(), [(7, 6, 1), (7, 6, 4), (7, 6, 2)], IMAGE),
     (Concatenate(), [(3,), (5,)], ROW),
+    (Interaction(), [(4, 3), (3,)], ()),
 ]
 SAMPLES = 5
 

@@ -4,6 +4,7 @@ from mpidl.nn.layers.columns import Columns
 from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
 from mpidl.nn.layers.embedding import Embedding
+from mpidl.nn.layers.interaction import Interaction
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.local_contrast_normalisation import LocalContrastNormalisation
 from mpidl.nn.layers.locally_connected2d import LocallyConnected2d
@@ -26,6 +27,7 @@ LAYERS: dict[str, type[Layer]] = {
         Dropout,
         Embedding,
         Flatten,
+        Interaction,
         L2Pool2d,
         LayerNormalisation,
         LocalContrastNormalisation,
@@ -51,6 +53,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "Interaction",
     "L2Pool2d",
     "Layer",
     "LayerNormalisation",

@@ -13,7 +13,7 @@ from mpidl.nn.kernels.cpu.elementwise import (
     leaky_relu,
     relu,
 )
-from mpidl.nn.kernels.cpu.matrices import add_row, add_to_rows, matmul, sum_rows, take_rows
+from mpidl.nn.kernels.cpu.matrices import add_row, add_to_rows, matmul, sum_rows, take_columns, take_rows
 from mpidl.nn.kernels.cpu.normalisation import (
     backprop_columns,
     backprop_contrast,

@@ -59,6 +59,14 @@ def take_rows(matrix, ids, outputs):  # type: ignore[no-untyped-def]
 
 
 @jit
+def take_columns(matrix, places, outputs):  # type: ignore[no-untyped-def]
+    """Overwrite column j of `outputs` (n, m) with column places[j] of `matrix`."""
+    for i in range(matrix.shape[0]):
+        for j in range(places.size):
+            outputs[i, j] = matrix[i, places[j]]
+
+
+@jit
 def add_to_rows(matrix, ids, rows):  # type: ignore[no-untyped-def]
     """Add row i of `rows` (n, m) to row ids[i] of `matrix`."""
     for i in range(ids.size):

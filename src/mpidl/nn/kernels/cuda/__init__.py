@@ -92,6 +92,12 @@ def take_rows(matrix: Any, ids: Any, outputs: Any) -> None:
     ROWS.launch("take_rows", outputs.size, matrix, ids, outputs, matrix.shape[1])
 
 
+def take_columns(matrix: Any, places: Any, outputs: Any) -> None:
+    import cupy
+
+    outputs[...] = matrix[:, cupy.asarray(places)]
+
+
 def add_to_rows(matrix: Any, ids: Any, rows: Any) -> None:
     ROWS.launch("add_to_rows", matrix.size, matrix, ids, rows, matrix.shape[1], ids.size)
 
