@@ -8,6 +8,7 @@ from weakref import WeakSet
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from mpidl.torch.tables import Tables
 from mpidl.torch.vector import Parts, tensors_in
 
 
@@ -18,6 +19,8 @@ class Loan:
     ----------
     parts, others : mapping of str to torch.nn.Module
         What is lent, and what else is moved to the CPU.
+    tables : Tables
+        The tables of what is lent.
     settle : callable
         Gives the module its final values, before the loan ends.
 
@@ -27,14 +30,16 @@ class Loan:
         Whether the loan hasn't ended.
     """
 
-    def __init__(self, parts: Parts, others: Parts, settle: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, others: Parts, tables: Tables, settle: Callable[[], None]) -> None:
         self._parts, self._others, self._settle, self.active = parts, others, settle, True
-        self._tensors = self._present()
+        self._tables = tables
+        self._tensors = self._present() | tables.weights
         for other in list(_LOANS):
             if not self._tensors.keys().isdisjoint(other._tensors):
                 other.end()
         modules = [each for part in parts.values() for each in part.modules()]
         self._modes = [(each, each.training) for each in modules]
+        tables.take()
         moved = {**parts, **others}
         self._devices = {place.name: place.tensor.device for place in tensors_in(moved)}
         for part in moved.values():
@@ -70,6 +75,7 @@ class Loan:
         for place in tensors_in({**self._parts, **self._others}):
             if (device := self._devices.get(place.name)) not in (None, place.tensor.device):
                 place.tensor.data = place.tensor.data.to(device)
+        self._tables.give_back()
 
 
 #: The loans that haven't ended. The hooks of a loan keep it alive as long as the module.

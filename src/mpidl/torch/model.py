@@ -15,6 +15,7 @@ from mpidl.metrics.scoring import Scoring
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.tables.lookups import Wanted
 from mpidl.torch import losses
 from mpidl.torch.arrays import as_array
 from mpidl.torch.beside import Beside, copied
@@ -22,6 +23,7 @@ from mpidl.torch.calls import Calls, Tensors, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
 from mpidl.torch.snapshot import Snapshot
+from mpidl.torch.tables import Tables
 from mpidl.torch.vector import Vector, parameters_in, parts_of
 
 __all__ = ["TorchModel"]
@@ -109,6 +111,8 @@ class TorchModel(CompleteModel):
         self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
         self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
+        self._tables = Tables(self._parts, self._name, self._vector.parameters[0].dtype, compile)
+        self.tables = self._tables.specs
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -124,7 +128,7 @@ class TorchModel(CompleteModel):
     def _attach(self) -> None:
         """Take over the module, unless it is this model's already."""
         if self._loan is None or not self._loan.active:
-            self._loan, self._placed = Loan(self._parts, self._others, self._settle), self
+            self._loan, self._placed = Loan(self._parts, self._others, self._tables, self._settle), self
             self._gradients.attach(self._loan)
             self._vector.attach()
             self._place()
@@ -134,6 +138,7 @@ class TorchModel(CompleteModel):
         """Begin to compute a gradient."""
         self._attach()
         self._beside.begin()
+        self._tables.begin(self._calls.device)
 
     def _place(self) -> None:
         """Set the device to that of the parameters."""
@@ -163,6 +168,7 @@ class TorchModel(CompleteModel):
         self._attach()
         same = TorchModel(*self.copied(self.module), **self.settings)
         same.freeze(self._frozen)
+        same.rows = self.rows
         same._attach()
         same._vector.move(xp)
         for part in same._others.values():
@@ -203,7 +209,25 @@ class TorchModel(CompleteModel):
         with model_errors(self._name):
             self._targets = self._tensors.of(batch.targets, "targets")
             loss = self._gradients.compute(batch, self._tensors.of(batch.inputs, "inputs"), self._targets)
+        self._tables.settle()
         return loss, self._vector.gradient
+
+    @property
+    def rows(self) -> Any:
+        """Where rows of tables are looked up, a `RowSource`."""
+        return self._tables.rows
+
+    @rows.setter
+    def rows(self, rows: Any) -> None:
+        self._tables.rows = self._placed._tables.rows = rows
+
+    def wanted(self, batch: Batch) -> list[Wanted] | None:
+        """Return what the module's method ``lookups`` says, if it has one; ModelError if it failed."""
+        method = getattr(self.module, "lookups", None)
+        if not self.tables or method is None:
+            return None
+        with model_errors(f"{self._name}.lookups"):
+            return self._tables.wanted(method(batch.inputs))
 
     def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
         return losses.sums(self.loss, loss, self._targets, batch.total, batch.own_weight)

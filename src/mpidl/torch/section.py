@@ -34,6 +34,8 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
     if type(module).forward is not torch.nn.Sequential.forward:
         kind = type(module).__name__
         raise UsageError(f"topology.stages: {stages}, but a {kind} can't be cut, expected 1, or a torch.nn.Sequential")
+    if model.tables:
+        raise UsageError(f"topology.stages: {stages}, but {model.tables[0].name} is a table on the servers, expected 1")
     if methods(module, METHODS[:1]) is not None:
         raise UsageError(f"topology.stages: {stages}, but {type(module).__name__} has a state of its own, expected 1")
     if {name.partition(".")[0] for name in model.layout.shapes} - dict(module.named_children()).keys():

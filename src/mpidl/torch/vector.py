@@ -15,9 +15,13 @@ from mpidl.nn.adaptation import ModelError
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.torch.arrays import as_tensor
+from mpidl.torch.table_weight import TableWeight
 
 #: Dtypes of vectors.
 DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+
+#: Modules whose weights may be those of tables.
+EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 #: Modules by the prefix of their tensors' names.
 Parts = Mapping[str, torch.nn.Module]
@@ -39,11 +43,31 @@ class Place(NamedTuple):
 
 
 def parameters_in(parts: Parts) -> Iterator[Place]:
-    """Yield the places of all parameters; tied ones have several."""
+    """Yield the places of all parameters but the weights of tables; tied ones have several."""
+    tables = {id(found) for _, found in tables_in(parts)}
     for name, owner in _owners(parts):
         for key, parameter in owner._parameters.items():
-            if parameter is not None:
+            if parameter is not None and id(parameter) not in tables:
                 yield Place(owner, owner._parameters, key, name + key)
+
+
+def tables_in(parts: Parts) -> Iterator[tuple[Place, torch.nn.Parameter | TableWeight]]:
+    """Yield the places of the weights of tables, those of embeddings with ``sparse=True``, and what is there.
+
+    A frozen weight with values isn't that of a table.
+    """
+    found = [
+        (Place(owner, owner._parameters, key, name + key), vars(owner).get(key) if parameter is None else parameter)
+        for name, owner in _owners(parts)
+        for key, parameter in owner._parameters.items()
+    ]
+    tables = {
+        id(weight)
+        for place, weight in found
+        if isinstance(place.owner, EMBEDDINGS) and place.owner.sparse and weight is not None
+        if isinstance(weight, TableWeight) or weight.requires_grad or weight.is_meta
+    }
+    yield from ((place, weight) for place, weight in found if id(weight) in tables)
 
 
 def buffers_in(parts: Parts) -> Iterator[Place]:
@@ -140,7 +164,7 @@ class Vector:
         named = {place.name: place.tensor for place in _once(places)}
         trained = {key: each for key, each in named.items() if each.requires_grad}
         self.parameters: list[torch.nn.Parameter] = list(trained.values())
-        self._dtype = _dtype(name, named, trained)
+        self._dtype = _dtype(name, named, trained, any(tables_in(parts)))
         self.dtype: np.dtype[Any] = DTYPES[self._dtype]
         buffers = list(buffers_in(parts))
         statistics = {place.name: place.tensor for place in _once(buffers) if self._is_statistic(place)}
@@ -286,11 +310,11 @@ def _views(vector: Any, tensors: list[Any]) -> Iterator[torch.Tensor]:
 
 
 def _dtype(
-    name: str, named: Mapping[str, torch.nn.Parameter], trained: Mapping[str, torch.nn.Parameter]
+    name: str, named: Mapping[str, torch.nn.Parameter], trained: Mapping[str, torch.nn.Parameter], tables: bool
 ) -> torch.dtype:
     """Return the dtype of the trained parameters."""
     if not trained:
-        found = "frozen parameters only" if named else "no parameters"
+        found = "frozen parameters only" if named else f"no parameters{' beside its tables' * tables}"
         raise UsageError(f"{name} has {found}, expected at least one to train")
     for key, each in named.items():
         if torch.nn.parameter.is_lazy(each) or each.is_meta:

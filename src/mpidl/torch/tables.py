@@ -1,0 +1,202 @@
+"""Tables of a module: the weights of its embeddings with ``sparse=True``, whose rows a model looks up by id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite, log, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpidl.errors import UsageError, nearest, quoted
+from mpidl.nn.adaptation import ModelError
+from mpidl.tables.lookups import Lookup, RowSource, TableSpec, Wanted
+from mpidl.tables.sources import FirstRows, TablesInMemory
+from mpidl.torch.table_weight import TableWeight
+from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
+
+#: Rows that are read at a time.
+BLOCK = 1 << 16
+
+
+class Tables:
+    """The tables of a module, and the lookups of a batch.
+
+    Parameters
+    ----------
+    parts : mapping of str to torch.nn.Module
+        The module, and what else is trained with it.
+    name : str
+        Its name in messages.
+    dtype : torch.dtype
+        That of the parameters in the vector.
+    compile : bool
+        Whether the module is compiled; lookups aren't.
+
+    Attributes
+    ----------
+    specs : list of TableSpec
+        Each has the name of a parameter.
+    rows : RowSource or None
+        Where the rows are.
+
+    Raises
+    ------
+    UsageError
+        A weight has another dtype, or values that aren't finite.
+    """
+
+    def __init__(self, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
+        self._name, self._dtype = name, dtype
+        self.rows: RowSource | None = None
+        self._places: list[tuple[Place, TableWeight]] = []
+        self._before: list[tuple[Place, TableWeight, Any]] = []
+        self._looked_up: list[tuple[Lookup, torch.Tensor]] = []
+        self._called = torch.compiler.disable(self.look_up) if compile else self.look_up
+        made = dict[int, TableWeight]()
+        for place, found in tables_in(parts):
+            if id(found) not in made:
+                made[id(found)] = self._stand_in(len(made), place, found)
+            self._places.append((place, made[id(found)]))
+        self._tables = list(made.values())
+        self.specs = [each.spec for each in self._tables]
+
+    def _stand_in(self, number: int, place: Place, found: Any) -> TableWeight:
+        what = f"{self._name}: table {place.name}"
+        if found.dtype is not self._dtype:
+            own, expected = (str(each).removeprefix("torch.") for each in (found.dtype, self._dtype))
+            raise UsageError(f"{what} is {own}, expected {expected} as the parameters")
+        if isinstance(found, TableWeight):  # another model has the module
+            return TableWeight(found.spec, number, found.weight, self._called)
+        scale = _scale(found, getattr(place.owner, "padding_idx", None) is not None)
+        if not isfinite(scale):
+            raise UsageError(f"{what} has values that aren't finite, expected finite ones")
+        rows, dimension = found.shape
+        return TableWeight(TableSpec(place.name, dimension, rows, scale=scale), number, found, self._called)
+
+    # The module.
+
+    @property
+    def weights(self) -> dict[int, torch.Tensor]:
+        """The weights of the module's owner, by their identity."""
+        return {id(each.weight): each.weight for each in self._tables}
+
+    def take(self) -> None:
+        """Let the module have a stand-in for each weight."""
+        for place, stand_in in self._places:
+            attributes = vars(place.owner)
+            self._before.append((place, stand_in, attributes.get(place.key)))
+            place.tensors[place.key], attributes[place.key] = None, stand_in
+
+    def give_back(self) -> None:
+        """Give the module its weights back, with the present rows if these are in this process.
+
+        If they aren't, a weight whose memory has been freed is on the device "meta".
+        """
+        for each in self._tables:
+            if isinstance(self.rows, TablesInMemory) and not each.weight.is_meta:
+                each.weight.data = self._present(each)
+            elif each.weight.shape != each.shape:
+                empty = torch.empty(each.shape, dtype=each.dtype, device="meta")
+                each.weight = torch.nn.Parameter(empty, each.requires_grad)
+        for place, stand_in, other in self._before:
+            attributes = vars(place.owner)
+            if other is None:
+                place.tensors[place.key] = stand_in.weight
+                del attributes[place.key]
+            else:
+                attributes[place.key] = other
+        self._before.clear()
+
+    # Batches.
+
+    def begin(self, device: torch.device) -> None:
+        """Begin to compute a gradient on a device; forget what others have looked up.
+
+        The memory of the weights is freed when training begins: until then, only first rows are looked up.
+        """
+        self._looked_up.clear()
+        for each in self._tables:
+            each.device = device
+            if each.weight.numel() and not each.weight.is_meta and not isinstance(self.rows, FirstRows | None):
+                each.weight.data = each.weight.data.new_empty(0)
+
+    def look_up(
+        self, weight: TableWeight, ids: torch.Tensor, padding: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """Return the places of ids in some rows, these, and the place of the padding, which is a row of zeros."""
+        if self.rows is None:
+            raise ModelError(f"{self._name}: table {weight.spec.name} has no rows: set `rows` of the model first")
+        flat, kept = _checked(weight, ids, padding)
+        found = self.rows.look_up(weight.number, flat)
+        rows, places = torch.from_numpy(found.rows).to(weight.device, self._dtype), found.places
+        if weight.requires_grad and torch.is_grad_enabled():
+            self._looked_up.append((found, rows.requires_grad_()))
+        last = None
+        if kept is not None:
+            last = len(rows)
+            rows, places = (
+                torch.cat([rows, rows.new_zeros(1, weight.spec.dimension)]),
+                np.full(kept.size, last, np.int32),
+            )
+            places[kept] = found.places
+        return torch.from_numpy(places).view(ids.shape).to(weight.device), rows, last
+
+    def settle(self) -> None:
+        """Leave the gradients of what has been looked up where they belong, at the end of the backward pass."""
+        for lookup, rows in self._looked_up:
+            if rows.grad is not None:
+                lookup.gradient = rows.grad.cpu().numpy()
+        self._looked_up.clear()
+
+    def wanted(self, found: Any) -> list[Wanted]:
+        """Return the lookups that a module announces: ids by the paths of its embeddings, in their order."""
+        embeddings = {
+            place.name.rpartition(".")[0]: (weight, place.owner)
+            for place, weight in self._places
+            if isinstance(place.owner, EMBEDDINGS)
+        }
+        wanted = []
+        for path, ids in found.items() if isinstance(found, Mapping) else found:
+            if path not in embeddings:
+                expected = f"expected an embedding with sparse=True{nearest(path, list(embeddings))}"
+                raise ModelError(f"{self._name}.lookups: {quoted(path)}, {expected}")
+            weight, owner = embeddings[path]
+            wanted.append(Wanted(weight.number, _checked(weight, ids, owner.padding_idx)[0]))
+        return wanted
+
+    def _present(self, weight: TableWeight) -> torch.Tensor:
+        """Return all rows of a table in this process."""
+        assert self.rows is not None
+        values = torch.empty(weight.shape, dtype=weight.dtype)
+        for start in range(0, len(values), BLOCK):
+            ids = np.arange(start, min(start + BLOCK, len(values)))
+            found = self.rows.look_up(weight.number, ids)
+            values[start : start + BLOCK] = torch.from_numpy(found.rows[found.places])
+        owners = [place.owner for place, other in self._places if other is weight]
+        paddings = {each.padding_idx for each in owners if isinstance(each, EMBEDDINGS)}
+        if len(paddings) == 1 and None not in paddings:
+            values[paddings.pop()] = 0
+        return values.to(weight.weight.device)
+
+
+def _checked(weight: TableWeight, ids: Any, padding: int | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return ids without the padding as int64 (n,); and where others are among them, None if there is no padding."""
+    flat = weight.spec.checked(ids.cpu().numpy() if isinstance(ids, torch.Tensor) else ids)
+    if padding is None:
+        return flat, None
+    kept = flat != padding % weight.shape[0]
+    return (flat, None) if kept.all() else (flat[kept], kept)
+
+
+def _scale(weight: torch.Tensor, padded: bool) -> float:
+    """Return the standard deviation of the values of a weight around 0, of which a row may be padding.
+
+    It is 1 on the device "meta", and where it differs from 1 no more than that of as many normal values may.
+    """
+    count = weight.numel() - padded * weight.shape[1]
+    if weight.is_meta or count <= 0:
+        return 1.0
+    found = float(torch.linalg.vector_norm(weight.detach())) / sqrt(count)
+    return 1.0 if found and abs(log(found)) < 5 / sqrt(2 * count) else float(f"{found:.2g}")
