@@ -22,9 +22,19 @@ def complex_weights():
     return torch.nn.Linear(6, 3, dtype=torch.complex128)
 
 
+class SparseGradient(torch.nn.Module):
+    """Has a weight of its own with sparse gradients, which isn't that of an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(7, 2))
+
+    def forward(self, ids):
+        return torch.nn.functional.embedding(ids, self.weight, sparse=True)
+
+
 def sparse():
-    embedding = torch.nn.Embedding(7, 2, sparse=True).double()
-    return torch.nn.Sequential(embedding, torch.nn.Flatten(), torch.nn.Linear(10, 3).double())
+    return torch.nn.Sequential(SparseGradient(), torch.nn.Flatten(), torch.nn.Linear(10, 3)).double()
 
 
 def lazy():

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.nn.adaptation import ModelError  # noqa: E402
+from mpidl.tables.lookups import NoRows  # noqa: E402
 from mpidl.tables.sources import FirstRows, TablesInMemory  # noqa: E402
 from mpidl.tables.table import Table  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
@@ -304,7 +305,7 @@ def test_a_weight_is_freed_when_training_begins_and_not_before():
     tables = with_rows(model)
     train(model, tables, bags())
     assert weight.untyped_storage().nbytes() == 0
-    model.rows = None  # they are elsewhere
+    model.rows = NoRows()  # they are elsewhere
     model.finish()
     assert module.bags.weight.is_meta
     assert module.bags.weight.shape == before.shape
@@ -357,6 +358,7 @@ def test_lookups_that_a_module_announces_are_those_it_makes():
     assert model.wanted(batch) is None
 
 
+@pytest.mark.long
 def test_a_compiled_module():
     module = Bags(mode="sum")
     model = TorchModel(module, "cross_entropy", compile=True)

@@ -11,7 +11,7 @@ import torch
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.adaptation import ModelError
-from mpidl.tables.lookups import Lookup, RowSource, TableSpec, Wanted
+from mpidl.tables.lookups import Lookup, NoRows, RowSource, TableSpec, Wanted
 from mpidl.tables.sources import FirstRows, TablesInMemory
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
@@ -38,7 +38,7 @@ class Tables:
     ----------
     specs : list of TableSpec
         Each has the name of a parameter.
-    rows : RowSource or None
+    rows : RowSource
         Where the rows are.
 
     Raises
@@ -49,7 +49,7 @@ class Tables:
 
     def __init__(self, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
         self._name, self._dtype = name, dtype
-        self.rows: RowSource | None = None
+        self.rows: RowSource = NoRows()
         self._places: list[tuple[Place, TableWeight]] = []
         self._before: list[tuple[Place, TableWeight, Any]] = []
         self._looked_up: list[tuple[Lookup, torch.Tensor]] = []
@@ -119,15 +119,13 @@ class Tables:
         self._looked_up.clear()
         for each in self._tables:
             each.device = device
-            if each.weight.numel() and not each.weight.is_meta and not isinstance(self.rows, FirstRows | None):
+            if each.weight.numel() and not each.weight.is_meta and not isinstance(self.rows, FirstRows | NoRows):
                 each.weight.data = each.weight.data.new_empty(0)
 
     def look_up(
         self, weight: TableWeight, ids: torch.Tensor, padding: int | None
     ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Return the places of ids in some rows, these, and the place of the padding, which is a row of zeros."""
-        if self.rows is None:
-            raise ModelError(f"{self._name}: table {weight.spec.name} has no rows: set `rows` of the model first")
         flat, kept = _checked(weight, ids, padding)
         found = self.rows.look_up(weight.number, flat)
         rows, places = torch.from_numpy(found.rows).to(weight.device, self._dtype), found.places
@@ -168,7 +166,6 @@ class Tables:
 
     def _present(self, weight: TableWeight) -> torch.Tensor:
         """Return all rows of a table in this process."""
-        assert self.rows is not None
         values = torch.empty(weight.shape, dtype=weight.dtype)
         for start in range(0, len(values), BLOCK):
             ids = np.arange(start, min(start + BLOCK, len(values)))
