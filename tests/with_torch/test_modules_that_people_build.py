@@ -30,7 +30,7 @@ class SparseGradient(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(7, 2))
 
     def forward(self, ids):
-        return torch.nn.functional.embedding(ids, self.weight, sparse=True)
+        return torch.nn.functional.embedding(ids.long(), self.weight, sparse=True)
 
 
 def sparse():

@@ -14,7 +14,7 @@ from mpidl.data.kept import METHODS, KeptState, methods
 from mpidl.torch.arrays import as_array, dense
 from mpidl.torch.extra_state import ExtraState, full_name, has_extra_state
 from mpidl.torch.sparse import put_together, taken_apart
-from mpidl.torch.vector import Parts, Place, owner_of, tensors_in, treat_alike
+from mpidl.torch.vector import Parts, Place, owner_of, parameters_in, parts_of, tensors_in, treat_alike
 
 Kind = Literal["constant", "counter", "private"]
 
@@ -134,13 +134,19 @@ def _with_states(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torc
         yield from _with_states(child, f"{path}.{name}" if path else name)
 
 
-def copied(module: torch.nn.Module, loss: Any = None) -> tuple[torch.nn.Module, Any]:
-    """Return a copy of a module, with sparse buffers too, which PyTorch can't copy; and of a loss with tensors."""
+def copied(module: torch.nn.Module, loss: Any = None, frozen: Collection[str] = ()) -> tuple[torch.nn.Module, Any]:
+    """Return a copy of a module, with sparse buffers too, which PyTorch can't copy; and of a loss with tensors.
+
+    No group freezes any there: the parameters of the names `frozen` are trained.
+    """
     owner = owner_of(loss)
     buffers = [*module.buffers(), *(() if owner is None else owner.buffers())]
     memo = {id(each): each.clone() for each in buffers if each.layout is not torch.strided}
     same, same_loss = copy.deepcopy(module, memo), loss if owner is None else copy.deepcopy(loss, memo)
     treat_alike(module, same)
+    for place in parameters_in(parts_of(same, same_loss)[0]):
+        if place.name in frozen:
+            place.tensor.requires_grad_(True)
     return same, same_loss
 
 

@@ -24,7 +24,7 @@ from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
 from mpidl.torch.snapshot import Snapshot
 from mpidl.torch.tables import Tables
-from mpidl.torch.vector import Vector, parameters_in, parts_of
+from mpidl.torch.vector import Vector, parts_of
 
 __all__ = ["TorchModel"]
 
@@ -111,7 +111,7 @@ class TorchModel(CompleteModel):
         self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
         self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
-        self._tables = Tables(self._parts, self._name, self._vector.parameters[0].dtype, compile)
+        self._tables = Tables(self, self._parts, self._name, self._vector.parameters[0].dtype, compile)
         self.tables = self._tables.specs
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases = self._vector.aliases
@@ -166,9 +166,9 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        same = TorchModel(*self.copied(self.module), **self.settings)
+        same = TorchModel(*copied(self.module, self.loss, self._frozen), **self.settings)
         same.freeze(self._frozen)
-        same.rows = self.rows
+        same._tables.model = self
         same._attach()
         same._vector.move(xp)
         for part in same._others.values():
@@ -176,14 +176,6 @@ class TorchModel(CompleteModel):
         same._place()
         self._placed = same
         return same
-
-    def copied(self, module: torch.nn.Module) -> tuple[torch.nn.Module, losses.Loss]:
-        """Return copies of a module with tensors of these names, and of the loss; no group freezes any there."""
-        module, loss = copied(module, self.loss)
-        for place in parameters_in(parts_of(module, loss)[0]):
-            if place.name in self._frozen:
-                place.tensor.requires_grad_(True)
-        return module, loss
 
     def freeze(self, names: Sequence[str]) -> None:
         """Let PyTorch compute no gradients of these parameters until training is over."""
@@ -212,22 +204,12 @@ class TorchModel(CompleteModel):
         self._tables.settle()
         return loss, self._vector.gradient
 
-    @property
-    def rows(self) -> Any:
-        """Where rows of tables are looked up, a `RowSource`."""
-        return self._tables.rows
+    def wanted(self, batch: Batch) -> Sequence[Wanted] | None:
+        """Return what the module's method ``lookups``, if it has one, says of a batch's inputs; ModelError if it fails.
 
-    @rows.setter
-    def rows(self, rows: Any) -> None:
-        self._tables.rows = self._placed._tables.rows = rows
-
-    def wanted(self, batch: Batch) -> list[Wanted] | None:
-        """Return what the module's method ``lookups`` says, if it has one; ModelError if it failed."""
-        method = getattr(self.module, "lookups", None)
-        if not self.tables or method is None:
-            return None
-        with model_errors(f"{self._name}.lookups"):
-            return self._tables.wanted(method(batch.inputs))
+        It returns the ids by the paths of the embeddings that look them up, a mapping or pairs, in their order.
+        """
+        return self._tables.wanted(self.module, batch.inputs)
 
     def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
         return losses.sums(self.loss, loss, self._targets, batch.total, batch.own_weight)

@@ -16,6 +16,7 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Module, Sections, cut_into_sections
+from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
 
 __all__ = ["TorchStage", "sections", "stage"]
@@ -79,7 +80,7 @@ class TorchStage(TorchModel):
 
     def __init__(self, whole: TorchModel, plan: Sections, rank: int, *, apart: bool) -> None:
         children = list(whole.module.named_children())[slice(*plan.runs[rank])]
-        module, _ = whole.copied(torch.nn.Sequential(OrderedDict(children)))
+        module, _ = copied(torch.nn.Sequential(OrderedDict(children)), whole.loss, whole._frozen)
         self._first, self._last = rank == 0, rank == plan.stages - 1
         # What another stage had of the loss would be saved, too.
         loss = whole.loss if self._last else torch.nn.functional.mse_loss

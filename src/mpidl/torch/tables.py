@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from mpidl.errors import UsageError, nearest, quoted
-from mpidl.nn.adaptation import ModelError
-from mpidl.tables.lookups import Lookup, NoRows, RowSource, TableSpec, Wanted
+from mpidl.nn.adaptation import ModelError, model_errors
+from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, WithTables
 from mpidl.tables.sources import FirstRows, TablesInMemory
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
@@ -25,6 +25,8 @@ class Tables:
 
     Parameters
     ----------
+    model : WithTables
+        Its attribute `rows` is where rows are looked up.
     parts : mapping of str to torch.nn.Module
         The module, and what else is trained with it.
     name : str
@@ -38,8 +40,6 @@ class Tables:
     ----------
     specs : list of TableSpec
         Each has the name of a parameter.
-    rows : RowSource
-        Where the rows are.
 
     Raises
     ------
@@ -47,9 +47,8 @@ class Tables:
         A weight has another dtype, or values that aren't finite.
     """
 
-    def __init__(self, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
-        self._name, self._dtype = name, dtype
-        self.rows: RowSource = NoRows()
+    def __init__(self, model: WithTables, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
+        self.model, self._name, self._dtype = model, name, dtype
         self._places: list[tuple[Place, TableWeight]] = []
         self._before: list[tuple[Place, TableWeight, Any]] = []
         self._looked_up: list[tuple[Lookup, torch.Tensor]] = []
@@ -95,7 +94,7 @@ class Tables:
         If they aren't, a weight whose memory has been freed is on the device "meta".
         """
         for each in self._tables:
-            if isinstance(self.rows, TablesInMemory) and not each.weight.is_meta:
+            if isinstance(self.model.rows, TablesInMemory) and not each.weight.is_meta:
                 each.weight.data = self._present(each)
             elif each.weight.shape != each.shape:
                 empty = torch.empty(each.shape, dtype=each.dtype, device="meta")
@@ -119,7 +118,7 @@ class Tables:
         self._looked_up.clear()
         for each in self._tables:
             each.device = device
-            if each.weight.numel() and not each.weight.is_meta and not isinstance(self.rows, FirstRows | NoRows):
+            if each.weight.numel() and not each.weight.is_meta and not isinstance(self.model.rows, FirstRows | NoRows):
                 each.weight.data = each.weight.data.new_empty(0)
 
     def look_up(
@@ -127,7 +126,7 @@ class Tables:
     ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Return the places of ids in some rows, these, and the place of the padding, which is a row of zeros."""
         flat, kept = _checked(weight, ids, padding)
-        found = self.rows.look_up(weight.number, flat)
+        found = self.model.rows.look_up(weight.number, flat)
         rows, places = torch.from_numpy(found.rows).to(weight.device, self._dtype), found.places
         if weight.requires_grad and torch.is_grad_enabled():
             self._looked_up.append((found, rows.requires_grad_()))
@@ -148,28 +147,34 @@ class Tables:
                 lookup.gradient = rows.grad.cpu().numpy()
         self._looked_up.clear()
 
-    def wanted(self, found: Any) -> list[Wanted]:
-        """Return the lookups that a module announces: ids by the paths of its embeddings, in their order."""
+    def wanted(self, module: torch.nn.Module, inputs: Any) -> list[Wanted] | None:
+        """Return the lookups that a module announces for a batch's inputs, if it does."""
+        announce = getattr(module, "lookups", None)
+        if announce is None or not self.specs:
+            return None
+        with model_errors(f"{self._name}.lookups"):
+            found = announce(inputs)
+            return [self._wanted(*pair) for pair in (found.items() if isinstance(found, Mapping) else found)]
+
+    def _wanted(self, path: str, ids: Any) -> Wanted:
+        """Return the lookup of ids by the embedding of this path."""
         embeddings = {
             place.name.rpartition(".")[0]: (weight, place.owner)
             for place, weight in self._places
             if isinstance(place.owner, EMBEDDINGS)
         }
-        wanted = []
-        for path, ids in found.items() if isinstance(found, Mapping) else found:
-            if path not in embeddings:
-                expected = f"expected an embedding with sparse=True{nearest(path, list(embeddings))}"
-                raise ModelError(f"{self._name}.lookups: {quoted(path)}, {expected}")
-            weight, owner = embeddings[path]
-            wanted.append(Wanted(weight.number, _checked(weight, ids, owner.padding_idx)[0]))
-        return wanted
+        if path not in embeddings:
+            expected = f"expected an embedding with sparse=True{nearest(path, list(embeddings))}"
+            raise ModelError(f"{self._name}.lookups: {quoted(path)}, {expected}")
+        weight, owner = embeddings[path]
+        return Wanted(weight.number, _checked(weight, ids, owner.padding_idx)[0])
 
     def _present(self, weight: TableWeight) -> torch.Tensor:
         """Return all rows of a table in this process."""
         values = torch.empty(weight.shape, dtype=weight.dtype)
         for start in range(0, len(values), BLOCK):
             ids = np.arange(start, min(start + BLOCK, len(values)))
-            found = self.rows.look_up(weight.number, ids)
+            found = self.model.rows.look_up(weight.number, ids)
             values[start : start + BLOCK] = torch.from_numpy(found.rows[found.places])
         owners = [place.owner for place, other in self._places if other is weight]
         paddings = {each.padding_idx for each in owners if isinstance(each, EMBEDDINGS)}
