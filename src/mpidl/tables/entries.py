@@ -18,7 +18,7 @@ ENTRY = np.dtype(
     [("id", np.int64), ("used", np.uint32), ("count", np.uint32), ("before", np.int32), ("after", np.int32)], align=True
 )
 #: Entries that are read ahead.
-AHEAD = 32
+AHEAD = 8
 #: Most rows: they are int32.
 MOST = 2**31 - 2
 #: Places of the number of entries that have been used, of a free one (which has the next as `after`), of the number of
@@ -132,20 +132,19 @@ def link(entries: Any, row: int) -> None:
 
 @jit
 def use(entries: Any, rows: Any, update: int) -> None:
-    for start in range(0, rows.size, AHEAD):
-        stop = min(start + AHEAD, rows.size)
-        for i in range(start, stop):
+    for i in range(rows.size + 2 * AHEAD):
+        if i < rows.size:
             prefetch(entries, rows[i])
-        for i in range(start, stop):
-            entry = entries[rows[i]]
-            if entry.count:
-                prefetch(entries, entry.before)
-                prefetch(entries, entry.after)
-        for i in range(start, stop):
-            entry = entries[rows[i]]
+        j = i - AHEAD
+        if 0 <= j < rows.size:
+            prefetch(entries, entries[rows[j]].before)
+            prefetch(entries, entries[rows[j]].after)
+        k = j - AHEAD
+        if k >= 0:
+            entry = entries[rows[k]]
             if entry.count:
                 entries[entry.before].after, entries[entry.after].before = entry.after, entry.before
-            link(entries, rows[i])
+            link(entries, rows[k])
             entry.used = update
             entry.count = min(entry.count + 1, 0xFFFFFFFF)
 

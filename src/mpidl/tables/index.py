@@ -22,8 +22,8 @@ SLOTS, WIDTH = 5, 8
 LOAD = 3
 #: Places in a line, as int32, of the rows and of the next line, 0 for none.
 ROWS, NEXT = 2 * SLOTS, 3 * SLOTS
-#: Ids whose lines are read ahead.
-AHEAD = 64
+#: Ids whose lines are read ahead: about as many as a core can wait for at the same time.
+AHEAD = 16
 
 
 class Number(IntEnum):
@@ -55,6 +55,14 @@ class Index:
         """Write the row of each id, int64 (n,); 0 where there is none."""
         lines = self._lines.array
         find(lines, lines.view(np.int32), self._numbers, ids, rows)
+
+    def read(self, ids: np.ndarray, rows: np.ndarray, values: np.ndarray, found: np.ndarray) -> None:
+        """Write the row of each id, and that row's first `values`, of (rows, width), into `found`, (n, columns).
+
+        Where there is none, this is row 0.
+        """
+        lines = self._lines.array
+        read(lines, lines.view(np.int32), self._numbers, ids, rows, values, found)
 
     def reserve(self, ids: int) -> None:
         """Make room for that many more; raise MemoryError if there is none."""
@@ -116,31 +124,58 @@ def bucket_of(id: Any, numbers: Any) -> Any:
 
 
 @jit
+def look(lines: Any, numbers: Any, id: Any) -> Any:
+    """Return the first line of an id's bucket, and have it read."""
+    line = _line(bucket_of(id, numbers))
+    prefetch(lines, WIDTH * line)
+    return line
+
+
+@jit
+def row_of(lines: Any, parts: Any, id: Any, line: int) -> Any:
+    """Return the row of an id, 0 for none, from its bucket's first line on."""
+    row = 0
+    while True:
+        # Without a branch for each slot: a slot without an id has row 0.
+        for slot in range(SLOTS):
+            row |= parts[line, ROWS + slot] if lines[line, slot] == id else 0
+        line = np.int64(parts[line, NEXT])
+        if row or not line:
+            return row
+
+
+@jit
 def find(lines: Any, parts: Any, numbers: Any, ids: Any, rows: Any) -> None:
-    for start in range(0, ids.size, AHEAD):
-        stop = min(start + AHEAD, ids.size)
-        for i in range(start, stop):
-            rows[i] = _line(bucket_of(ids[i], numbers))
-            prefetch(lines, WIDTH * rows[i])
-        for i in range(start, stop):
-            line, row = rows[i], 0
-            while True:
-                # Without a branch for each slot: a slot without an id has row 0.
-                for slot in range(SLOTS):
-                    row |= parts[line, ROWS + slot] if lines[line, slot] == ids[i] else 0
-                line = np.int64(parts[line, NEXT])
-                if row or not line:
-                    break
-            rows[i] = row
+    for i in range(ids.size + AHEAD):
+        if i < ids.size:
+            rows[i] = look(lines, numbers, ids[i])
+        j = i - AHEAD
+        if j >= 0:
+            rows[j] = row_of(lines, parts, ids[j], rows[j])
+
+
+@jit
+def read(lines: Any, parts: Any, numbers: Any, ids: Any, rows: Any, values: Any, found: Any) -> None:
+    width, columns = values.shape[1], found.shape[1]
+    for i in range(ids.size + 2 * AHEAD):
+        if i < ids.size:
+            rows[i] = look(lines, numbers, ids[i])
+        j = i - AHEAD
+        if 0 <= j < ids.size:
+            rows[j] = row_of(lines, parts, ids[j], rows[j])
+            prefetch(values, rows[j] * width)
+        k = j - AHEAD
+        if k >= 0:
+            for column in range(columns):
+                found[k, column] = values[rows[k], column]
 
 
 @jit
 def add(lines: Any, parts: Any, numbers: Any, moved: Any, ids: Any, rows: Any) -> int:
     """Return the number of ids that could be added to the lines that there are."""
     for i in range(ids.size):
-        if not i % AHEAD:
-            for j in range(i, min(i + AHEAD, ids.size)):
-                prefetch(lines, WIDTH * _line(bucket_of(ids[j], numbers)))
+        if i + AHEAD < ids.size:
+            look(lines, numbers, ids[i + AHEAD])
         while numbers[IDS] >= LOAD * numbers[BUCKETS] or not (numbers[FREE] or 4 * numbers[FURTHER] < numbers[BUCKETS]):
             if _line(numbers[BUCKETS] + 4) >= lines.shape[0]:
                 return i
@@ -210,9 +245,8 @@ def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
 @jit
 def remove(lines: Any, parts: Any, numbers: Any, ids: Any) -> None:
     for i in range(ids.size):
-        if not i % AHEAD:
-            for j in range(i, min(i + AHEAD, ids.size)):
-                prefetch(lines, WIDTH * _line(bucket_of(ids[j], numbers)))
+        if i + AHEAD < ids.size:
+            look(lines, numbers, ids[i + AHEAD])
         first = _line(bucket_of(ids[i], numbers))
         line, slot, before = first, 0, first
         while lines[line, slot] != ids[i] or not parts[line, ROWS + slot]:

@@ -11,7 +11,7 @@ from mpidl.jit import jit
 from mpidl.tables.prefetch import prefetch
 
 #: Rows that are read ahead.
-AHEAD = 64
+AHEAD = 16
 #: Bytes of a line of the cache.
 LINE = 64
 
@@ -63,14 +63,10 @@ def start(seed: Any, ids: Any, rows: Any, normal: bool, scale: float, dimension:
 def read(values: Any, rows: Any, offset: int, found: Any) -> None:
     """Write columns of rows, from `offset` on, into `found`, (rows, columns)."""
     width, columns = values.shape[1], found.shape[1]
-    for begin in range(0, rows.size, AHEAD):
-        end = min(begin + AHEAD, rows.size)
-        for i in range(begin, end):
-            prefetch(values, rows[i] * width + offset)
-        for i in range(begin, end):
-            row = rows[i]
-            for j in range(columns):
-                found[i, j] = values[row, offset + j]
+    for i in range(rows.size):
+        prefetch(values, rows[min(i + AHEAD, rows.size - 1)] * width + offset)
+        for j in range(columns):
+            found[i, j] = values[rows[i], offset + j]
 
 
 @jit
@@ -85,15 +81,15 @@ def write(values: Any, rows: Any, offset: int, given: Any) -> None:
 def gather(values: Any, rows: Any, block: Any) -> None:
     """Copy rows with their states into `block`, (1 + states, rows, dimension)."""
     width, dimension, line = values.shape[1], block.shape[2], LINE // values.itemsize
-    for begin in range(0, rows.size, AHEAD):
-        end = min(begin + AHEAD, rows.size)
-        for i in range(begin, end):
+    for i in range(rows.size + AHEAD):
+        if i < rows.size:
             for place in range(0, width, line):
                 prefetch(values, rows[i] * width + place)
-        for i in range(begin, end):
+        k = i - AHEAD
+        if k >= 0:
             for part in range(block.shape[0]):
                 for j in range(dimension):
-                    block[part, i, j] = values[rows[i], part * dimension + j]
+                    block[part, k, j] = values[rows[k], part * dimension + j]
 
 
 @jit

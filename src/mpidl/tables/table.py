@@ -76,6 +76,8 @@ class Table:
         # Row 0 stands for none.
         self._values = Growing((parts * spec.dimension,), dtype)
         self._entries, self._index = Entries(), Index()
+        # Rows are read as words of 8 bytes if they consist of these.
+        self._words = self.dtype if spec.dimension * self.dtype.itemsize % 8 else np.dtype(np.uint64)
         self._block = np.empty((parts, BLOCK, spec.dimension), dtype)
 
     def __len__(self) -> int:
@@ -83,8 +85,8 @@ class Table:
 
     def read(self, ids: np.ndarray, found: np.ndarray) -> None:
         """Write the values of ids, int64 (n,), into an array (n, dimension): first values for those without a row."""
-        rows = self._find(ids)
-        loops.read(self._values.array, rows, 0, found)
+        rows = np.empty(ids.size, np.int64)
+        self._index.read(ids, rows, self._values.array.view(self._words), found.view(self._words))
         self._first.write(ids, rows, found)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray, step: int, rate: float | None = None) -> None:
@@ -104,7 +106,8 @@ class Table:
             If there is no room for the new rows; nothing has changed then.
         """
         self.step = step
-        rows = self._find(ids)
+        rows = np.empty(ids.size, np.int64)
+        self._index.find(ids, rows)
         if np.count_nonzero(rows) < ids.size:
             rows, gradients = self._admit(ids, rows, gradients)
         for start in range(0, rows.size, BLOCK):
@@ -195,11 +198,6 @@ class Table:
     def finite(self, since: int = 0) -> bool:
         """Return whether all values and states are finite of the rows that updates later than `since` have used."""
         return bool(loops.finite(self._values.array, self._entries.since(since)))
-
-    def _find(self, ids: np.ndarray) -> np.ndarray:
-        rows = np.empty(ids.size, np.int64)
-        self._index.find(ids, rows)
-        return rows
 
     def _admit(self, ids: np.ndarray, rows: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Make rows of ids without one, and return the rows and the gradients of those that have one now."""
