@@ -88,7 +88,7 @@ class Adam(Rule):
     beta1, beta2
         Decay rates of the first and the second moment.
     epsilon
-        Added to the root of the corrected second moment.
+        Added to the root of the corrected second moment; PyTorch's `SparseAdam` adds it before the correction.
 
     References
     ----------

@@ -25,7 +25,7 @@ BLOCK = 1024
 class Table:
     """Rows by id, which are made at their first update.
 
-    An update changes the rows of its ids alone, also by rules with momentum, which would move others too.
+    An update changes the rows of its ids alone, also by rules such as momentum and Adam that otherwise move all ("lazy").
 
     Parameters
     ----------
