@@ -25,7 +25,7 @@ BLOCK = 1024
 class Table:
     """Rows by id, which are made at their first update.
 
-    An update changes the rows of its ids alone, also by rules such as momentum and Adam that otherwise move all ("lazy").
+    An update changes only the rows of its ids ("lazy"), also by momentum and Adam, which otherwise move all.
 
     Parameters
     ----------
