@@ -132,7 +132,7 @@ def look(lines: Any, numbers: Any, id: Any) -> Any:
 
 
 @jit
-def row_of(lines: Any, parts: Any, id: Any, line: int) -> Any:
+def row_of(lines: Any, parts: Any, id: Any, line: Any) -> Any:
     """Return the row of an id, 0 for none, from its bucket's first line on."""
     row = 0
     while True:
