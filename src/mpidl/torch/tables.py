@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, WithTables
@@ -185,7 +186,8 @@ class Tables:
 
 def _checked(weight: TableWeight, ids: Any, padding: int | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Return ids without the padding as int64 (n,); and where others are among them, None if there is no padding."""
-    flat = weight.spec.checked(ids.cpu().numpy() if isinstance(ids, torch.Tensor) else ids)
+    values = ids.values if isinstance(ids, Ragged) else ids
+    flat = weight.spec.checked(values.cpu().numpy() if isinstance(values, torch.Tensor) else values)
     if padding is None:
         return flat, None
     kept = flat != padding % weight.shape[0]
