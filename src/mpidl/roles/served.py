@@ -234,7 +234,6 @@ class ServedShard:
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
             shard, directory = self._snapshot.copy, self._scratch(self.order)
-            state = {**shard.on_host(), **({} if shard.beside is None else shard.beside.arrays())}
-            self._writing.begin(partial(save_shard, directory, self.number, shard.range, state, self._finite))
+            self._writing.begin(partial(save_shard, directory, self.number, shard.range, shard.saved(), self._finite))
         if self._writing.ended():
             self.link.reports.saved(Saved(self.order, shards=[self.number]))

@@ -34,7 +34,7 @@ from mpidl.report.text import warn_unchanged
 from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
 from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
 from mpidl.roles.run_control import RunControl
-from mpidl.runs.features import mirrors, trace_one_process
+from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
@@ -69,6 +69,7 @@ class OneProcess:
             say(unseen)
         load_kept(placed, local.host, 0)
         self._shards = self._fill(local)
+        self._beside = sparse.in_one_process(placed, local.host, self._shards, alone=not self._virtual)
         for split in (job.dataset.train, *job.evaluated.values()):
             split.load()
         figures = Figures(job.metrics, *count_outputs(job, local))
@@ -85,10 +86,9 @@ class OneProcess:
         )
         self._trace = trace_one_process(job.config, self._recorder.directory, self._shards, replicas, times)
         self._reporter.placed([str(local.device)] if local.device else [])
+        state = partial(replica_state, placed, local)
         self._engine = VirtualEngine(
-            Training(
-                job.algorithm, local.model, job.dataset.train, placed.schedule, partial(replica_state, placed, local)
-            ),
+            Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, self._beside),
             self._shards,
             replicas,
             time=VirtualTime(
@@ -167,6 +167,7 @@ class OneProcess:
         if self._fingerprints() == before:
             warn_unchanged(control.summary)
         self._ready.local.model.parameters[:] = engine.parameters(self._placed.evaluated)
+        self._beside.show()
         return control.summary
 
     def _rank_status(self) -> list[RankStatus]:
@@ -242,10 +243,10 @@ class OneProcess:
         directory, files = self._ready.scratch(self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
             finite = self._ready.job.config.run.terminate_on_nan
-            save_shard(directory, number, shard.range, shard.on_host(), finite)
+            save_shard(directory, number, shard.range, shard.saved(), finite)
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
-            if vectors := replica.vectors():
+            if vectors := replica.vectors() | self._beside.vectors(replica):
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
         position = (save.position or self._position())._replace(rates=save.rates)
@@ -296,6 +297,7 @@ class OneProcess:
         ready, model = self._ready, self._ready.local.model
         own = model.parameters.copy()
         model.parameters[:] = self._engine.parameters(self._placed.evaluated)
+        self._beside.show()
         sums = {}
         for name in splits:
             split = ready.job.evaluated[name]

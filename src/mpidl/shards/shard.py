@@ -72,6 +72,10 @@ class Shard(ShardState):
         """Return `state` in the host's memory; not a copy if it is there already."""
         return self.state()
 
+    def saved(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint has of the shard: `on_host`, with the arrays of what is beside it."""
+        return self.on_host() | ({} if self.beside is None else dict(self.beside.arrays()))
+
     def bring(self, values: np.ndarray) -> Any:
         """Return `values` from the host's memory on the device of the shard's vectors; valid until the next call."""
         return values

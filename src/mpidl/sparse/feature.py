@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mpidl.engines.mpi.beside import Nothing
+from mpidl.engines.virtual import beside as virtual
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
+from mpidl.nn.model import CompleteModel
 from mpidl.rules import Rule
-from mpidl.sparse.remote import RemoteRows
+from mpidl.shards.shard import Shard
 from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
+from mpidl.sparse.virtual import VirtualTables
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
+
+if TYPE_CHECKING:
+    from mpidl.engines.mpi.beside import Nothing
 
 #: Most rows of a server's part of a table, and rows beyond those that it keeps, which an update may add.
 LARGEST, BEYOND = 2**31 - 2, 1 << 20
@@ -23,10 +30,30 @@ OBSTACLE = "the model's tables lie in the memory of servers' processes"
 
 def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     """Return what a worker exchanges for its model's tables, if any, by messages of at most `most` bytes."""
+    # Runs in one process need no MPI.
+    from mpidl.engines.mpi.beside import Nothing
+    from mpidl.sparse.remote import RemoteRows
+
     job = ready.job
     if not job.original.tables:
         return Nothing()
     return RemoteRows(ready.local.host, most, servers, _ahead(ready.placed))
+
+
+def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> virtual.Nothing:
+    """Put the model's tables beside the shards, if there are any, and return what replicas exchange for them.
+
+    A replica that is `alone`, without a virtual cluster, asks for nothing ahead.
+    """
+    job, servers = placed.job, []
+    if not job.original.tables:
+        return virtual.Nothing()
+    for number, shard in enumerate(shards):
+        found = of_server(placed, shard.clock, number, len(shards))
+        assert found is not None
+        shard.beside = found
+        servers.append(found)
+    return VirtualTables(model, job.dataset.train, servers, 0 if alone else _ahead(placed))
 
 
 def _ahead(placed: PlacedJob) -> int:

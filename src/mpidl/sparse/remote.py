@@ -15,6 +15,7 @@ from mpidl.engines.mpi.waiting import Waiting
 from mpidl.nn.model import CompleteModel
 from mpidl.rma.answers import take
 from mpidl.rma.worker import WorkerLink
+from mpidl.sparse import unpushed
 from mpidl.sparse.ahead import LookingAhead
 from mpidl.sparse.messages import Part, grouped, pack
 from mpidl.tables.distinct import Distinct, distinct
@@ -161,17 +162,7 @@ class RemoteRows(Nothing):
     # Checkpoints.
 
     def vectors(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for table, lookups in zip(self._tables, self._with_gradient, strict=True):
-            if lookups:
-                (ids, _, _), gradient = gathered(lookups)
-                found |= {f"tables/{table.name}/ids": ids, f"tables/{table.name}/gradients": gradient.copy()}
-        return found
+        return unpushed.saved(self._tables, self._with_gradient)
 
     def load(self, vectors: Mapping[str, np.ndarray]) -> None:
-        for number, table in enumerate(self._tables):
-            if (ids := vectors.get(f"tables/{table.name}/ids")) is not None:
-                found = distinct(ids, self._servers)
-                gradient = np.empty((ids.size, table.dimension), self._dtype)
-                gradient[found.places] = vectors[f"tables/{table.name}/gradients"]
-                Lookup(np.empty_like(gradient), found, self._with_gradient[number]).gradient = gradient
+        unpushed.restored(self._tables, vectors, self._servers, self._with_gradient)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.server import Load, Process
 from mpidl.engines.virtual.traffic import Traffic
+from mpidl.sparse import unpushed
 from mpidl.sparse.messages import Part, answer_bytes, message_bytes
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.tables.distinct import distinct
@@ -97,14 +98,14 @@ class VirtualTables(Nothing):
     pushes = True
 
     def __init__(self, model: WithTables, split: Split, servers: Sequence[ServerTables], ahead: int = 0) -> None:
-        self._model, self._split, self._servers, self.ahead = model, split, servers, ahead
+        # A look at a batch ahead must not overwrite the one that is computed.
+        self._model, self._split, self._servers, self.ahead = model, split.copy(), servers, ahead
 
     def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
         self._cluster, self._traffic = cluster, traffic
         self._rows: defaultdict[VirtualReplica, ReplicaRows] = defaultdict(partial(ReplicaRows, self._servers))
 
     def show(self) -> None:
-        """Let the model read what the servers have at present."""
         names = range(len(self._model.tables))
         self._model.rows = TablesInMemory([[each.tables[number] for each in self._servers] for number in names])
 
@@ -183,6 +184,12 @@ class VirtualTables(Nothing):
                     parts += [Part(table, found.ids[part], gradient[part])] if part.start < part.stop else []
                 lookups.clear()
         return [Load(parts, message_bytes(parts, with_values=True), UPDATING * answer_bytes(parts)) for parts in own]
+
+    def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
+        return unpushed.saved(self._model.tables, self._rows[replica].noted)
+
+    def load(self, replica: VirtualReplica, vectors: Mapping[str, np.ndarray]) -> None:
+        unpushed.restored(self._model.tables, vectors, len(self._servers), self._rows[replica].noted)
 
 
 def _read(tables: ServerTables, part: Part) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from mpidl.data.batch import Minibatch
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
@@ -41,3 +43,13 @@ class Nothing:
     def push(self, replica: VirtualReplica) -> Sequence[Load]:
         """Return what a replica's next push has for each server; empty if it has nothing."""
         return ()
+
+    def show(self) -> None:
+        """Let the model evaluate what the servers have at present."""
+
+    def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
+        """Return arrays, by name, with what a replica has not pushed yet, for a checkpoint."""
+        return {}
+
+    def load(self, replica: VirtualReplica, vectors: Mapping[str, np.ndarray]) -> None:
+        """Let a replica continue with what `vectors` returned, among other arrays."""

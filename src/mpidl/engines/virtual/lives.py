@@ -87,6 +87,7 @@ class Lives:
         replica = VirtualReplica(number, vector, loader, self._training.replica_state())
         if position is not None:
             replica.load(position, kept or {}, in_turn)
+            self._training.beside.load(replica, kept or {})
         replica.process = self._environment.process(self._live(replica))
         return replica
 
