@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, outside
+from mpidl.data.batch import Batch
+from mpidl.data.blocks import Blocks, Memory
 from mpidl.data.columns import Column, check, check_finite, input_dtype, splits_of, target_dtype
 from mpidl.data.dataset import ColumnSplit, Dataset
 from mpidl.data.hdf5_files import first_line, found_files, open_columns
+from mpidl.data.ragged import Bags, Ragged
 from mpidl.errors import MpidlError, UsageError
 from mpidl.schema import Checked, Count
 
@@ -43,7 +44,7 @@ class Hdf5(Checked):
     classes: Count | None = None
 
     def open(self) -> Dataset:
-        columns = open_columns(found_files(self.path))
+        columns = open_columns(found_files("data.path", self.path, "HDF5 file"))
         splits = splits_of(columns)
         try:
             input_shape, classes = check(splits, self.classes)
@@ -51,27 +52,6 @@ class Hdf5(Checked):
             name = columns["train/y"].name.partition(": ")[0]
             raise UsageError(f"data.path: {name}: labels can't be read ({first_line(error)})") from None
         return Dataset(self.name, input_shape, classes, *(Hdf5Split(*each) for each in splits))
-
-
-class _Block:
-    """Memory for samples [start, stop) of a split, as large as the largest block so far."""
-
-    def __init__(self, inputs: Column, targets: Column, double: bool) -> None:
-        self.start = self.stop = 0
-        self.reading: Future[None] | None = None
-        self._columns = inputs, targets
-        self.inputs = np.empty((0, *inputs.values.shape[1:]), input_dtype(inputs.values.dtype, double))
-        self.targets = np.empty((0, *targets.values.shape[1:]), target_dtype(targets.values.dtype, double))
-
-    def read(self, start: int, stop: int) -> None:
-        size = stop - start
-        if size > len(self.inputs):
-            self.inputs = np.empty((size, *self.inputs.shape[1:]), self.inputs.dtype)
-            self.targets = np.empty((size, *self.targets.shape[1:]), self.targets.dtype)
-        for column, memory in zip(self._columns, (self.inputs, self.targets), strict=True):
-            with _reading(column, start, stop):
-                column.values.read_direct(memory, np.s_[start:stop], np.s_[0:size])
-                check_finite(Column(column.name, memory[:size]), range(start, stop))
 
 
 class Hdf5Split(ColumnSplit):
@@ -82,50 +62,45 @@ class Hdf5Split(ColumnSplit):
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         super().__init__(inputs, targets, integers=integers, double=double)
         self.chunk = (inputs.values.chunks or (1,))[0]
-        # The last block is the newest, in use or needed next; a new portion overwrites the first.
-        self._portions = [_Block(inputs, targets, double), _Block(inputs, targets, double)]
-        self._other = _Block(inputs, targets, double)
-        self._reader: ThreadPoolExecutor | None = None
+        self._dtypes = input_dtype(inputs.values.dtype, double), target_dtype(targets.values.dtype, double)
+        self._blocks = Blocks(self.samples, self._read, self._pick)
 
     def prefetch(self, indices: NDArray[np.int64]) -> None:
         """Start to read a contiguous portion in the background; other samples are left to `gather`."""
-        start, stop = int(indices.min()), int(indices.max()) + 1
-        if stop - start != len(indices):
-            return
-        newest = self._portions[-1]
-        if (newest.start, newest.stop) == (start, stop):
-            return
-        self._portions.reverse()
-        block = self._portions[-1]
-        if (block.start, block.stop) == (start, stop):
-            return
-        if self._reader is None:
-            self._reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        block.start, block.stop = start, stop
-        block.reading = self._reader.submit(block.read, start, stop)
+        self._blocks.prefetch(indices)
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
-        low, high = int(indices.min()), int(indices.max())
-        for block in self._portions:
-            if block.reading is not None and block.start <= low and high < block.stop:
-                block.reading.result()
-                return self._gatherer.take(block.inputs, block.targets, indices, block.start)
-        if low < 0 or high >= self.samples:
-            raise outside(indices, 0, self.samples)
-        if high - low < len(indices):
-            self._other.read(low, high + 1)
-            return self._gatherer.take(self._other.inputs, self._other.targets, indices, low)
-        return self._gather_scattered(indices)
+        return self._blocks.gather(self._gatherer, indices)
 
-    def _gather_scattered(self, indices: NDArray[np.int64]) -> Batch:
-        rows, places = np.unique(indices, return_inverse=True)
+    def _read(self, start: int, stop: int, memory: Memory | None) -> Memory:
+        inputs, targets = (
+            _read_column(column, start, stop, dtype, old)
+            for column, dtype, old in zip(self._columns, self._dtypes, memory or (None, None), strict=True)
+        )
+        return inputs, targets
+
+    def _pick(self, rows: NDArray[np.int64]) -> Memory:
         arrays = []
-        for column, like in zip(self._columns, (self._other.inputs, self._other.targets), strict=True):
+        for column, dtype in zip(self._columns, self._dtypes, strict=True):
             with _reading(column, rows[0], rows[-1] + 1):
-                arrays.append(column.values[rows].astype(like.dtype))
+                values = column.values[rows]
+                arrays.append(values if isinstance(values, Ragged) else values.astype(dtype))
                 check_finite(Column(column.name, arrays[-1]), rows)
         inputs, targets = arrays
-        return self._gatherer.take(inputs, targets, places)
+        return inputs, targets
+
+
+def _read_column(column: Column, start: int, stop: int, dtype: np.dtype[Any], memory: Any) -> Any:
+    """Return samples of a column: a `Ragged`, or an array whose first elements they are, `memory` if that suffices."""
+    size = stop - start
+    with _reading(column, start, stop):
+        if isinstance(column.values, Bags):
+            return column.values[start:stop]
+        if memory is None or len(memory) < size:
+            memory = np.empty((size, *column.values.shape[1:]), dtype)
+        column.values.read_direct(memory, np.s_[start:stop], np.s_[0:size])
+        check_finite(Column(column.name, memory[:size]), range(start, stop))
+        return memory
 
 
 @contextmanager

@@ -27,8 +27,8 @@ VALIDATION = ("validation/x", "validation/y")
 OPEN_FILES = 32
 
 
-def found_files(given: str | Sequence[str]) -> list[Path]:
-    """Return the files of ``data.path``, those of a pattern sorted; UsageError if a pattern matches no file."""
+def found_files(key: str, given: str | Sequence[str], kind: str) -> list[Path]:
+    """Return the files of a key, those of a pattern sorted; UsageError if a pattern matches no file of this kind."""
     files: list[Path] = []
     for text in [given] if isinstance(given, str) else given:
         path = user_path(text)
@@ -37,10 +37,10 @@ def found_files(given: str | Sequence[str]) -> list[Path]:
             continue
         matching = sorted(glob.glob(str(path), recursive=True))
         if not matching:
-            raise UsageError(f"data.path: {text}: matches no file, expected HDF5 files")
+            raise UsageError(f"{key}: {text}: matches no file, expected {kind}s")
         files += map(Path, matching)
     if not files:
-        raise UsageError("data.path: no files, expected at least one HDF5 file")
+        raise UsageError(f"{key}: no files, expected at least one {kind}")
     return files
 
 
