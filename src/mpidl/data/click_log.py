@@ -30,8 +30,8 @@ class ClickLog(Checked):
 
     Inputs are (39,) int64: first the numbers, 0 for one that is missing, then an id for each category. Targets are
     (1,), 1 for a click, for one output and the loss ``one_vs_all_logistic``. An id is the hash of the category's text,
-    with a seed for each feature, so that equal texts of two features have different ids; a missing category has an id
-    of its own in each feature. In Python, it is ``xxhash.xxh64_intdigest(text, 26 * seed + feature)`` of the text as bytes, as int64.
+    ``xxhash.xxh64_intdigest(text.encode(), 26 * seed + feature)``, as int64. Equal texts of two features have different
+    ids, and a missing category has an id of its own in each feature.
 
     The lines are counted at the start. Two portions of a split are in memory at a time.
 
