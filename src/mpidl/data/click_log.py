@@ -161,7 +161,7 @@ class ClickLogSplit(Split):
         except OSError as error:
             raise MpidlError(f"{file.path}: lines {start + 1} to {stop} can't be read ({error.strerror})") from None
         seed, ids = np.uint64(self._source.seed), np.uint64(self._source.ids or 0)
-        lines, at = parse(text, skip(text, before), seed, ids, inputs, targets)
+        lines, at = parse(text, skip(text, before), NUMBERS, seed, ids, inputs, targets)
         if start + lines < stop:
             line = text[at:].tobytes().partition(b"\n")[0]
             raise MpidlError(f"{file.path}: line {start + lines + 1}: {_fault(line)}")

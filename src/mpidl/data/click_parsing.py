@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.data.click_log import FEATURES, NUMBERS
 from mpidl.jit import jit
 
 TAB, NEWLINE, RETURN, MINUS, ZERO = 9, 10, 13, 45, 48
@@ -82,7 +81,9 @@ def skip(text: Any, lines: int) -> int:
 
 
 @jit
-def parse(text: Any, start: int, seed: Any, ids: Any, inputs: Any, targets: Any) -> tuple[int, int]:
+def parse(  # type: ignore[no-untyped-def]
+    text, start, numbers, seed, ids, inputs, targets
+):
     """Read lines.
 
     Parameters
@@ -91,9 +92,11 @@ def parse(text: Any, start: int, seed: Any, ids: Any, inputs: Any, targets: Any)
         Ends with a newline.
     start : int
         Where the first line begins.
+    numbers : int
+        Number of numbers in a line, behind the label; the other fields are categories.
     seed, ids : uint64
         Seed of the hashes, and their number; 0 if any.
-    inputs : array (lines, NUMBERS + FEATURES) of int64
+    inputs : array (lines, numbers + categories) of int64
         Overwritten.
     targets : array (lines, 1) of float32
         Overwritten.
@@ -103,14 +106,14 @@ def parse(text: Any, start: int, seed: Any, ids: Any, inputs: Any, targets: Any)
     lines, end : int
         Number of lines that have been read, all unless one is malformed, and where the next one begins.
     """
-    at = start
+    at, features = start, inputs.shape[1] - numbers
     for line in range(len(inputs)):
         begin = at
         if at + 1 >= text.size or not (ZERO <= text[at] <= ZERO + 1) or text[at + 1] != TAB:
             return line, begin
         targets[line, 0] = text[at] - ZERO
         at += 2
-        for j in range(NUMBERS):
+        for j in range(numbers):
             sign = -1 if text[at] == MINUS else 1
             at += sign < 0
             value, first = np.int64(0), at
@@ -121,15 +124,15 @@ def parse(text: Any, start: int, seed: Any, ids: Any, inputs: Any, targets: Any)
                 return line, begin
             inputs[line, j] = sign * value
             at += 1
-        for feature in range(FEATURES):
+        for feature in range(features):
             first = at
             while text[at] != TAB and text[at] != NEWLINE:
                 at += 1
-            last = feature == FEATURES - 1
+            last = feature == features - 1
             if (text[at] == NEWLINE) != last:
                 return line, begin
             end = at - 1 if last and at > first and text[at - 1] == RETURN else at
-            found = hashed(text, first, end, np.uint64(FEATURES) * seed + np.uint64(feature))
-            inputs[line, NUMBERS + feature] = np.int64(found if ids == 0 else found % ids)
+            found = hashed(text, first, end, np.uint64(features) * seed + np.uint64(feature))
+            inputs[line, numbers + feature] = np.int64(found if ids == 0 else found % ids)
             at += 1
     return len(inputs), at
