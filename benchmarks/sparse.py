@@ -115,7 +115,9 @@ def growth() -> Row:
     """Return what a table takes that keeps a part of the ids it sees."""
     # A virtual machine may get its memory from the host only when it is first written.
     np.ones(2 * KEPT * int(BOUND) // 8)
-    before, rows = resident(), Table(SPEC, Adagrad(RATE), max_rows=KEPT)
+    rows = Table(SPEC, Adagrad(RATE), max_rows=KEPT)
+    rows.warm()
+    before = resident()
     gradients, times = np.ones((BATCH, DIMENSION), REAL), []
     for step, start in enumerate(range(0, SEEN, BATCH), 1):
         ids = np.arange(start, start + BATCH) * 8191
@@ -129,8 +131,8 @@ def growth() -> Row:
         "bytes/row": nbytes,
         "of bound": nbytes / BOUND,
         "update ms": 1e3 * median(times),
-        "longest ms": 1e3 * max(times[1:]),
-        "beyond ms": 1e3 * (max(times[1:]) - median(times)),
+        "longest ms": 1e3 * max(times),
+        "beyond ms": 1e3 * (max(times) - median(times)),
     }
 
 

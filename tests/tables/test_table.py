@@ -1,5 +1,8 @@
 """A table against a dict of rows: any ids in any order, growth, eviction, and what is left of evicted rows."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -162,3 +165,31 @@ def test_servers_own_equal_parts(servers):
     counts = np.bincount(owner(ids, servers), minlength=servers)
     assert counts.size == servers
     assert abs(counts / ids.size * servers - 1).max() < 0.05
+
+
+IN_A_NEW_PROCESS = """
+import sys
+import numpy as np
+from mpidl.rules import Adam
+from mpidl.tables.lookups import TableSpec
+from mpidl.tables.table import Table
+
+def loaded():
+    loops = [each for name in sys.modules if name.startswith("mpidl.") for each in vars(sys.modules[name]).values()]
+    return {each.__name__: len(each.signatures) for each in loops if hasattr(each, "signatures")}
+
+rows = Table(TableSpec("users", 3), Adam(), max_rows=4, max_age=3, admission=2)
+rows.warm()
+assert (len(rows), rows.new) == (0, 0)
+before = loaded()
+for step in range(1, 6):
+    rows.update(np.arange(6) + step, np.ones((6, 3), np.float32), step)
+rows.read(np.arange(6), np.empty((6, 3), np.float32))
+rows.copy().restore(rows.arrays() | {"ids": np.arange(50, 54)})
+assert loaded() == before, (before, loaded())
+assert before["evict"] == before["touch"] == 1
+"""
+
+
+def test_after_it_has_been_warmed_a_table_compiles_nothing():
+    subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], check=True, timeout=100)

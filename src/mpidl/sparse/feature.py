@@ -71,6 +71,8 @@ def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> Serve
         return None
     rule = job.config.tables.rule_beside(job.config.rule)
     tables = [_table(job, spec, rule, servers) for spec in job.original.tables]
+    for table in tables:
+        table.warm()
     found = ServerTables(tables, rule, job.dtype, clock)
     if job.checkpoint is not None:
         resume(found, job.checkpoint, number, servers, job.same_algorithm)

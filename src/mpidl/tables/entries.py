@@ -36,7 +36,8 @@ class Entries:
     """
 
     def __init__(self) -> None:
-        self.memory = Growing((), ENTRY)
+        # Not in huge pages, one of which an update would write at the same time as one of the values.
+        self.memory = Growing((), ENTRY, huge=False)
         self._numbers = np.array([1, 0, 0], np.int64)
         self._sorted = True
 

@@ -17,10 +17,10 @@ from mpidl.jit import jit
 from mpidl.tables.memory import Growing
 from mpidl.tables.prefetch import prefetch
 
-#: Ids of a line, which has 64 bytes: the ids, the rows as int32 (0 where there is none), and the next line.
+#: Ids of a line, which has 64 bytes: the ids, the rows as uint32 (0 where there is none), and the next line.
 SLOTS, WIDTH = 5, 8
 LOAD = 3
-#: Places in a line, as int32, of the rows and of the next line, 0 for none.
+#: Places in a line, as uint32, of the rows and of the next line, 0 for none.
 ROWS, NEXT = 2 * SLOTS, 3 * SLOTS
 #: Ids whose lines are read ahead: about as many as a core can wait for at the same time.
 AHEAD = 16
@@ -54,7 +54,7 @@ class Index:
     def find(self, ids: np.ndarray, rows: np.ndarray) -> None:
         """Write the row of each id, int64 (n,); 0 where there is none."""
         lines = self._lines.array
-        find(lines, lines.view(np.int32), self._numbers, ids, rows)
+        find(lines, lines.view(np.uint32), self._numbers, ids, rows)
 
     def read(self, ids: np.ndarray, rows: np.ndarray, values: np.ndarray, found: np.ndarray) -> None:
         """Write the row of each id, and that row's first `values`, of (rows, width), into `found`, (n, columns).
@@ -62,7 +62,7 @@ class Index:
         Where there is none, this is row 0.
         """
         lines = self._lines.array
-        read(lines, lines.view(np.int32), self._numbers, ids, rows, values, found)
+        read(lines, lines.view(np.uint32), self._numbers, ids, rows, values, found)
 
     def reserve(self, ids: int) -> None:
         """Make room for that many more; raise MemoryError if there is none."""
@@ -74,7 +74,7 @@ class Index:
         done = 0
         while done < ids.size:
             lines = self._lines.array
-            done += add(lines, lines.view(np.int32), self._numbers, self._moved, ids[done:], rows[done:])
+            done += add(lines, lines.view(np.uint32), self._numbers, self._moved, ids[done:], rows[done:])
             size = len(lines)
             del lines
             if done < ids.size:
@@ -83,7 +83,7 @@ class Index:
     def remove(self, ids: np.ndarray) -> None:
         """Remove ids."""
         lines = self._lines.array
-        remove(lines, lines.view(np.int32), self._numbers, ids)
+        remove(lines, lines.view(np.uint32), self._numbers, ids)
 
     def load(self, other: Index) -> None:
         """Take over the ids of another index."""
@@ -110,17 +110,18 @@ def mixed(number: Any) -> Any:
     return found ^ (found >> np.uint64(31))
 
 
+# Numba lets signed numbers count from an array's end, which takes time; so lines, buckets and rows are unsigned.
 @jit
 def _line(bucket: Any) -> Any:
     """Return a bucket's first line."""
-    return bucket + (bucket >> 2)
+    return np.uint64(bucket) + (np.uint64(bucket) >> np.uint64(2))
 
 
 @jit
 def bucket_of(id: Any, numbers: Any) -> Any:
-    mask = numbers[MASK]
-    bucket = np.int64(mixed(id) & np.uint64(mask))
-    return bucket if bucket < numbers[BUCKETS] else bucket & (mask >> 1)
+    mask = np.uint64(numbers[MASK])
+    bucket = mixed(id) & mask
+    return bucket if bucket < np.uint64(numbers[BUCKETS]) else bucket & (mask >> np.uint64(1))
 
 
 @jit
@@ -134,14 +135,14 @@ def look(lines: Any, numbers: Any, id: Any) -> Any:
 @jit
 def row_of(lines: Any, parts: Any, id: Any, line: Any) -> Any:
     """Return the row of an id, 0 for none, from its bucket's first line on."""
-    row = 0
+    row = np.uint32(0)
     while True:
         # Without a branch for each slot: a slot without an id has row 0.
         for slot in range(SLOTS):
-            row |= parts[line, ROWS + slot] if lines[line, slot] == id else 0
-        line = np.int64(parts[line, NEXT])
-        if row or not line:
-            return row
+            row |= parts[line, ROWS + slot] if lines[line, slot] == id else np.uint32(0)
+        line = np.uint64(parts[line, NEXT])
+        if row != 0 or line == 0:
+            return np.uint64(row)
 
 
 @jit
@@ -151,7 +152,7 @@ def find(lines: Any, parts: Any, numbers: Any, ids: Any, rows: Any) -> None:
             rows[i] = look(lines, numbers, ids[i])
         j = i - AHEAD
         if j >= 0:
-            rows[j] = row_of(lines, parts, ids[j], rows[j])
+            rows[j] = row_of(lines, parts, ids[j], np.uint64(rows[j]))
 
 
 @jit
@@ -162,12 +163,12 @@ def read(lines: Any, parts: Any, numbers: Any, ids: Any, rows: Any, values: Any,
             rows[i] = look(lines, numbers, ids[i])
         j = i - AHEAD
         if 0 <= j < ids.size:
-            rows[j] = row_of(lines, parts, ids[j], rows[j])
+            rows[j] = row_of(lines, parts, ids[j], np.uint64(rows[j]))
             prefetch(values, rows[j] * width)
         k = j - AHEAD
         if k >= 0:
             for column in range(columns):
-                found[k, column] = values[rows[k], column]
+                found[k, column] = values[np.uint64(rows[k]), column]
 
 
 @jit
@@ -177,7 +178,7 @@ def add(lines: Any, parts: Any, numbers: Any, moved: Any, ids: Any, rows: Any) -
         if i + AHEAD < ids.size:
             look(lines, numbers, ids[i + AHEAD])
         while numbers[IDS] >= LOAD * numbers[BUCKETS] or not (numbers[FREE] or 4 * numbers[FURTHER] < numbers[BUCKETS]):
-            if _line(numbers[BUCKETS] + 4) >= lines.shape[0]:
+            if _line(numbers[BUCKETS] + 4) >= np.uint64(lines.shape[0]):
                 return i
             split(lines, parts, numbers, moved)
         put(lines, parts, numbers, ids[i], rows[i])
@@ -190,17 +191,17 @@ def put(lines: Any, parts: Any, numbers: Any, id: int, row: int) -> None:
     """Put an id into the first free slot of its bucket: all lines but the last are full."""
     line = _line(bucket_of(id, numbers))
     while parts[line, NEXT]:
-        line = np.int64(parts[line, NEXT])
+        line = np.uint64(parts[line, NEXT])
     slot = 0
     while slot < SLOTS and parts[line, ROWS + slot]:
         slot += 1
     if slot == SLOTS:
-        following = numbers[FREE]
+        following = np.uint64(numbers[FREE])
         if following:
             numbers[FREE] = parts[following, NEXT]
             parts[following, NEXT] = 0
         else:
-            following = 5 * numbers[FURTHER] + 4
+            following = np.uint64(5 * numbers[FURTHER] + 4)
             numbers[FURTHER] += 1
         parts[line, NEXT] = following
         line, slot = following, 0
@@ -226,7 +227,7 @@ def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
         numbers[MASK] = 2 * numbers[MASK] + 1
     numbers[BUCKETS] = new + 1
     first = line = _line(new & (numbers[MASK] >> 1))
-    moved_parts = moved.view(np.int32)
+    moved_parts = moved.view(np.uint32)
     while True:
         # In a loop, which compiles in a third of the time.
         for place in range(WIDTH):
@@ -237,7 +238,7 @@ def split(lines: Any, parts: Any, numbers: Any, moved: Any) -> None:
         for slot in range(SLOTS):
             if moved_parts[ROWS + slot]:
                 put(lines, parts, numbers, moved[slot], moved_parts[ROWS + slot])
-        line = np.int64(moved_parts[NEXT])
+        line = np.uint64(moved_parts[NEXT])
         if not line:
             break
 
@@ -252,11 +253,11 @@ def remove(lines: Any, parts: Any, numbers: Any, ids: Any) -> None:
         while lines[line, slot] != ids[i] or not parts[line, ROWS + slot]:
             slot += 1
             if slot == SLOTS:
-                before, line, slot = line, np.int64(parts[line, NEXT]), 0
+                before, line, slot = line, np.uint64(parts[line, NEXT]), 0
         # The bucket's last id takes its place.
         last = line
         while parts[last, NEXT]:
-            before, last = last, np.int64(parts[last, NEXT])
+            before, last = last, np.uint64(parts[last, NEXT])
         end = SLOTS - 1
         while not parts[last, ROWS + end]:
             end -= 1

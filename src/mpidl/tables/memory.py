@@ -25,6 +25,9 @@ class Growing:
     shape : tuple of int
         That of an element.
     dtype : dtype
+    huge : bool
+        Whether a large array is in huge pages. Each takes some time when it is first written: milliseconds, where the
+        machine is a virtual one.
 
     Attributes
     ----------
@@ -32,8 +35,8 @@ class Growing:
         Another one after `grow`; nothing else may refer to it then.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self._shape, self._dtype = shape, np.dtype(dtype)
+    def __init__(self, shape: tuple[int, ...], dtype: Any, huge: bool = True) -> None:
+        self._shape, self._dtype, self._huge = shape, np.dtype(dtype), huge
         self._bytes = prod(shape) * self._dtype.itemsize
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         self._memory = mmap.mmap(-1, _whole_pages(self._bytes), flags=flags)
@@ -53,7 +56,7 @@ class Growing:
         self.array = self._view()
         if elements > len(self.array):
             raise MemoryError(f"{needed} bytes of address space")
-        if len(self._memory) >= LARGE:
+        if self._huge and len(self._memory) >= LARGE:
             with suppress(OSError):  # a kernel without huge pages
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
 

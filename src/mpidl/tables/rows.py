@@ -66,7 +66,7 @@ def read(values: Any, rows: Any, offset: int, found: Any) -> None:
     for i in range(rows.size):
         prefetch(values, rows[min(i + AHEAD, rows.size - 1)] * width + offset)
         for j in range(columns):
-            found[i, j] = values[rows[i], offset + j]
+            found[i, j] = values[np.uint64(rows[i]), offset + j]
 
 
 @jit
@@ -89,7 +89,7 @@ def gather(values: Any, rows: Any, block: Any) -> None:
         if k >= 0:
             for part in range(block.shape[0]):
                 for j in range(dimension):
-                    block[part, k, j] = values[rows[k], part * dimension + j]
+                    block[part, k, j] = values[np.uint64(rows[k]), part * dimension + j]
 
 
 @jit
@@ -99,7 +99,7 @@ def scatter(values: Any, rows: Any, block: Any) -> None:
     for i in range(rows.size):
         for part in range(block.shape[0]):
             for j in range(dimension):
-                values[rows[i], part * dimension + j] = block[part, i, j]
+                values[np.uint64(rows[i]), part * dimension + j] = block[part, i, j]
 
 
 @jit

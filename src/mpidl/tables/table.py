@@ -83,6 +83,18 @@ class Table:
     def __len__(self) -> int:
         return len(self._index)
 
+    def warm(self) -> None:
+        """Compile all loops, or load them from Numba's cache, before the first update."""
+        trial = Table(self.spec, self.rule, dtype=self.dtype, max_rows=1)
+        ids, gradients = np.arange(2), np.zeros((2, self.spec.dimension), self.dtype)
+        for step in (1, 2):
+            trial.update(ids, gradients, step)
+        trial.read(ids, gradients)
+        trial.restore({**trial.arrays(), "ids": ids[:1]})
+        trial.finite()
+        if self._needed is not None:
+            make_admission(self._needed, self._first.seed, None).admit(ids, 1)
+
     def read(self, ids: np.ndarray, found: np.ndarray) -> None:
         """Write the values of ids, int64 (n,), into an array (n, dimension): first values for those without a row."""
         rows = np.empty(ids.size, np.int64)
