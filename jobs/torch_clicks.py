@@ -18,7 +18,7 @@ class Dlrm(nn.Module):
         super().__init__()
         self.bottom = nn.Sequential(nn.Linear(NUMBERS, 64), nn.ReLU(), nn.Linear(64, DIMENSION), nn.ReLU())
         # A tensor that repeats one number takes no memory: the rows are made on the servers, and of these values only
-        # the standard deviation counts. A table that isn't so large can be an nn.Embedding(IDS, DIMENSION, sparse=True).
+        # the standard deviation counts. nn.Embedding(IDS, DIMENSION, sparse=True) would need 640 MB for a moment.
         weight = torch.full((1, 1), 0.01).expand(IDS, DIMENSION)
         self.rows = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)
         vectors = 1 + FEATURES
