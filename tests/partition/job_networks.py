@@ -1,4 +1,4 @@
-"""The networks of jobs/."""
+"""The networks of jobs/ that may be cut: those without tables."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,8 @@ def networks():
     found = {}
     for path in sorted(JOBS.glob("*.toml")):
         job = tomllib.loads(path.read_text())
-        if sections := job["model"].get("layer") if "model" in job else None:
+        sections = job["model"].get("layer") if "model" in job else None
+        if sections and not any(section.get("sparse") for section in sections):
             layers = [layer_from_section(section, "layer") for section in sections]
             data = job["data"]
             found[path.stem] = layers, tuple(data["shape"]) if "shape" in data else SHAPES[data["source"]]
