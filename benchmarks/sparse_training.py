@@ -1,0 +1,63 @@
+"""Training of a PyTorch module with a table, against PyTorch's own: parts of the benchmark ``sparse.py``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness import QUICK, require
+from training import Job, Run, last_json, train
+
+PEERS = Path(__file__).resolve().parent / "peers"
+ROUNDS, EPOCHS = (1, 1) if QUICK else (3, 2)
+BATCH = 64 if QUICK else 2048
+#: Of the table, of a sample, and of the data.
+SIZES = {"ROWS": 1000, "IDS": 4, "SAMPLES": 1024} if QUICK else {"ROWS": 1_000_000, "IDS": 26, "SAMPLES": 131_072}
+WORKERS = 2
+
+
+def alone() -> list[list[dict[str, Any]]]:
+    """Return the speeds of one process, and of a plain loop."""
+    return [compared({"mpidl": partial(own, 1), "PyTorch": partial(peer, 1)})]
+
+
+def distributed() -> list[list[dict[str, Any]]]:
+    """Return the speeds of two workers with a server, and of DistributedDataParallel in two processes."""
+    return [compared({"mpidl, 4 ranks": partial(own, WORKERS + 2), "PyTorch DDP": partial(peer, WORKERS)})]
+
+
+def compared(cases: dict[str, Callable[[], Run]]) -> list[dict[str, Any]]:
+    """Run cases in turn, round after round; return the medians of their speeds, and their ratios to the last one's."""
+    require("torch")
+    os.environ |= {f"BAGS_{name}": str(size) for name, size in SIZES.items()}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
+    speeds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(ROUNDS):
+        for name, case in cases.items():
+            speeds[name].append(case()["samples_per_second"])
+    *_, last = speeds.values()
+    return [
+        {"case": name, "samples/s": median(found), f"of {list(cases)[-1]}": median(found) / median(last)}
+        for name, found in speeds.items()
+    ]
+
+
+def own(ranks: int) -> Run:
+    """Train with mpidl."""
+    job: Job = {
+        "run": {"epochs": EPOCHS},
+        "data": {"factory": "bags:data", "batch": BATCH},
+        "model": {"factory": "bags:network", "loss": "cross_entropy"},
+        "server": {"rule": "adam", "rate": 1e-3},
+    }
+    return train(job, ranks)
+
+
+def peer(workers: int) -> Run:
+    """Train with PyTorch."""
+    return last_json([sys.executable, PEERS / "bags.py", "--workers", workers, "--epochs", EPOCHS, "--batch", BATCH])
