@@ -339,6 +339,19 @@ def test_a_lookup_of_the_owner_is_not_trained():
     np.testing.assert_array_equal(model.rows.take()[0][1], expected)
 
 
+def test_a_copy_on_another_device_looks_up_the_same_rows():
+    model = TorchModel(Words(), "cross_entropy")
+    same = model.on(np)
+    with_rows(model)
+    expected, found = (each.loss_and_gradient(words()[0]) for each in (model, same))
+    assert found[0] == expected[0]
+    np.testing.assert_array_equal(found[1], expected[1])
+    sums = [sums for _, sums in model.rows.take().values()]
+    model.loss_and_gradient(words()[0])
+    for both, alone in zip(sums, model.rows.take().values(), strict=True):
+        np.testing.assert_allclose(both, 2 * alone[1], rtol=1e-12)
+
+
 def test_lookups_that_a_module_announces_are_those_it_makes():
     class Noting(TablesInMemory):
         def look_up(self, table, ids):

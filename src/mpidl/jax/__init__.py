@@ -10,8 +10,9 @@ except ModuleNotFoundError:
 
 from mpidl.jax.model import JaxModel
 from mpidl.jax.sequence import JaxSequence, JaxStage, sections
+from mpidl.tables.lookups import TableSpec
 
-__all__ = ["JaxModel", "JaxSequence", "JaxStage", "sections"]
+__all__ = ["JaxModel", "JaxSequence", "JaxStage", "TableSpec", "sections"]
 
 # JAX starts one thread per core with the first array; on ranks the environment sets their number.
 if world().size > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpidl.data.batch import Batch, parts, seed_of_batch
-from mpidl.errors import UsageError, kind_of
+from mpidl.errors import UsageError, kind_of, nearest, quoted
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors, weighted
 from mpidl.nn.model import CompleteModel, Evaluation, correct_classes
 from mpidl.parameters.layout import Layout
+from mpidl.tables.lookups import Lookup, TableSpec, Wanted
 
 #: Alignment in bytes of memory that JAX uses without a copy.
 ALIGNMENT = 64
@@ -142,11 +143,16 @@ class JaxModel(CompleteModel):
         Whether integer inputs, including bytes, stay integers rather than become floats.
     loss_weights : mapping of str to float, optional
         Factors of the terms of a loss that returns a mapping of named means, which are summed; 1 by default.
+    tables : sequence of TableSpec
+        Tables whose rows are on the servers. The function's argument ``rows`` gets, by the name of each table, the rows
+        of the ids that `lookups` returns, (*shape of the ids, dimension).
+    lookups : callable, optional
+        Function of the inputs, outside of JAX, that returns a mapping of the tables' names to ids, arrays of integers.
 
     Raises
     ------
     UsageError
-        There is nothing to train, or parameters have other dtypes.
+        There is nothing to train, parameters have other dtypes, or there are tables without lookups or the argument.
 
     Examples
     --------
@@ -173,20 +179,27 @@ class JaxModel(CompleteModel):
         micro_batches: int = 1,
         takes_integers: bool = False,
         loss_weights: Mapping[str, float] | None = None,
+        tables: Sequence[TableSpec] = (),
+        lookups: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
         if not callable(loss):
             raise UsageError(f"model: loss: found {kind_of(loss)}, expected a function of (parameters, batch)")
         self._name = f"model: {getattr(loss, '__name__', type(loss).__name__)}"
         self._loss, self._has_aux, self._seed, self._micro_batches = loss, has_aux, seed, micro_batches
         self._weights = loss_weights or {}
-        self._takes_key = "key" in inspect.signature(loss).parameters
+        arguments = inspect.signature(loss).parameters
+        self._takes_key, self._takes_rows = "key" in arguments, "rows" in arguments
+        self.tables, self._lookups = tables, lookups
+        if tables and not (lookups and self._takes_rows):
+            missing = "an argument rows of the loss" if lookups else "lookups"
+            raise UsageError(f"{self._name}: tables, but not {missing}, expected both")
         self.takes_integers = takes_integers
         self._tree = Tree(parameters, self._name)
         self.layout, self.dtype = self._tree.layout, self._tree.dtype
         self.parameters = self._tree.vector
         self._gradient = np.zeros(self.layout.size, self.dtype)
         self._gradients = list(self.layout.views(self._gradient).values())
-        self._differentiated = jax.jit(jax.value_and_grad(lambda *given: self._compute(*given)[0]))
+        self._differentiated = jax.jit(jax.value_and_grad(lambda *given: self._compute(*given)[0], argnums=(0, 1)))
         self._computed = jax.jit(self._compute)
 
     @property
@@ -204,10 +217,13 @@ class JaxModel(CompleteModel):
 
     # Functions that JAX traces.
 
-    def _compute(self, leaves: Any, constants: Any, batch: Any, seed: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def _compute(
+        self, leaves: Any, rows: Any, constants: Any, batch: Any, seed: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
         """Return the loss, the outputs and the terms of the loss of a batch, in evaluations without a seed."""
-        key = {"key": None if seed is None else jax.random.key(seed)} if self._takes_key else {}
-        result = self._loss(self._tree.filled(leaves, constants), jax.tree.map(self._as_parameters, batch), **key)
+        further = {"key": None if seed is None else jax.random.key(seed)} if self._takes_key else {}
+        further |= {"rows": rows} if self._takes_rows else {}
+        result = self._loss(self._tree.filled(leaves, constants), jax.tree.map(self._as_parameters, batch), **further)
         if not self._has_aux:
             result = result, None
         if not isinstance(result, tuple) or len(result) != 2:
@@ -228,6 +244,32 @@ class JaxModel(CompleteModel):
             raise ModelError(f"{self._name}: the loss is {_found(loss)}, expected a float scalar, the mean{hint}")
         return loss
 
+    # Tables.
+
+    def wanted(self, batch: Batch) -> Sequence[Wanted] | None:
+        """Return the lookups of an undivided batch; ModelError if the function failed."""
+        if not self.tables or self._micro_batches > 1:
+            return None
+        return [Wanted(number, self.tables[number].checked(ids)) for number, ids in self._ids(batch.inputs)]
+
+    def _ids(self, inputs: Any) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each table in which inputs look something up, and the ids."""
+        names = [each.name for each in self.tables]
+        with model_errors(f"{self._name}: lookups"):
+            for name, ids in self._lookups(inputs).items() if self._lookups and self.tables else ():
+                if name not in names:
+                    raise ModelError(f"{self._name}: lookups: {quoted(name)} is no table{nearest(name, names)}")
+                yield names.index(name), ids
+
+    def _look_up(self, inputs: Any) -> tuple[dict[str, Lookup], dict[str, np.ndarray]]:
+        """Return lookups by the names of their tables, and the rows of all ids."""
+        found, rows = dict[str, Lookup](), dict[str, np.ndarray]()
+        for number, ids in self._ids(inputs):
+            spec = self.tables[number]
+            own = found[spec.name] = self.rows.look_up(number, spec.checked(ids))
+            rows[spec.name] = own.rows[own.places].reshape(*np.shape(ids), spec.dimension)
+        return found, rows
+
     # The interface of models.
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
@@ -241,7 +283,10 @@ class JaxModel(CompleteModel):
         total = 0.0
         for number, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
             key = np.uint32((seed + number) % 2**32)
-            loss, gradients = self._differentiated(self._leaves, self._tree.constants, piece, key)
+            found, rows = self._look_up(piece[0])
+            loss, (gradients, of_rows) = self._differentiated(self._leaves, rows, self._tree.constants, piece, key)
+            for name, lookup in found.items():
+                lookup.add(np.asarray(of_rows[name] * share).reshape(lookup.places.size, lookup.rows.shape[1]))
             for sums, gradient in zip(self._gradients, gradients, strict=True):
                 if number == 0:
                     np.multiply(gradient, share, out=sums)
@@ -265,7 +310,8 @@ class JaxModel(CompleteModel):
         """Return the evaluation of a batch; ModelError if the function failed."""
         with model_errors(self._name):
             values = (batch.inputs, batch.targets)
-            loss, outputs, terms = self._computed(self._leaves, self._tree.constants, values, None)
+            rows = self._look_up(batch.inputs)[1]
+            loss, outputs, terms = self._computed(self._leaves, rows, self._tree.constants, values, None)
             self.terms = tuple(terms)
             return figures(loss, outputs, batch)._replace(terms=[float(term) * batch.total for term in terms.values()])
 
