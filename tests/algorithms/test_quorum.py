@@ -201,7 +201,7 @@ def test_a_longer_window_drops_less(lab, least_squares):
         algorithm = Diloco(rate=0.01, window=2, quorum=2, grace=grace)
         times = Times(Exponential(1.0))
         engine = lab.engine(least_squares(), algorithm, rule=OUTER, replicas=4, servers=1, epochs=8, times=times)
-        return engine.run().dropped
+        return engine.run().shards.dropped
 
     found = [dropped(grace) for grace in (0.0, 1.0, 100.0)]
     assert found[0] > found[1] > found[2] == 0
