@@ -119,3 +119,16 @@ def test_every_id_is_counted_once(comm, shared_path, transport, options):
     )  # fmt: skip
     found, counts = np.unique(ids, return_counts=True)
     assert counts_of(summary) == dict(zip(found.tolist(), (3 * counts).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8"])
+def test_encoded_rows(comm, shared_path, wire):
+    sparse, plain = pair()[0], pair()[0]
+    options = {"deterministic": True, "rule": Sgd(0.05)}
+    summary = run(sparse, shared_path / wire, algorithm=Downpour(wire=wire, wire_fetch=wire), **options)
+    before = run(plain, shared_path / "plain", algorithm=Downpour(), **options)
+    assert summary["bytes_pushed"] < 0.7 * before["bytes_pushed"]
+    assert summary["bytes_fetched"] < 0.8 * before["bytes_fetched"]
+    exact, found = rows_of(before), rows_of(summary)
+    assert found.keys() == exact.keys()
+    assert 0 < max(abs(found[id] - row).max() for id, row in exact.items()) < 0.02

@@ -8,6 +8,7 @@ import pytest
 from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout, shards
 from mpidl.rules import Adam, Momentum, Sgd
+from mpidl.sparse.messages import plain
 from mpidl.sparse.saved import SavedRows, restore, resume
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.storage.checkpoint import Checkpoint
@@ -133,7 +134,7 @@ def test_figures_count_all_rows_once(saved):
     ("rule", "line"), [(Sgd(0.1), "sgd keeps nothing"), (Momentum(0.1), "momentum keeps velocity")]
 )
 def test_another_rule_is_one_line(saved, rule, line):
-    tables = ServerTables([table[0] for table in Servers(1, rule).tables], rule, np.dtype(np.float64))
+    tables = ServerTables([table[0] for table in Servers(1, rule).tables], rule, plain(np.dtype(np.float64)))
     with pytest.raises(UsageError, match=rf"^tables.rule: {line} for each row, .*12 was saved with .*$"):
         resume(tables, saved[2], 0, 1, same_algorithm=True)
 

@@ -29,6 +29,7 @@ from mpidl.parameters import shards
 from mpidl.rules import Adagrad, Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
+from mpidl.sparse.messages import plain
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.sparse.virtual import READING, UPDATING, VirtualTables
 from mpidl.tables.lookups import Wanted
@@ -60,7 +61,7 @@ class Sparse:
     def __init__(self, split, algorithm, rule, servers=1, replicas=1, model=None, capacity=1000, **options):
         model = model or Sums()
         tables = [Table(model.tables[0], rule, capacity=capacity, seed=SEED, dtype=np.float64) for _ in range(servers)]
-        self.servers = [ServerTables([table], rule, np.dtype(np.float64)) for table in tables]
+        self.servers = [ServerTables([table], rule, plain(np.dtype(np.float64))) for table in tables]
         self.engine = engine_of(model, split, algorithm, rule, servers, replicas, tables=self.servers, **options)
         self.totals = self.engine.run()
         self.parameters, self.tables = self.engine.parameters(), tables

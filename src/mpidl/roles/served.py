@@ -126,10 +126,11 @@ class ServedShard:
 
     def _lockstep_round(self) -> bool:
         """Apply the next chunk of each worker that still trains, if all of them have one; return whether they had."""
+        waiting = self._inbox.waiting()
         # What is between pushes doesn't belong to rounds, except a worker's end: not every worker has it.
-        between = [worker for worker in self._inbox.waiting() if self._inbox.head(worker).chunk < END]
+        between = [worker for worker in waiting if self._inbox.head(worker).chunk < END]
         workers = between or sorted(self._training)
-        if not workers or not all(self._inbox.pending(worker) for worker in workers):
+        if not workers or not set(workers) <= set(waiting):
             return False
         for worker in workers:
             self.apply(self._inbox.head(worker))

@@ -13,11 +13,13 @@ from mpidl.job.ready import ReadyJob
 from mpidl.nn.model import CompleteModel
 from mpidl.rules import Rule
 from mpidl.shards.shard import Shard
+from mpidl.sparse.messages import Form, Forms
 from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.sparse.virtual import VirtualTables
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
+from mpidl.wire import parse
 
 if TYPE_CHECKING:
     from mpidl.engines.mpi.beside import Nothing
@@ -37,7 +39,7 @@ def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     job = ready.job
     if not job.original.tables:
         return Nothing()
-    return RemoteRows(ready.local.host, most, servers, _ahead(ready.placed))
+    return RemoteRows(ready.local.host, _forms(job), most, servers, _ahead(ready.placed))
 
 
 def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> virtual.Nothing:
@@ -64,6 +66,13 @@ def _ahead(placed: PlacedJob) -> int:
     return min(1, placed.replicas - 1) if depth is None else depth
 
 
+def _forms(job: Job) -> Forms:
+    """Return the forms of rows: wire formats that keep some of the values, or the signs, are for vectors alone."""
+    wires = job.algorithm.wire, job.algorithm.wire_fetch
+    pushed, fetched = (Form(job.dtype, parse(wire) if wire in ("bf16", "int8") else None) for wire in wires)
+    return Forms(pushed, fetched)
+
+
 def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> ServerTables | None:
     """Return a server's part of the model's tables, given its shard's clock; None if there are no tables."""
     job = placed.job
@@ -73,7 +82,7 @@ def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> Serve
     tables = [_table(job, spec, rule, servers) for spec in job.original.tables]
     for table in tables:
         table.warm()
-    found = ServerTables(tables, rule, job.dtype, clock)
+    found = ServerTables(tables, rule, _forms(job), clock)
     if job.checkpoint is not None:
         resume(found, job.checkpoint, number, servers, job.same_algorithm)
     return found

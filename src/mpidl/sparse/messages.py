@@ -1,7 +1,7 @@
 """Messages about rows: parts of several tables one after the other.
 
-A part is the table's number and the number of ids, both int64, the ids, and in a push their gradients, filled up to a
-multiple of 8 bytes. The answer to a request has the rows of all its ids, likewise.
+A part is the table's number and the number of ids, both int64, the ids, and in a push their gradients in a `Form`. The
+answer to a request has the rows of each part, likewise.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from mpidl.wire import Wire
 
 WORD = 8
 
@@ -28,7 +30,7 @@ def padded(nbytes: int) -> int:
 
 
 def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
-    """Yield parts that fit into messages of `most` bytes each, with ids and values; larger ones are divided."""
+    """Yield parts that fit into messages of `most` bytes each, with values as they are, and divide larger ones."""
     group: list[Part] = []
     room = most
     for table, ids, values in parts:
@@ -48,41 +50,103 @@ def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
         yield group
 
 
-def answer_bytes(parts: Sequence[Part]) -> int:
-    """Return the bytes of the answer to a request for parts."""
-    return sum(padded(values.nbytes) for _, _, values in parts)
+class Form:
+    """How rows travel: as they are or, by a wire format, with less precision.
+
+    What an encoding leaves over is lost: a worker may never see an id again.
+    """
+
+    def __init__(self, dtype: np.dtype, wire: Wire | None = None) -> None:
+        self.dtype, self._wire, self.encoded = dtype, wire, wire is not None
+
+    def nbytes(self, elements: int) -> int:
+        """Return the bytes of a number of elements, a multiple of 8."""
+        return padded(elements * self.dtype.itemsize) if self._wire is None else self._wire.size(elements, self.dtype)
+
+    def write(self, values: np.ndarray, data: np.ndarray) -> None:
+        """Write contiguous values as bytes, uint8 of shape (nbytes,)."""
+        if self._wire is None:
+            data[: values.nbytes].view(self.dtype)[:] = values.reshape(-1)
+        else:
+            self._wire.encode(values.reshape(-1), np.zeros(values.size, self.dtype), data)
+
+    def read(self, data: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        """Return the values of a shape that `write` has written, on the memory of the bytes unless they are encoded."""
+        if self._wire is None:
+            return data[: shape[0] * shape[1] * self.dtype.itemsize].view(self.dtype).reshape(shape)
+        values = np.empty(shape, self.dtype)
+        self.fill(values, data)
+        return values
+
+    def target(self, values: np.ndarray) -> np.ndarray:
+        """Return memory for the bytes of contiguous `values`, uint8: their own unless they are encoded."""
+        if self._wire is None:
+            return values.reshape(-1).view(np.uint8)
+        return np.empty(self.nbytes(values.size), np.uint8)
+
+    def fill(self, values: np.ndarray, data: np.ndarray) -> None:
+        """Set values by the bytes in their `target`."""
+        if self._wire is not None:
+            self._wire.decode(data, values.reshape(-1))
+
+    def carried(self, values: np.ndarray) -> np.ndarray:
+        """Return values as they arrive."""
+        if self._wire is None:
+            return values
+        data, found = np.empty(self.nbytes(values.size), np.uint8), np.empty_like(values)
+        self.write(values, data)
+        self.fill(found, data)
+        return found
 
 
-def message_bytes(parts: Sequence[Part], with_values: bool) -> int:
-    """Return the bytes of a message."""
-    return sum(2 * WORD + ids.nbytes for _, ids, _ in parts) + (answer_bytes(parts) if with_values else 0)
+class Forms(NamedTuple):
+    """The forms of gradients that are pushed, and of rows that are fetched."""
+
+    pushed: Form
+    fetched: Form
 
 
-def pack(parts: Sequence[Part], with_values: bool) -> np.ndarray:
-    """Return a message, uint8."""
-    message, start = np.empty(message_bytes(parts, with_values), np.uint8), 0
+def plain(dtype: np.dtype) -> Forms:
+    """Return the forms that change no bits."""
+    return Forms(Form(dtype), Form(dtype))
+
+
+def answer_bytes(parts: Sequence[Part], form: Form) -> int:
+    """Return the bytes of the values of parts, such as the answer to a request for them."""
+    return sum(form.nbytes(values.size) for _, _, values in parts)
+
+
+def message_bytes(parts: Sequence[Part], form: Form | None) -> int:
+    """Return the bytes of a message; a request has no values, and no form."""
+    return sum(2 * WORD + ids.nbytes for _, ids, _ in parts) + (0 if form is None else answer_bytes(parts, form))
+
+
+def pack(parts: Sequence[Part], form: Form | None) -> np.ndarray:
+    """Return a message, uint8; a request has no form."""
+    message, start = np.empty(message_bytes(parts, form), np.uint8), 0
     for table, ids, values in parts:
         message[start : start + 2 * WORD].view(np.int64)[:] = table, ids.size
         start += 2 * WORD
         message[start : start + ids.nbytes].view(np.int64)[:] = ids
         start += ids.nbytes
-        if with_values:
-            message[start : start + values.nbytes].view(values.dtype)[:] = values.reshape(-1)
-            start += padded(values.nbytes)
+        if form is not None:
+            stop = start + form.nbytes(values.size)
+            form.write(values, message[start:stop])
+            start = stop
     return message
 
 
-def unpack(message: np.ndarray, dimensions: Sequence[int], dtype: np.dtype | None) -> Iterator[Part]:
-    """Yield the parts of a message, on its memory; `dtype` is that of the values, None in a request."""
+def unpack(message: np.ndarray, dimensions: Sequence[int], form: Form | None) -> Iterator[Part]:
+    """Yield the parts of a message, on its memory where that is possible; those of a request have no values."""
     start = 0
     while start < message.size:
         table, count = message[start : start + 2 * WORD].view(np.int64).tolist()
         start += 2 * WORD
         ids = message[start : start + WORD * count].view(np.int64)
         start += ids.nbytes
-        if dtype is None:
+        if form is None:
             yield Part(table, ids, np.empty((count, 0)))
             continue
-        nbytes = count * dimensions[table] * dtype.itemsize
-        yield Part(table, ids, message[start : start + nbytes].view(dtype).reshape(count, dimensions[table]))
-        start += padded(nbytes)
+        stop = start + form.nbytes(count * dimensions[table])
+        yield Part(table, ids, form.read(message[start:stop], (count, dimensions[table])))
+        start = stop

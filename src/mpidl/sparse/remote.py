@@ -17,7 +17,7 @@ from mpidl.rma.answers import take
 from mpidl.rma.worker import WorkerLink
 from mpidl.sparse import unpushed
 from mpidl.sparse.ahead import LookingAhead
-from mpidl.sparse.messages import Part, grouped, pack
+from mpidl.sparse.messages import Forms, Part, grouped, pack
 from mpidl.tables.distinct import Distinct, distinct
 from mpidl.tables.lookups import Lookup, Wanted, gathered
 from mpidl.transport.protocol import BESIDE, REQUEST
@@ -25,9 +25,10 @@ from mpidl.transport.status import WorkerStatus
 
 
 class Question(NamedTuple):
-    """A request to a server: the message, where the answer goes, and the lookups that wait for it."""
+    """A request to a server: the message, the rows asked for, where their bytes go, and the lookups that wait."""
 
     message: np.ndarray
+    rows: Sequence[np.ndarray]
     targets: Sequence[np.ndarray]
     lookups: Sequence[Coming]
 
@@ -42,11 +43,12 @@ class Coming:
 class RemoteRows(Nothing):
     """A model's rows on the servers (`mpidl.tables.lookups.RowSource`).
 
-    `most` is the number of bytes of a message, and `ahead` the number of batches whose rows are asked for before.
+    `forms` are those in which rows travel, `most` is the number of bytes of a message, and `ahead` the number of
+    batches whose rows are asked for before.
     """
 
-    def __init__(self, model: CompleteModel, most: int, servers: int, ahead: int) -> None:
-        self._model, self._tables, self._dtype = model, model.tables, model.dtype
+    def __init__(self, model: CompleteModel, forms: Forms, most: int, servers: int, ahead: int) -> None:
+        self._forms, self._model, self._tables, self._dtype = forms, model, model.tables, model.dtype
         self._most, self._servers, self._depth = most, servers, ahead
         # The lookups of the present batch, and of the next ones.
         self._present: deque[Coming] = deque()
@@ -95,7 +97,7 @@ class RemoteRows(Nothing):
     def _queue(self, table: int, found: Distinct, gradient: np.ndarray) -> None:
         for queue, own in zip(self._pushes, found.parts, strict=True):
             for parts in grouped([Part(table, found.ids[own], gradient[own])], self._most):
-                message = pack(parts, with_values=True)
+                message = pack(parts, self._forms.pushed)
                 self._status.figures["bytes_pushed"] += message.size
                 queue.append((BESIDE, message))
 
@@ -126,8 +128,9 @@ class RemoteRows(Nothing):
         lookups = [found[part.table] for part in group]
         for each in lookups:
             each.answers += 1
-        message = pack([part._replace(table=each.table) for part, each in zip(group, lookups, strict=True)], False)
-        return Question(message, [part.values for part in group], lookups)
+        message = pack([part._replace(table=each.table) for part, each in zip(group, lookups, strict=True)], None)
+        form = self._forms.fetched
+        return Question(message, [part.values for part in group], [form.target(part.values) for part in group], lookups)
 
     def _send(self) -> None:
         """Send requests as far as there is room for them and for their answers."""
@@ -154,7 +157,9 @@ class RemoteRows(Nothing):
         return not coming.answers
 
     def _note(self, question: Question) -> None:
-        figures = self._status.figures
+        figures, form = self._status.figures, self._forms.fetched
+        for rows, target in zip(question.rows, question.targets, strict=True):
+            form.fill(rows, target)
         figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
         for each in question.lookups:
             each.answers -= 1

@@ -10,7 +10,7 @@ from mpidl.rules import Rule
 from mpidl.shards.beside import FIGURES
 from mpidl.shards.policies import Policy
 from mpidl.shards.state import PushHeader, ShardState
-from mpidl.sparse.messages import Part, padded, unpack
+from mpidl.sparse.messages import Forms, Part, unpack
 from mpidl.tables.distinct import add_to, distinct
 from mpidl.tables.table import Table
 
@@ -23,25 +23,29 @@ class ServerTables:
 
     What a push has for rows is kept until the push has ended, when the shard's policy has decided about it, and applied
     when the shard's clock advances: the mean of what has been accepted since the last time, by the tables' rule.
+    `forms` are those in which rows travel, and `clock` is the shard's.
     """
 
-    def __init__(self, tables: Sequence[Table], rule: Rule, dtype: np.dtype, clock: int = 0) -> None:
-        self.tables, self._rule, self._dtype = tables, rule, dtype
+    def __init__(self, tables: Sequence[Table], rule: Rule, forms: Forms, clock: int = 0) -> None:
+        self.tables, self._rule, self.forms, self._dtype = tables, rule, forms, forms.fetched.dtype
         self._dimensions = [table.spec.dimension for table in tables]
         self._clock = clock
         self._coming: dict[int, list[Part]] = {}
         self._accepted: list[tuple[list[Part], float]] = []
 
     def unpack(self, data: np.ndarray) -> list[Part]:
-        return list(unpack(data.copy(), self._dimensions, self._dtype))
+        return list(unpack(data.copy(), self._dimensions, self.forms.pushed))
 
     def answer(self, request: np.ndarray, answer: np.ndarray) -> None:
-        start = 0
+        form, start = self.forms.fetched, 0
         for table, ids, _ in unpack(request, self._dimensions, None):
             shape = ids.size, self._dimensions[table]
-            nbytes = shape[0] * shape[1] * self._dtype.itemsize
-            self.tables[table].read(ids, answer[start : start + nbytes].view(self._dtype).reshape(shape))
-            start += padded(nbytes)
+            data = answer[start : start + form.nbytes(shape[0] * shape[1])]
+            rows = np.empty(shape, self._dtype) if form.encoded else form.read(data, shape)
+            self.tables[table].read(ids, rows)
+            if form.encoded:
+                form.write(rows, data)
+            start += data.size
 
     def receive(self, worker: int, values: Sequence[Part]) -> None:
         self._coming.setdefault(worker, []).extend(values)
@@ -87,7 +91,7 @@ class ServerTables:
         table.update(ids, summed, step, rate)
 
     def copy(self) -> ServerTables:
-        twin = ServerTables([table.copy() for table in self.tables], self._rule, self._dtype, self._clock)
+        twin = ServerTables([table.copy() for table in self.tables], self._rule, self.forms, self._clock)
         twin._take_over(self)
         return twin
 

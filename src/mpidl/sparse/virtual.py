@@ -100,6 +100,7 @@ class VirtualTables(Nothing):
     def __init__(self, model: WithTables, split: Split, servers: Sequence[ServerTables], ahead: int = 0) -> None:
         # A look at a batch ahead must not overwrite the one that is computed.
         self._model, self._split, self._servers, self.ahead = model, split.copy(), servers, ahead
+        self._forms = servers[0].forms
 
     def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
         self._cluster, self._traffic = cluster, traffic
@@ -147,20 +148,20 @@ class VirtualTables(Nothing):
         machines = self._cluster.machines
         assert machines is not None
         yield self._cluster.environment.process(self._read(replica, server, parts))
-        yield from machines.fetch(replica.number, server, answer_bytes(parts))
+        yield from machines.fetch(replica.number, server, answer_bytes(parts, self._forms.fetched))
 
     def _read(self, replica: VirtualReplica, server: int, parts: Sequence[Part]) -> Process:
         machines = self._cluster.machines
         assert machines is not None
-        work = partial(machines.answer, READING * answer_bytes(parts))
-        yield from self._traffic.occupy(replica, server, message_bytes(parts, with_values=False), work)
+        work = partial(machines.answer, READING * value_bytes(parts))
+        yield from self._traffic.occupy(replica, server, message_bytes(parts, None), work)
         for part in parts:
             _read(self._servers[server], part)
         self._cluster.servers[server].done()
         self._count(parts)
 
     def _count(self, parts: Sequence[Part]) -> None:
-        self._cluster.totals.bytes_fetched += message_bytes(parts, with_values=False) + answer_bytes(parts)
+        self._cluster.totals.bytes_fetched += message_bytes(parts, None) + answer_bytes(parts, self._forms.fetched)
 
     def computing(self, replica: VirtualReplica) -> None:
         self._model.rows = self._rows[replica]
@@ -181,9 +182,11 @@ class VirtualTables(Nothing):
             if lookups:
                 found, gradient = gathered(lookups)
                 for parts, part in zip(own, found.parts, strict=True):
-                    parts += [Part(table, found.ids[part], gradient[part])] if part.start < part.stop else []
+                    carried = self._forms.pushed.carried(gradient[part])
+                    parts += [Part(table, found.ids[part], carried)] if part.start < part.stop else []
                 lookups.clear()
-        return [Load(parts, message_bytes(parts, with_values=True), UPDATING * answer_bytes(parts)) for parts in own]
+        form = self._forms.pushed
+        return [Load(parts, message_bytes(parts, form), UPDATING * value_bytes(parts)) for parts in own]
 
     def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
         return unpushed.saved(self._model.tables, self._rows[replica].noted)
@@ -194,3 +197,9 @@ class VirtualTables(Nothing):
 
 def _read(tables: ServerTables, part: Part) -> None:
     tables.tables[part.table].read(part.ids, part.values)
+    part.values[:] = tables.forms.fetched.carried(part.values)
+
+
+def value_bytes(parts: Sequence[Part]) -> int:
+    """Return the bytes of the values of parts, as a server reads or updates them."""
+    return sum(values.nbytes for _, _, values in parts)
