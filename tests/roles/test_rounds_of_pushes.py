@@ -7,6 +7,7 @@ import numpy as np
 from mpidl.parameters import Range
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Sgd
+from mpidl.shards import ledger
 from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
@@ -14,10 +15,12 @@ from mpidl.transport.protocol import END, MARK, REQUEST, Message
 
 
 class Rings:
-    """An inbox; a message of `late` arrives whenever its worker has been found not to be waiting."""
+    """A transport, its link and its inbox; messages of `late` arrive when their workers have been found not to wait."""
 
     def __init__(self, rings, late):
-        self.rings, self._late = rings, late
+        self.rings, self._late, self.rank = rings, late, 1
+        self.inbox = self.reports = self
+        self.vectors, self.ledger = {"parameters": np.zeros(1)}, np.zeros(ledger.size(2), np.int64)
 
     def waiting(self):
         found = [worker for worker, ring in enumerate(self.rings) if ring]
@@ -32,11 +35,16 @@ class Rings:
     def head(self, worker):
         return Message(worker, 0, self.rings[worker][0], 0, np.ones(1), (0, 0))
 
+    def server(self, number):
+        return self
+
+    def ignore(self, *arguments, **options):
+        """Do what matters to nobody here."""
+
+    show_clock = show_cut = post = acknowledge = ignore
+
     def release(self, worker):
         self.rings[worker].pop(0)
-
-    def acknowledge(self, worker):
-        """Wake nobody."""
 
 
 def served(rings, late):
@@ -44,15 +52,17 @@ def served(rings, late):
     found = ServedShard(
         0, shard, 0, Path(), lambda order: Path(), workers=2, portion=int, deterministic=True, finite=False
     )
-    found._inbox, applied = Rings(rings, late), []
+    found.bind(Rings(rings, late))
+    applied = []
     found.apply = lambda message: applied.append((message.worker, message.chunk))
     return found, applied
 
 
 def test_a_round_has_a_chunk_of_every_worker():
-    server, applied = served([[0, 0], []], {})
+    rings = [[0, 0], []]
+    server, applied = served(rings, {})
     assert not server.round()
-    server._inbox.rings[1].append(0)
+    rings[1].append(0)
     assert server.round()
     assert applied == [(0, 0), (1, 0)]
     assert not server.round()
