@@ -21,8 +21,8 @@ from mpidl.transport.capacity import MOST_BESIDE
 class Names(NamedTuple):
     """Names of the window regions of a shard's answers."""
 
-    answered: str
-    answers: str
+    beside_answered: str
+    beside_answers: str
 
 
 def names(shard: int) -> Names:
@@ -33,7 +33,7 @@ def names(shard: int) -> Names:
 def regions(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
     """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
     name = names(shard)
-    return {name.answered: (np.int64, workers), name.answers: (np.uint8, workers * MOST_BESIDE * slot)}
+    return {name.beside_answered: (np.int64, workers), name.beside_answers: (np.uint8, workers * MOST_BESIDE * slot)}
 
 
 class Answers:
@@ -42,8 +42,8 @@ class Answers:
     def __init__(self, window: RemoteMemory, ranks: Sequence[int], doorbells: Doorbells, shard: int, slot: int) -> None:
         self._window, self._ranks, self._doorbells = window, ranks, doorbells
         name = names(shard)
-        self._answered = window.local(name.answered)
-        self._slots = window.local(name.answers).reshape(len(ranks), MOST_BESIDE, slot)
+        self._answered = window.local(name.beside_answered)
+        self._slots = window.local(name.beside_answers).reshape(len(ranks), MOST_BESIDE, slot)
 
     def write(self, worker: int, write: Callable[[np.ndarray], None]) -> None:
         """Answer a worker by what `write` writes into memory of uint8, (slot,)."""
@@ -86,7 +86,7 @@ class Asked:
     def start_looking(self) -> int:
         """Start reading how many answers there are, if any are expected, and return how many these are."""
         if self._targets and not self._comes:
-            self._window.get(self._answered, self._server, self._names.answered, self._worker)
+            self._window.get(self._answered, self._server, self._names.beside_answered, self._worker)
         return len(self._targets)
 
     def start_taking(self) -> int:
@@ -106,10 +106,10 @@ class Asked:
         for target in targets:
             values = target.reshape(-1).view(np.uint8)
             if self._comes:
-                counter = name.answered, self._worker, number + 1
-                window.get_when(values, self._server, name.answers, place, *counter)
+                counter = name.beside_answered, self._worker, number + 1
+                window.get_when(values, self._server, name.beside_answers, place, *counter)
             else:
-                window.get(values, self._server, name.answers, place)
+                window.get(values, self._server, name.beside_answers, place)
             place += -(-values.size // 8) * 8
 
 
