@@ -5,7 +5,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
+from operator import getitem
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -13,8 +15,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.columns import KEYS, Column, as_array, check, check_finite, check_read, splits_of, target_dtype
+from mpidl.data.columns import (
+    KEYS,
+    OFFSETS,
+    Column,
+    as_array,
+    check,
+    check_finite,
+    check_read,
+    splits_of,
+    target_dtype,
+    with_offsets,
+)
 from mpidl.data.dataset import PYTHON, ArraySplit, ColumnSplit, Dataset
+from mpidl.data.ragged import Bags
 from mpidl.errors import UsageError, quoted
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count
@@ -76,8 +90,9 @@ def _columns(part: str, arrays: Any) -> tuple[Column, Column]:
 class ArrayFiles(Checked):
     """A directory with train/x.npy, train/y.npy, test/x.npy and test/y.npy, or an .npz file with these four arrays.
 
-    Shapes and types are those of `Hdf5`. x in .npy files is mapped: it may be larger than memory, and a node's ranks
-    share it. An .npz file is read into memory; unzipped, it is such a directory.
+    Shapes and types are those of `Hdf5`, and so are bags of ids, with train/x_offsets.npy and test/x_offsets.npy, or
+    arrays of these names. x in .npy files is mapped: it may be larger than memory, and a node's ranks share it; ids of
+    bags are if they are int64. An .npz file is read into memory; unzipped, it is such a directory.
 
     Attributes
     ----------
@@ -97,7 +112,10 @@ class ArrayFiles(Checked):
         columns = _mapped(path) if mapped else _unzipped(path)
         given = splits_of(columns)
         input_shape, classes = check(given, self.classes)
-        splits = (MappedSplit(x, y) if mapped else ArraySplit(x.values.read, y.values) for x, y in given)
+        splits = (
+            MappedSplit(x, y) if mapped else ArraySplit(partial(getitem, x.values, slice(None)), y.values)
+            for x, y in given
+        )
         return Dataset(self.name, input_shape, classes, *splits)
 
 
@@ -105,15 +123,21 @@ def _mapped(path: Path) -> dict[str, Column]:
     """Return the arrays of a directory of .npy files, mapped into memory."""
     columns = {}
     for key in KEYS:
-        file = path / f"{key}.npy"
+        file, offsets = path / f"{key}.npy", path / f"{key}{OFFSETS}.npy"
         if not file.is_file():
             expected = ", ".join(f"{each}.npy" for each in KEYS)
             raise UsageError(f"data.path: {path} has no {key}.npy, expected {expected}")
-        try:
-            columns[key] = Column(str(file), np.load(file, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise UsageError(f"data.path: {file}: not a valid .npy file ({error})") from None
+        columns[key] = _npy(file)
+        if offsets.is_file():
+            columns[key] = with_offsets(columns[key], _npy(offsets))
     return columns
+
+
+def _npy(file: Path) -> Column:
+    try:
+        return Column(str(file), np.load(file, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"data.path: {file}: not a valid .npy file ({error})") from None
 
 
 def _unzipped(path: Path) -> dict[str, Column]:
@@ -126,11 +150,16 @@ def _unzipped(path: Path) -> dict[str, Column]:
             for key in KEYS:
                 if f"{key}.npy" not in names:
                     raise UsageError(f"{path}: no array {key}, expected {', '.join(KEYS)}")
-        members = {key: Member(path, key) for key in KEYS}
+        found = [key for key in (*KEYS, *(f"{key}{OFFSETS}" for key in KEYS)) if f"{key}.npy" in names]
+        members = {key: Member(path, key) for key in found}
     except (OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"data.path: {path}: not a valid .npz file ({error})") from None
-    read = {key: member.read() if key.endswith("y") else member for key, member in members.items()}
-    return {key: Column(f"{path}: {key}", values) for key, values in read.items()}
+    read = {key: member if key.endswith("x") else member.read() for key, member in members.items()}
+    columns = {key: Column(f"{path}: {key}", values) for key, values in read.items()}
+    for key in KEYS:
+        if f"{key}{OFFSETS}" in columns:
+            columns[key] = with_offsets(columns[key], columns[f"{key}{OFFSETS}"])
+    return columns
 
 
 def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -155,6 +184,10 @@ class Member:
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(f"{path}: {key} is not a valid array ({error})") from None
 
+    def __getitem__(self, part: slice) -> NDArray[Any]:
+        """Return a part of the array, all of which is read."""
+        return self.read()[part]
+
     def read(self) -> NDArray[Any]:
         """Return the array; UsageError if it is damaged."""
         try:
@@ -175,7 +208,8 @@ class MappedSplit(ColumnSplit):
 
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         super().__init__(inputs, targets, integers=integers, double=double)
-        self._inputs, self._rows = inputs, np.asarray(inputs.values)
+        self._inputs = inputs
+        self._rows = inputs.values[:] if isinstance(inputs.values, Bags) else np.asarray(inputs.values)
         self._targets = np.ascontiguousarray(targets.values, dtype=target_dtype(targets.values.dtype, double))
         check_finite(Column(targets.name, self._targets))
 

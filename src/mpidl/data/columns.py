@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.data.ragged import Bags, Ragged, check_whole
+from mpidl.data.ragged import Bags, BagsOfFile, Ragged
 from mpidl.errors import MpidlError, UsageError, kind_of
 
 LABELS_PER_CHECK = 1 << 20
 #: Names of inputs and targets in files.
 KEYS = ("train/x", "train/y", "test/x", "test/y")
+#: What the name of inputs is followed by in that of their offsets, if they are ids of bags.
+OFFSETS = "_offsets"
 
 
 class Column(NamedTuple):
@@ -124,11 +126,17 @@ def check_inputs(inputs: Column) -> None:
     """Raise UsageError unless inputs have a valid shape and dtype."""
     shape, dtype = inputs.values.shape, inputs.values.dtype
     if isinstance(inputs.values, Bags | Ragged):
-        check_whole(inputs.name, shape, dtype)
-    elif len(shape) < 2 or 0 in shape[1:]:
+        return
+    if len(shape) < 2 or 0 in shape[1:]:
         raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
     if dtype.kind not in "iuf":
         raise UsageError(f"{inputs.name}: {dtype}, expected floats, bytes (uint8) or other integers")
+
+
+def with_offsets(inputs: Column, offsets: Column) -> Column:
+    """Return a column of bags with these ids and offsets; UsageError unless they fit together."""
+    part = BagsOfFile(inputs.name, inputs.values, offsets.values).check(offsets.name)
+    return Column(inputs.name, Bags([part]))
 
 
 def check_targets(targets: Column) -> None:

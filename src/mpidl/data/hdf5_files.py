@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.columns import KEYS, Column
+from mpidl.data.columns import KEYS, OFFSETS, Column
 from mpidl.data.hdf5_attributes import Decoded, Encoding, encoding_of
+from mpidl.data.ragged import Bags, BagsOfFile
 from mpidl.errors import UsageError
 from mpidl.paths import user_path
 
@@ -54,7 +55,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     """
     opened = lru_cache(OPEN_FILES)(_open)
     keys = (*KEYS, *(VALIDATION if any("validation" in opened(path) for path in files) else ()))
-    parts: dict[str, list[Part]] = {key: [] for key in keys}
+    parts: dict[str, list[Part]] = {key: [] for key in (*keys, *(f"{key}{OFFSETS}" for key in keys))}
     for path in files:
         file = opened(path)
         here = [key for key in keys if _has(file, key)]
@@ -62,13 +63,15 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
         splits = {key.partition("/")[0] for key in (here if len(files) > 1 and here else keys)}
         for key in keys:
             if key in here:
-                parts[key].append(Part.of(path, key, file[key]))
+                offsets = f"{key}{OFFSETS}"
+                for name in (key, offsets) if _has(file, offsets) else (key,):
+                    parts[name].append(Part.of(path, name, file[name]))
             elif key.partition("/")[0] in splits:
                 raise UsageError(f"{path}: no dataset {key}, expected {', '.join(keys)}")
     for key in keys:
         if not parts[key]:
             raise UsageError(f"data.path: none of {len(files)} files has a dataset {key}, expected {', '.join(keys)}")
-    return {key: _column(key, parts[key], opened) for key in keys}
+    return {key: _column(key, parts[key], parts[f"{key}{OFFSETS}"], opened) for key in keys}
 
 
 class Part(NamedTuple):
@@ -100,15 +103,38 @@ def _has(file: h5py.File, key: str) -> bool:
     return isinstance(file.get(key), h5py.Dataset)
 
 
-def _column(key: str, parts: Sequence[Part], opened: Callable[[Path], h5py.File]) -> Column:
+def _column(key: str, parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path], h5py.File]) -> Column:
     first, *others = parts
+    if offsets:
+        return Column(_name(key, parts), Bags(_bags(parts, offsets, opened)))
     if not others:
         return first.column(opened(first.path))
     for part in others:
         for found, expected in ((part.shape[1:], first.shape[1:]), (part.dtype, first.dtype)):
             if found != expected:
                 raise UsageError(f"{part.path}: {key}: {found}, expected {expected} as in {first.path}")
-    return Column(f"{first.path}, ... ({len(parts)} files): {key}", Joined(parts, opened))
+    return Column(_name(key, parts), Joined(parts, opened))
+
+
+def _name(key: str, parts: Sequence[Part]) -> str:
+    path = parts[0].path
+    return f"{path}: {key}" if len(parts) == 1 else f"{path}, ... ({len(parts)} files): {key}"
+
+
+def _bags(parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path], h5py.File]) -> list[BagsOfFile]:
+    """Return the bags of files, all of which have offsets."""
+    with_offsets = {part.path: part for part in offsets}
+    made = []
+    for part in parts:
+        own = with_offsets.get(part.path)
+        if own is None:
+            raise UsageError(f"{part.path}: no dataset {offsets[0].key}, expected one as in {offsets[0].path}")
+        bags = BagsOfFile(f"{part.path}: {part.key}", *(Joined([each], opened) for each in (part, own)))
+        try:
+            made.append(bags.check(f"{own.path}: {own.key}"))
+        except OSError as error:
+            raise UsageError(f"data.path: {own.path}: {own.key} can't be read ({first_line(error)})") from None
+    return made
 
 
 class Joined:

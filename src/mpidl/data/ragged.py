@@ -58,6 +58,8 @@ class Ragged:
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Return the bags of several parts, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
         lengths = [np.diff(part.offsets) for part in parts]
         return cls(
             np.concatenate([_NONE, *(part.values for part in parts)]),
@@ -98,10 +100,6 @@ _NONE = np.empty(0, np.int64)
 
 class Bags:
     """Bags of one or several files, whose samples follow one another, read as they are needed.
-
-    Parameters
-    ----------
-    parts : sequence of BagsOfFile
 
     Attributes
     ----------
@@ -144,6 +142,13 @@ class BagsOfFile(NamedTuple):
         offsets = np.asarray(self.offsets[start : stop + 1], np.int64)
         values = self.values[int(offsets[0]) : int(offsets[-1])]
         return Ragged(whole_numbers(self.name, values), offsets - offsets[0])
+
+    def check(self, name_of_offsets: str) -> BagsOfFile:
+        """Return the bags; UsageError unless the ids are integers, and the offsets fit them."""
+        check_whole(self.name, self.values.shape, self.values.dtype)
+        check_whole(name_of_offsets, self.offsets.shape, self.offsets.dtype)
+        check_offsets(name_of_offsets, self.offsets, self.values.shape[0])
+        return self
 
 
 def whole_numbers(name: str, values: Any) -> NDArray[np.int64]:

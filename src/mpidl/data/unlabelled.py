@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.columns import Column, check_finite, check_inputs, input_dtype
+from mpidl.data.columns import OFFSETS, Column, check_finite, check_inputs, input_dtype, with_offsets
 from mpidl.data.dataset import ColumnSplit
 from mpidl.data.hdf5_files import Part
+from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, shown
 
 
@@ -35,17 +36,20 @@ class Unlabelled(ColumnSplit):
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         first = int(indices.min())
         try:
-            block = np.asarray(self._inputs.values[first : int(indices.max()) + 1])
+            block = self._inputs.values[first : int(indices.max()) + 1]
         except OSError as error:
             raise UsageError(f"{self._inputs.name}: can't be read ({str(error).splitlines()[0]})") from error
-        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and are found
-            block = np.ascontiguousarray(block, dtype=input_dtype(block.dtype, self._double))
+        if not isinstance(block, Ragged):
+            with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and are found
+                block = np.ascontiguousarray(block, dtype=input_dtype(block.dtype, self._double))
         check_finite(Column(self._inputs.name, block), range(first, first + len(block)))
         return self._gatherer.take(block, np.empty(len(block)), indices, first)._replace(targets=None)
 
 
 def open_inputs(path: Path) -> Unlabelled:
     """Open a file of inputs: .npy, .npz (the array x, or the only one), or .h5 (the dataset x, or test/x).
+
+    Beside x there may be x_offsets, those of bags.
 
     Raises
     ------
@@ -74,7 +78,8 @@ def _open_npz(path: Path) -> Column:
     if "x" not in names and len(names) != 1:
         raise UsageError(f"{path}: {_listed('arrays', names)}, expected x, or only one")
     name = "x" if "x" in names else names[0]
-    return Column(f"{path}: {name}", arrays[name])
+    column, offsets = (Column(f"{path}: {each}", arrays.get(each)) for each in (name, f"{name}{OFFSETS}"))
+    return column if offsets.values is None else with_offsets(column, offsets)
 
 
 def _open_hdf5(path: Path) -> Column:
@@ -84,7 +89,9 @@ def _open_hdf5(path: Path) -> Column:
     name = next((name for name in ("x", "test/x") if isinstance(file.get(name), h5py.Dataset)), None)
     if name is None:
         raise UsageError(f"{path}: {_listed('datasets', list(file))}, expected x, or test/x")
-    return Part.of(path, name, file[name]).column(file)
+    names = [each for each in (name, f"{name}{OFFSETS}") if each in file]
+    column, *offsets = (Part.of(path, each, file[each]).column(file) for each in names)
+    return with_offsets(column, *offsets) if offsets else column
 
 
 def _listed(what: str, names: list[str]) -> str:
