@@ -68,6 +68,26 @@ def test_servers_hold_shards_and_workers_models():
     assert found["memory_bytes"] == own + 2 * sum(memory.values()) + 2 * sum(workers[0]["memory"].values())
 
 
+def test_servers_hold_rows_as_far_as_their_largest_number_is_known():
+    ids = {"type": "embedding", "sparse": True, "dimension": 4}
+    layers = [ids | {"rows": 1000, "name": "few"}, {"type": "flatten"}, {"type": "dense", "units": 5}]
+
+    def tables(**sections):
+        found = plan(config(model={"layer": layers}, topology={"servers": 2}, **sections), ranks=5)
+        (memory,) = {tuple(found["roles"][rank]["memory"].items()) for rank in (1, 2)}
+        own = dict(memory)
+        assert own["checkpoint"] == own["parameters"] + own["state"] + own["tables"]
+        assert not any(found["roles"][rank]["memory"]["tables"] for rank in (0, 3, 4))
+        return own["tables"]
+
+    row = 2 * 4 * 4 + 40
+    assert tables() == 1000 // 2 * row
+    assert tables(tables={"max_rows": 600, "rule": "adam"}) == 600 // 2 * (row + 16)
+    layers[0] = ids
+    assert tables() == 0
+    assert tables(tables={"max_rows": 600}) == 600 // 2 * row
+
+
 def test_nodes_have_relays():
     found = plan(config(topology={"relay": True}, virtual={"ranks_per_node": 4}), ranks=8)
     assert found["nodes"] == 2

@@ -21,8 +21,8 @@ from mpidl.rma.regions import nbytes, regions
 from mpidl.transport.capacity import BESIDE_BYTES, Capacity, answer_bytes
 from mpidl.transport.routes import Routes
 
-#: Bytes of a message beside a row.
-ROW_BYTES = 32
+#: Bytes of a message beside a row, and of a server's memory.
+ROW_BYTES, ENTRY_BYTES = 32, 40
 #: Bytes of an engine's state of a replica beside its vectors.
 REPLICA = 10_000
 
@@ -30,12 +30,13 @@ REPLICA = 10_000
 class Footprint(NamedTuple):
     """The most bytes that a rank needs at any time, by use; a vector that ranks share is counted once.
 
-    `evaluation` and `checkpoint` are of copies that exist for a while only.
+    `tables` are those of which the rows have a largest number. `evaluation` and `checkpoint` are of copies that exist for a while only.
     """
 
     parameters: int = 0
     gradient: int = 0
     state: int = 0
+    tables: int = 0
     exchange: int = 0
     activations: int = 0
     evaluation: int = 0
@@ -70,6 +71,16 @@ def _beside(job: Job) -> int:
     return max(BESIDE_BYTES, ROW_BYTES + 8 * (longest * job.dtype.itemsize // 8 + 1)) if longest else 0
 
 
+def _tables(job: Job) -> int:
+    """Return the bytes of all rows of the model's tables, as far as their largest number is known."""
+    settings, found = job.config.tables, 0
+    row_parts = 1 + len(settings.rule_beside(job.config.rule).states)
+    for table in job.original.tables:
+        rows = min((each for each in (table.rows, settings.max_rows) if each is not None), default=0)
+        found += int(rows) * (row_parts * table.dimension * job.dtype.itemsize + ENTRY_BYTES)
+    return found
+
+
 def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     """Return the memory of each rank. Vectors that only some algorithms keep on workers are not counted."""
     roles, capacity, itemsize = routes.roles, routes.capacity, placed.job.dtype.itemsize
@@ -79,7 +90,10 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     for number, rank in enumerate(roles.servers):
         own = sum(capacity.shards[shard].size for shard in capacity.held_by(number)) * itemsize
         exchange = nbytes(regions(routes, rank)) - own * len(capacity.vectors)
-        found[rank] = Footprint(own, state=own * states, exchange=exchange, checkpoint=own * (1 + states))
+        tables = _tables(placed.job) // len(roles.servers)
+        found[rank] = Footprint(
+            own, state=own * states, tables=tables, exchange=exchange, checkpoint=own * (1 + states) + tables
+        )
     of_intermediaries: dict[int, Footprint] = {}  # by how many workers they serve
     for rank, workers in zip(roles.intermediaries, roles.served, strict=True):
         if len(workers) not in of_intermediaries:
@@ -151,6 +165,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
         parameters=(2 + replicas + 4 * intermediaries) * vector,  # shards, model and replicas; an intermediary has four
         gradient=vector,
         state=len(job.states) * vector,
+        tables=_tables(job),
         exchange=replicas * REPLICA,
         activations=activation_bytes(job.original, batch) or 0,
     )
