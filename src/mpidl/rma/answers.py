@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MOST_BESIDE
+
+if TYPE_CHECKING:
+    # Plans need the regions, and no MPI.
+    from mpidl.rma.doorbells import Doorbells
 
 
 class Names(NamedTuple):
