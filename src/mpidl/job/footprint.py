@@ -30,7 +30,8 @@ REPLICA = 10_000
 class Footprint(NamedTuple):
     """The most bytes that a rank needs at any time, by use; a vector that ranks share is counted once.
 
-    `tables` are those of which the rows have a largest number. `evaluation` and `checkpoint` are of copies that exist for a while only.
+    `tables` are those whose rows have a largest number. `evaluation` and `checkpoint` are of copies that exist for a
+    while only.
     """
 
     parameters: int = 0

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MOST_BESIDE
 
 if TYPE_CHECKING:
     # Plans need the regions, and no MPI.
     from mpidl.rma.doorbells import Doorbells
+    from mpidl.rma.verbs import RemoteMemory
 
 
 class Names(NamedTuple):
