@@ -46,6 +46,24 @@ def test_layers_and_sizes():
     assert found["activation_bytes"] == 30 * 2 * (7 + 5) * 4
 
 
+@pytest.mark.parametrize(
+    ("rows", "max_rows", "line"),
+    [
+        ("any", None, "table words: 99 B on the servers for each row"),
+        (1000, None, "table words: 99 B on the servers for each row; at most 1,000 rows, 99 kB"),
+        (1e6, 2000, "table words: 99 B on the servers for each row; at most 2,000 rows, 198 kB"),
+    ],
+)
+def test_tables_have_no_parameters_but_rows(rows, max_rows, line):
+    layers = [
+        {"type": "embedding", "sparse": True, "dimension": 6, "rows": rows, "name": "words"},
+        {"type": "dense", "units": 5},
+    ]
+    found = plan(config(model={"layer": layers}, tables={} if max_rows is None else {"max_rows": max_rows}))
+    assert found["parameters"] == 13 * 6 * 5 + 5
+    assert as_text(found).splitlines()[1] == line
+
+
 def test_state_follows_the_rule():
     assert plan(config(server={"rule": "sgd"}))["state_bytes"] == 0
     assert plan(config(server={"rule": "adam"}))["state_bytes"] == 2 * 552

@@ -328,3 +328,13 @@ def test_a_proposal_is_written_into_the_file(tmp_path):
     assert apply(propose(load(path), 16), path) == f"{path}: topology.servers = 6"
     assert path.read_text() == text.replace("servers = 1", "servers = 6")
     assert load(path).topology.servers == 6
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_models_with_tables_are_whole_and_push_themselves(sparse):
+    rows = {"type": "embedding", "sparse": True, "dimension": 4} if sparse else {"type": "dense", "units": 500}
+    model = {"layer": [rows, {"type": "dense", "units": 10}]}
+    found = list(Search(build(config(model=model, virtual={"ranks_per_node": 4} | SLOW)), 12).topologies())
+    assert {each.servers for each in found} > {1}
+    assert any(each.section.relay for each in found) is not sparse
+    assert any(each.cut.partitions > 1 for each in found) is not sparse

@@ -23,8 +23,8 @@ class TablesSection(Checked):
     max_age : int, optional
         Number of a table's updates after which a row that none of them has changed is evicted.
     admission : int or float, optional
-        An id gets a row at this number of updates with it; below 1, at each of them with this probability. Before, it
-        has its first values. By default, it gets one at the first.
+        An id gets a row at this number of updates with it, at most 255; below 1, at each of them with this probability.
+        Before, it has its first values. By default, it gets one at the first.
     prefetch : int, optional
         Number of batches whose rows are fetched ahead, while others are computed, and lack the worker's last pushes. By
         default 1, and none for a single worker; always none if the run is deterministic.
@@ -36,7 +36,7 @@ class TablesSection(Checked):
 
     max_rows: Count | float | None = None
     max_age: Count | float | None = None
-    admission: Count | Annotated[float, Meta(gt=0, lt=1)] | None = None
+    admission: Annotated[int, Meta(ge=1, le=255)] | Annotated[float, Meta(gt=0, lt=1)] | None = None
     prefetch: Natural | None = None
     rule: str | None = None
     rate: Positive | None = None

@@ -55,7 +55,8 @@ class Candidates:
                 costs, bandwidth=within, between_bandwidth=times.bandwidth, latency=latency, between_latency=latency
             )
         self._basis = basis_of(job, costs)._replace(ranks_per_node=None if times.cores else times.ranks_per_node)
-        self._cuttable = isinstance(job.original, Network) and job.algorithm.exchange is not Exchange.SHARED_MEMORY
+        whole = job.algorithm.exchange is Exchange.SHARED_MEMORY or job.original.tables
+        self._cuttable = isinstance(job.original, Network) and not whole
         if self._cuttable and seconds:
             # The given or measured time of a gradient counts; the plan only says how ranks divide it.
             slower = seconds / plan_seconds(plan_model(job, 1), self._basis)

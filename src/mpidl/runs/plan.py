@@ -21,12 +21,15 @@ from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.report.text import quantity, size, table
 from mpidl.runs.features import intermediaries
+from mpidl.tables.entries import ENTRY
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
 FORWARD_AND_BACKWARD = 3
+#: Bytes of a row beside its values and its rule's state: its entry and, about, its id in the index.
+BESIDE = ENTRY.itemsize + 27
 #: Parts of a rank's memory: the keys of its "memory", and their headings in the text.
 PARTS = {name: name for name in Footprint._fields} | {"state": "rule's state"}
 
@@ -45,7 +48,8 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     -------
     dict
         name, algorithm, dtype, batch; rule, None if the algorithm leaves no choice of rule; parameters, their number;
-        parameter_bytes, gradient_bytes and state_bytes of the whole model; layers, a dict for each with name, type,
+        parameter_bytes, gradient_bytes and state_bytes of the whole model; tables, a dict for each with name, rows,
+        their largest number or None, and row_bytes, a row's on its server; layers, a dict for each with name, type,
         shape of a sample's outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a
         sample's forward pass. The last three are None for a model that can't tell them.
 
@@ -87,6 +91,7 @@ def of_model(job: Job) -> dict[str, Any]:
         "parameter_bytes": nbytes,
         "gradient_bytes": nbytes,
         "state_bytes": nbytes * len(job.states),
+        "tables": _tables(job),
         "layers": None,
         "activation_bytes": activation_bytes(job.original, batch),
         "operations": None,
@@ -98,6 +103,16 @@ def of_model(job: Job) -> dict[str, Any]:
         result["layers"] = [dict(zip(own, each, strict=False)) | more for each, more in zip(layers, sizes, strict=True)]
         result["operations"] = sum(layer.operations for layer in layers)
     return result
+
+
+def _tables(job: Job) -> list[dict[str, Any]]:
+    section = job.config.tables
+    vectors, found = 1 + len(section.rule_beside(job.config.rule).states), []
+    for spec in job.original.tables:
+        bounds = [int(each) for each in (spec.rows, section.max_rows) if each is not None]
+        nbytes = vectors * spec.dimension * job.dtype.itemsize + BESIDE
+        found.append({"name": spec.name, "rows": min(bounds, default=None), "row_bytes": nbytes})
+    return found
 
 
 def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
@@ -142,6 +157,10 @@ def as_text(plan: Mapping[str, Any]) -> str:
         f"{plan['name']}: {size(plan['parameters'], plan['parameter_bytes'])} of {plan['dtype']}, "
         f"gradient {quantity(plan['gradient_bytes'], 'B')}, {state}"
     ]
+    for each in plan["tables"]:
+        rows = each["rows"]
+        most = "" if rows is None else f"; at most {rows:,} rows, {quantity(rows * each['row_bytes'], 'B')}"
+        found.append(f"table {each['name']}: {quantity(each['row_bytes'], 'B')} on the servers for each row{most}")
     if plan["layers"] is not None:
         found += ["", *_layer_table(plan)]
     if "cuts" in plan:

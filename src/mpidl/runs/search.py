@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.config import Config
 from mpidl.config.topology import TopologySection
 from mpidl.engines.virtual import Times
 from mpidl.errors import UsageError
@@ -112,7 +111,7 @@ class Search:
         others = {
             setting: section
             for setting, section in config.topology.alternatives().items()
-            if setting.partition(" = ")[0] not in self._given and _possible(section, config)
+            if setting.partition(" = ")[0] not in self._given and _possible(section, self._job)
         }
         most = min(MOST_PARTITIONS, self._ranks - 1 - min(1, config.servers))
         cuts = [self.candidates.uncut, *self.candidates.cut(most)]
@@ -245,10 +244,12 @@ def speed(candidate: Mapping[str, Any]) -> float:
     return float(candidate["samples_per_second"])
 
 
-def _possible(section: TopologySection, config: Config) -> bool:
-    """Return whether a topology suits the algorithm and the run."""
+def _possible(section: TopologySection, job: Job) -> bool:
+    """Return whether a topology suits the algorithm, the run and the model."""
     try:
-        section.check(config.algorithm, config.run)
+        section.check(job.algorithm, job.config.run)
+        if job.original.tables:
+            section.check_whole("but the model has tables")
     except UsageError:
         return False
     return True
