@@ -312,6 +312,17 @@ def test_a_weight_is_freed_when_training_begins_and_not_before():
     assert module.bags.weight.requires_grad
 
 
+def test_a_weight_that_repeats_a_number_is_never_allocated():
+    module = Bags(mode="sum")
+    weight = torch.full((1, 1), 0.01, dtype=torch.float64).expand(2**58, DIMENSION)
+    module.bags = torch.nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="sum", sparse=True)
+    model = TorchModel(module, "cross_entropy")
+    assert model.tables[0].scale == 0.01
+    train(model, with_rows(model), bags())
+    model.finish()
+    assert module.bags.weight.is_meta
+
+
 def test_a_module_is_its_owners_again():
     module = Words()
     names, weight = list(module.state_dict()), module.first.weight

@@ -33,6 +33,8 @@ class TableWeight:
         Those of the weight.
     device : torch.device
         Where the model computes.
+    allocated : bool
+        Whether the weight has, or had, memory for all of its values.
     """
 
     def __init__(self, spec: TableSpec, number: int, weight: torch.nn.Parameter, look_up: LookUp) -> None:
@@ -41,6 +43,7 @@ class TableWeight:
         self.shape = torch.Size((spec.rows, spec.dimension))  # the weight's memory may have been freed
         self.dtype, self.requires_grad = weight.dtype, weight.requires_grad
         self.device = torch.device("cpu")
+        self.allocated = not weight.is_meta and 0 not in weight.stride()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TableWeight:
         return self

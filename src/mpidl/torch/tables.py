@@ -68,7 +68,9 @@ class Tables:
             own, expected = (str(each).removeprefix("torch.") for each in (found.dtype, self._dtype))
             raise UsageError(f"{what} is {own}, expected {expected} as the parameters")
         if isinstance(found, TableWeight):  # another model has the module
-            return TableWeight(found.spec, number, found.weight, self._called)
+            same = TableWeight(found.spec, number, found.weight, self._called)
+            same.allocated = found.allocated
+            return same
         scale = _scale(found, getattr(place.owner, "padding_idx", None) is not None)
         if not isfinite(scale):
             raise UsageError(f"{what} has values that aren't finite, expected finite ones")
@@ -95,7 +97,7 @@ class Tables:
         If they aren't, a weight whose memory has been freed is on the device "meta".
         """
         for each in self._tables:
-            if isinstance(self.model.rows, TablesInMemory) and not each.weight.is_meta:
+            if isinstance(self.model.rows, TablesInMemory) and each.allocated:
                 each.weight.data = self._present(each)
             elif each.weight.shape != each.shape:
                 empty = torch.empty(each.shape, dtype=each.dtype, device="meta")
