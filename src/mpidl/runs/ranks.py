@@ -45,6 +45,7 @@ from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_ove
 from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
+from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import steps
 from mpidl.transport.routes import Routes
@@ -285,3 +286,6 @@ def _share_trained(world: World, ready: ReadyJob) -> None:
         trained = list(zip(world.roles.replicas[0], placed.slices, strict=True))
         share_trained(world.comm, ready.job.original, placed.layout, trained, ready.local.host.parameters)
         share_kept(world.comm, ready.job.original, world.roles.replicas[0], ready.local.host)
+        if ready.job.original.tables:
+            checkpoints = ready.directory / "checkpoints"
+            world.agree(lambda: give_rows(ready.job.original, Checkpoint(checkpoints / str(steps(checkpoints)[-1]))))

@@ -29,6 +29,8 @@ class SavedRows:
     `tables`, and MpidlError if a file can't be read.
     """
 
+    complete = True
+
     def __init__(self, checkpoint: Checkpoint, tables: Sequence[TableSpec]) -> None:
         check_tables(checkpoint, tables)
         saved, seed = saved_tables(checkpoint), first_seed(checkpoint)

@@ -127,7 +127,10 @@ class Wanted(NamedTuple):
 
 
 class RowSource(Protocol):
-    """Where a model gets rows from, and leaves their gradients."""
+    """Where a model gets rows from, and leaves their gradients.
+
+    A source with an attribute ``complete = True`` returns any trained rows at any time, also after training.
+    """
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
         """Return the rows of ids, int64 (n,), in a table, given by its number among the model's.

@@ -37,6 +37,8 @@ class TablesInMemory:
         For each table of the model, the part of each server.
     """
 
+    complete = True
+
     def __init__(self, tables: Sequence[Sequence[Table]]) -> None:
         self._tables = tables
         self._noted: list[list[Lookup]] = [[] for _ in tables]

@@ -13,7 +13,7 @@ from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, WithTables
-from mpidl.tables.sources import FirstRows, TablesInMemory
+from mpidl.tables.sources import FirstRows
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
 
@@ -92,12 +92,13 @@ class Tables:
             place.tensors[place.key], attributes[place.key] = None, stand_in
 
     def give_back(self) -> None:
-        """Give the module its weights back, with the present rows if these are in this process.
+        """Give the module its weights back, with the trained rows if these can be read.
 
-        If they aren't, a weight whose memory has been freed is on the device "meta".
+        If they can't, a weight whose memory has been freed is on the device "meta".
         """
+        complete = getattr(self.model.rows, "complete", False)
         for each in self._tables:
-            if isinstance(self.model.rows, TablesInMemory) and each.allocated:
+            if complete and each.allocated:
                 each.weight.data = self._present(each)
             elif each.weight.shape != each.shape:
                 empty = torch.empty(each.shape, dtype=each.dtype, device="meta")
@@ -173,7 +174,7 @@ class Tables:
         return Wanted(weight.number, _checked(weight, ids, owner.padding_idx)[0])
 
     def _present(self, weight: TableWeight) -> torch.Tensor:
-        """Return all rows of a table in this process."""
+        """Return all rows of a table."""
         values = torch.empty(weight.shape, dtype=weight.dtype)
         for start in range(0, len(values), BLOCK):
             ids = np.arange(start, min(start + BLOCK, len(values)))
