@@ -2,81 +2,21 @@
 
 from itertools import chain
 
+import h5py
 import numpy as np
 import pytest
+from saved_servers import RULE, SEED, SPECS, Servers, comparable
 
 from mpidl.errors import MpidlError, UsageError
-from mpidl.parameters import Layout, shards
-from mpidl.rules import Adam, Momentum, Sgd
+from mpidl.rules import Momentum, Sgd
 from mpidl.sparse.messages import plain
 from mpidl.sparse.saved import SavedRows, restore, resume
 from mpidl.sparse.server_tables import ServerTables
-from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import scratch
-from mpidl.storage.position import Position
 from mpidl.storage.table_files import saved_tables
-from mpidl.storage.writer import Index, save_index, save_shard
-from mpidl.tables.distinct import distinct, owner
-from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 
-SPECS = [TableSpec("users", 3, 50), TableSpec("0-embedding/words", 2, scale=0.1, normal=False)]
-RULE, SEED = Adam(0.1), 3
-LAYOUT = Layout([("0-dense/weight", (6, 2))])
 
-
-class Servers:
-    """The parts of both tables on some servers."""
-
-    def __init__(self, number, rule=RULE, **settings):
-        self.tables = [
-            [Table(spec, rule, capacity=60, seed=SEED, dtype=np.float64, **settings) for _ in range(number)]
-            for spec in SPECS
-        ]
-        self.step = 0
-
-    def update(self, updates):
-        """Apply pushes of random ids, the same for any number of servers."""
-        for _ in range(updates):
-            self.step += 1
-            random = np.random.default_rng(self.step)
-            for table in self.tables:
-                ids = np.unique(random.integers(0, 50, 9))
-                gradients = random.normal(size=(ids.size, table[0].spec.dimension))
-                own = owner(ids, len(table))
-                for server, part in enumerate(table):
-                    part.update(ids[own == server], gradients[own == server], self.step)
-
-    def read(self, table, ids):
-        found = distinct(ids, len(self.tables[table]))
-        rows = np.empty((found.ids.size, SPECS[table].dimension))
-        for own, part in zip(found.parts, self.tables[table], strict=True):
-            part.read(found.ids[own], rows[own])
-        return rows[found.places]
-
-    def save(self, directory):
-        """Save a checkpoint, and return it."""
-        unfinished, servers = scratch(directory, 1), len(self.tables[0])
-        directory.mkdir()
-        for number, own in enumerate(shards(LAYOUT.size, servers)):
-            state = {"parameters": np.zeros(own.size), "clock": np.array(self.step)}
-            for table in self.tables:
-                arrays = table[number].arrays()
-                state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}
-            save_shard(unfinished, number, own, state)
-        position = Position(self.step, 0, 0.0, 0, [])
-        save_index(unfinished, Index(LAYOUT, servers, position, f"[run]\nseed = {SEED}\n", "0.0.1", {}, tables=SPECS))
-        return Checkpoint(directory / str(self.step))
-
-    def load(self, checkpoint):
-        self.step = checkpoint.position.step
-        for table, saved in zip(self.tables, saved_tables(checkpoint).values(), strict=True):
-            for server, part in enumerate(table):
-                restore(part, saved, server, len(table))
-        return self
-
-
-@pytest.fixture(scope="module", params=[{}, {"max_rows": 6}, {"max_age": 3}], ids=str)
+@pytest.fixture(scope="module", params=[{}, {"max_rows": 6}, {"max_age": 3}, {"admission": 3}], ids=str)
 def saved(request, tmp_path_factory):
     """Settings, three servers after some updates, and their checkpoint."""
     servers = Servers(3, **request.param)
@@ -91,13 +31,6 @@ def test_rows_by_id(saved):
         ids = np.array(ids, np.int64)
         found = rows.look_up(1 - table, ids)
         np.testing.assert_array_equal(found.rows[found.places], servers.read(table, ids))
-
-
-def comparable(table, settings):
-    """Return the arrays of a table: without eviction, rows are in no order that matters."""
-    arrays = table.arrays()
-    order = slice(None) if settings else np.argsort(arrays["ids"])
-    return [arrays.pop("counts"), *(values[order] for values in arrays.values())]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -137,6 +70,27 @@ def test_another_rule_is_one_line(saved, rule, line):
     tables = ServerTables([table[0] for table in Servers(1, rule).tables], rule, plain(np.dtype(np.float64)))
     with pytest.raises(UsageError, match=rf"^tables.rule: {line} for each row, .*12 was saved with .*$"):
         resume(tables, saved[2], 0, 1, same_algorithm=True)
+
+
+def test_servers_without_rows_go_on(tmp_path):
+    before = Servers(2, admission=3)
+    before.update(1)
+    resumed = Servers(2, admission=3).load(before.save(tmp_path / "checkpoints"))
+    assert [len(part) for part in resumed.tables[0]] == [0, 0]
+    for each in (before, resumed):
+        each.update(4)
+    for own, other in zip(chain(*resumed.tables), chain(*before.tables), strict=True):
+        for found, expected in zip(comparable(own, {}), comparable(other, {}), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_damaged_touches_are_one_line(tmp_path):
+    before = Servers(1, admission=3)
+    checkpoint = before.save(tmp_path / "checkpoints")
+    with h5py.File(checkpoint.shards[0], "r+") as file:
+        file["tables/users/touches"][-8:] = 127
+    with pytest.raises(MpidlError, match="table 'users' has damaged touches"):
+        Servers(1, admission=3).load(checkpoint)
 
 
 def test_too_little_room_is_one_line(saved):

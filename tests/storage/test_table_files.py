@@ -57,7 +57,8 @@ def save(directory, servers=3, specs=SPECS, change=lambda number, arrays: arrays
         values = np.zeros(own.size, np.float32)
         state = {"parameters": values, "rule/sum": values + 1, "clock": np.array(7)}
         for name, arrays in tables.items():
-            held = part(arrays, number, servers) | {"counts": np.full(5, 5 + number)}
+            held = part(arrays, number, servers)
+            held["counts"] = np.array([5 + number, 0, 0, 0, held["ids"].size])
             state |= {f"tables/{name}/{array}": values for array, values in held.items()}
         save_shard(unfinished, number, own, change(number, state))
     position = saved.POSITION._replace(step=42)

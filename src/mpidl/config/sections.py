@@ -288,10 +288,14 @@ class CheckpointSection(Checked):
         Seconds between checkpoints.
     keep : int
         Number of checkpoints to keep besides the first and the last.
+    full_every : int
+        One checkpoint in this number has all rows of the model's tables. The others have those that were used after
+        it, and keep it.
     """
 
     every: Positive = 60.0
     keep: Count = 3
+    full_every: Count = 1
 
 
 @dataclass(frozen=True)

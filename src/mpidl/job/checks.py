@@ -58,10 +58,12 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
 def _check_tables(config: Config, model: CompleteModel) -> None:
     """Check that a model's tables can be trained as configured, and that ``[tables]`` isn't for nothing."""
     if not model.tables:
-        default = TablesSection()
-        for key, value in asdict(config.tables).items():
-            if value != getattr(default, key):
-                raise UsageError(f"tables.{key}: {quoted(value)}, but the model has no tables; leave it out")
+        given, default = asdict(config.tables), TablesSection()
+        unused = {f"tables.{key}": value for key, value in given.items() if value != getattr(default, key)}
+        if config.checkpoint.full_every > 1:
+            unused["checkpoint.full_every"] = config.checkpoint.full_every
+        for key, value in unused.items():
+            raise UsageError(f"{key}: {quoted(value)}, but the model has no tables; leave it out")
         return
     algorithm = config.algorithm
     if algorithm.exchange is not Exchange.SERVERS:

@@ -195,7 +195,7 @@ def _indexes(place: Path) -> dict[str, _Found]:
     found = {}
     for mirror in mirrors(place):
         with suppress(MpidlError):
-            step, seals = verify_index(mirror)
+            step, seals, _ = verify_index(mirror)
             if all(map(MEMBER.fullmatch, seals)):
                 found[mirror.name] = _Found(step, {name: str(seal) for name, seal in seals.items()})
     return found

@@ -15,7 +15,7 @@ from mpidl.roles.instructions import dropped, lost
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
-from mpidl.storage.writer import BackgroundTask, save_shard
+from mpidl.storage.writer import BackgroundTask
 from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message, Order, Saved, State
 from mpidl.transport.status import ShardStatus
 
@@ -26,7 +26,7 @@ GROUP = 8
 class ServedShard:
     """Applies what workers push to one shard, and writes it to checkpoints.
 
-    `directory`, `scratch`, `workers`, `portion`, `deterministic` and `finite` are those of `mpidl.roles.server.Server`.
+    `directory`, `scratch`, `workers`, `portion`, `deterministic` and `save` are those of `mpidl.roles.server.Server`.
     `accrue`, where a coordinator drives the algorithm, takes the shard's number and a chunk. `apply` carries out a
     message of a worker. `order` is the ordinal of the last order to save that was taken up, and `due` the time of the
     next call of `look`.
@@ -45,12 +45,12 @@ class ServedShard:
         workers: int,
         portion: Callable[[int], int],
         deterministic: bool,
-        finite: bool,
+        save: Callable[..., None],
         accrue: Callable[[int, Message], None] | None = None,
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._scratch = directory, scratch
-        self._portion, self._finite, self._accrue = portion, finite, accrue
+        self._portion, self._save, self._accrue = portion, save, accrue
         self.due = math.inf
         shard.on_drop = self._log_drop
         self._snapshot, self.order = Snapshot(shard), 0
@@ -235,6 +235,6 @@ class ServedShard:
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
             shard, directory = self._snapshot.copy, self._scratch(self.order)
-            self._writing.begin(partial(save_shard, directory, self.number, shard.range, shard.saved(), self._finite))
+            self._writing.begin(partial(self._save, directory, self.number, shard.range, shard.saved()))
         if self._writing.ended():
             self.link.reports.saved(Saved(self.order, shards=[self.number]))

@@ -11,6 +11,7 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
+from mpidl.storage.writer import save_shard
 from mpidl.transport.activities import timer
 from mpidl.transport.protocol import Phase, State
 
@@ -27,8 +28,8 @@ class Server(Role):
     bound. `directory` is the run's, and `scratch` returns the directory in which the checkpoint of an order is written.
     `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
     pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
-    says whether a coordinator drives the algorithm; `finite`, whether checkpoints must be finite (see
-    `mpidl.storage.writer.save_shard`).
+    says whether a coordinator drives the algorithm. `save` writes the file of a shard, as
+    `mpidl.storage.writer.save_shard`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Server(Role):
         portion: Callable[[int], int] = int,
         deterministic: bool = False,
         coordinated: bool = False,
-        finite: bool = False,
+        save: Callable[..., None] = save_shard,
     ) -> None:
         super().__init__()
         self._sandblaster = SandblasterServer(shards, self._obeyed) if coordinated else None
@@ -50,7 +51,7 @@ class Server(Role):
         self.served = [
             ServedShard(
                 own, shard, number, directory, scratch, workers=workers, portion=portion, deterministic=deterministic,
-                finite=finite, accrue=accrue,
+                save=save, accrue=accrue,
             )
             for own, shard in shards.items()
         ]  # fmt: skip

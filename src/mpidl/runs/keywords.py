@@ -60,6 +60,7 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     tables: Annotated[TablesSection | Section | None, "tables"]
     checkpoint_every: Annotated[float | None, "checkpoint.every"]
     keep: Annotated[int | None, "checkpoint.keep"]
+    full_every: Annotated[int | None, "checkpoint.full_every"]
     device: Annotated[str | DeviceSection | Section | None, "device"]
     debug: Annotated[DebugSection | Section | None, "debug"]
 

@@ -38,9 +38,10 @@ from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
+from mpidl.storage.deltas import ShardFiles
 from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_position
-from mpidl.storage.writer import save_shard, write_file
+from mpidl.storage.writer import write_file
 from mpidl.topology.roles import Roles
 from mpidl.transport.status import resident_bytes
 
@@ -106,6 +107,7 @@ class OneProcess:
         self._reporter.status.ranks = self._rank_status
         self._reporter.present = partial(self._engine.parameters, placed.evaluated)
         self._checkpoints = Checkpoints(self._ready)
+        self._files = ShardFiles(job.config.checkpoint.full_every, job.config.run.terminate_on_nan)
         self._control = RunControl(placed, self._reporter, self, self._checkpoints, self._engine.now)
         self._interrupted = self._ending = False
         self._order = 0
@@ -242,8 +244,7 @@ class OneProcess:
         self._order = next_order(self._order, save.interim)
         directory, files = self._ready.scratch(self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
-            finite = self._ready.job.config.run.terminate_on_nan
-            save_shard(directory, number, shard.range, shard.saved(), finite)
+            self._files.save(directory, number, shard.range, shard.saved())
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
             if vectors := replica.vectors() | self._beside.vectors(replica):

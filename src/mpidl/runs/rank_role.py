@@ -33,6 +33,7 @@ from mpidl.runs.features import intermediaries, sparse, tracing
 from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
+from mpidl.storage.deltas import ShardFiles
 from mpidl.survival.settlement import Settlement
 
 
@@ -165,5 +166,5 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
         number, shards, ready.directory, ready.scratch, workers=len(world.roles.pushers()),
         portion=ready.placed.schedule.portion, deterministic=job.config.run.deterministic,
         coordinated=isinstance(job.algorithm, Coordinated),
-        finite=job.config.run.terminate_on_nan,
+        save=ShardFiles(job.config.checkpoint.full_every, job.config.run.terminate_on_nan).save,
     )  # fmt: skip

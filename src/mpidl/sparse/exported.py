@@ -66,10 +66,12 @@ def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
         ids = np.arange(start, min(start + BLOCK, spec.rows))
         first.write(ids, np.zeros_like(ids), values[start : start + BLOCK])
     for part in saved.parts:
-        ids = part.read(IDS)
-        if ids.size and not 0 <= ids.min() <= ids.max() < spec.rows:
+        if part.ids.size and not 0 <= part.ids.min() <= part.ids.max() < spec.rows:
             raise MpidlError(f"{part.file}: table {quoted(spec.name)} has ids beyond its {spec.rows} rows")
-        values[ids] = part.mapped(ROWS)
+        start = 0
+        for rows, places in part.mapped(ROWS):
+            values[part.ids[start : start + places.size]] = rows[places]
+            start += places.size
     return values
 
 

@@ -12,7 +12,7 @@ from mpidl.schema import Natural, convert
 from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import readable
-from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables
+from mpidl.storage.table_files import COUNTS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables, take
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, WithTables
@@ -60,12 +60,11 @@ class SavedValues:
 
 
 class _Rows:
-    """The rows in one file, by their ids."""
+    """A shard's rows, by their ids."""
 
     def __init__(self, part: Part) -> None:
-        ids = part.read(IDS)
-        self._places = np.argsort(ids)
-        self._ids, self._rows = ids[self._places], part.mapped(ROWS)
+        self._places = np.argsort(part.ids)
+        self._ids, self._rows = part.ids[self._places], part.mapped(ROWS)
 
     def read(self, ids: np.ndarray, rows: np.ndarray, known: np.ndarray) -> None:
         """Write the rows of ids that the file has, and 1 into `known` for each of them."""
@@ -74,7 +73,7 @@ class _Rows:
         place = np.searchsorted(self._ids, ids)
         place[place == self._ids.size] = 0
         here = self._ids[place] == ids
-        rows[here] = self._rows[self._places[place[here]]]
+        rows[here] = take(self._rows, self._places[place[here]])
         known[here] = 1
 
 
@@ -146,7 +145,7 @@ def _touches(saved: SavedTable, server: int, servers: int) -> np.ndarray | None:
     None if there are none, or if they aren't alike.
     """
     parts = saved.of(server, servers)
-    found = [part.read(TOUCHES) for part in parts if TOUCHES in part.paths]
+    found = [part.read(TOUCHES) for part in parts if TOUCHES in part]
     if not found or len({each.shape for each in found}) > 1 or found[0].dtype != np.uint8 or found[0].size <= HAND:
         return None
     merged: np.ndarray = np.max(found, axis=0)
@@ -158,7 +157,7 @@ def _touches(saved: SavedTable, server: int, servers: int) -> np.ndarray | None:
 
 def _open(saved: SavedTable, server: int, servers: int) -> dict[str, np.ndarray]:
     """Return the arrays with what was accepted of a server's rows and not applied yet; none if there was nothing."""
-    found = [{name: part.read(name) for name in OPEN} for part in saved.parts if OPEN_IDS in part.paths]
+    found = [{name: part.read(name) for name in OPEN} for part in saved.parts if OPEN_IDS in part]
     if not found:
         return {}
     ids, gradients, pushes = (np.concatenate([each[name] for each in found]) for name in OPEN[:3])

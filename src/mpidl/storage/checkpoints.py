@@ -17,8 +17,9 @@ from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import INDEX, UNFINISHED, cannot_read, cannot_write, readable, scratch
+from mpidl.storage.files import INDEX, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
+from mpidl.storage.own_values import UNREADABLE, opened
 from mpidl.storage.position import Best
 from mpidl.storage.removal import is_complete, is_own, remove, set_aside
 from mpidl.storage.table_files import SavedTable, saved_tables
@@ -97,14 +98,22 @@ def latest(run: Path, rank: int = 0, gather: Callable[[Any], list[Any]] = lambda
 def prune(checkpoints: Path, keep: int, newest: int, best: int | None = None) -> None:
     """Remove all checkpoints except the initial state, the best, and the newest `keep` (from 1) up to step `newest`.
 
-    Those of later steps were damaged when the run resumed. What isn't a checkpoint stays, whatever its name.
+    Those with rows of tables that these lack stay, too. Those of later steps were damaged when the run resumed. What
+    isn't a checkpoint stays, whatever its name.
     """
     found = [step for step in steps(checkpoints) if step > 0 and (checkpoints / str(step) / INDEX).exists()]
-    kept = [step for step in found if step <= newest][-keep:]
-    for step in set(found) - {*kept, best}:
+    kept = {*[step for step in found if step <= newest][-keep:], best} & set(found)
+    for step in set(found) - kept.union(*(_bases(checkpoints / str(step)) for step in kept)):
         # A directory under a checkpoint's name is always complete.
         with contextlib.suppress(OSError):
             remove(set_aside(checkpoints / str(step), "removed"))
+
+
+def _bases(checkpoint: Path) -> list[int]:
+    """Return the steps of the checkpoints with rows of tables that one lacks; none if it is damaged."""
+    with contextlib.suppress(*UNREADABLE), opened(checkpoint / INDEX) as file:
+        return [base.step for base in bases_of(file).values()]
+    return []
 
 
 def discard(checkpoints: Path, token: str, order: int) -> None:

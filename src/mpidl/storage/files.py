@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import h5py
 import msgspec
 import numpy as np
 
@@ -102,6 +103,33 @@ def describe(path: Path) -> tuple[Range, dict[str, np.dtype]]:
             if vector.dtype.kind not in "fiu":
                 raise OSError(f"{name} is of {vector.dtype}, expected real numbers")
         return held, {name: vector.dtype for name, vector in vectors.items()}
+
+
+#: Attributes of a shard's file whose tables lack rows that are in one of an earlier checkpoint: its step and its seal.
+BASE, BASE_SEAL = "full", "full_seal"
+#: Group of the index: for each of these files, as an attribute, the step and the seal.
+BASES = "full"
+
+
+class Base(NamedTuple):
+    """The file of the same name in an earlier checkpoint, of which a shard's file lacks rows of tables."""
+
+    step: int
+    seal: str
+
+    @classmethod
+    def of(cls, path: Path) -> Base | None:
+        """Return that of a shard's file, if there is one; raise OSError if it can't be read."""
+        with opened(path) as file:
+            given = attributes(file)
+        return cls(int(given[BASE]), str(given[BASE_SEAL])) if BASE in given else None
+
+
+def bases_of(index: h5py.File) -> dict[str, Base]:
+    """Return the bases of a checkpoint's files by their names, given its index."""
+    group = find(index, BASES)
+    found = {} if group is None else attributes(group)
+    return {name: Base(int(step), seal) for name, text in found.items() for step, _, seal in [str(text).partition(" ")]}
 
 
 _ESCAPE = re.compile("%(00|25|2E|2F|__)")

@@ -22,7 +22,7 @@ import xxhash
 
 from mpidl.errors import MpidlError, quoted
 from mpidl.paths import open_regular, regular, writing_hdf5
-from mpidl.storage.files import INDEX, cannot_read, describe, readable, shard_file
+from mpidl.storage.files import INDEX, Base, bases_of, cannot_read, describe, readable, shard_file
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 
 #: Bytes before the HDF5 part of a file.
@@ -108,8 +108,8 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     """Check that a checkpoint is as it was saved.
 
     Each of `size` ranks checks the index and its own part of the other files; one rank checks everything. Raise
-    DamagedError if a byte has changed, or if a file is missing, incomplete, superfluous or from another checkpoint, and
-    MpidlError if a file can't be read.
+    DamagedError if a byte has changed, or if a file is missing, incomplete, superfluous or from another checkpoint,
+    also one of an earlier checkpoint with rows that this one lacks; and MpidlError if a file can't be read.
     """
     if path.is_symlink():
         raise DamagedError(f"{path}: a link, expected a directory")
@@ -118,17 +118,23 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     if earlier:
         _verify_earlier(path, rank, size)
         return
-    step, seals = verify_index(path)
+    step, seals, bases = verify_index(path)
     if path.name.isdecimal() and int(path.name) != step:
         raise DamagedError(f"{path}: {INDEX} is of step {step}")
     if rank == 0:
         _find_strangers(path, {INDEX, *seals})
     for name in list(seals)[rank::size]:
         verify_file(path / name, seals[name])
+        if (base := bases.get(name)) is not None:
+            try:
+                verify_file(path.parent / str(base.step) / name, Seal.parse(base.seal))
+            except (DamagedError, ValueError) as error:
+                found = f"{name} lacks rows of tables that are in step {base.step}"
+                raise DamagedError(f"{path}: {found} ({error})") from error
 
 
-def verify_index(path: Path) -> tuple[int, dict[str, Seal]]:
-    """Check the index of a checkpoint; return the checkpoint's step, and the seals of its other files by their names.
+def verify_index(path: Path) -> tuple[int, dict[str, Seal], dict[str, Base]]:
+    """Check the index of a checkpoint; return its step and, of its other files by their names, the seals and the bases.
 
     Raise DamagedError if it is not as it was saved, and MpidlError if it can't be read.
     """
@@ -141,11 +147,11 @@ def verify_index(path: Path) -> tuple[int, dict[str, Seal]]:
         if (files := find(file, "files")) is None:
             raise DamagedError(f"{path}: {INDEX} is not an index")
         seals = {name: Seal.parse(text) for name, text in attributes(files).items()}
-        step = int(attributes(file)["step"])
+        step, bases = int(attributes(file)["step"]), bases_of(file)
     for name in seals:
         if not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: {INDEX} names the file {quoted(name)}, expected one beside it")
-    return step, seals
+    return step, seals, bases
 
 
 def verify_file(path: Path, expected: Seal) -> None:

@@ -1,12 +1,15 @@
 """The tables of a checkpoint: rows by id in the files of all shards, which are read block by block.
 
 Each shard's file has ``tables/NAME/ids``, ``rows``, ``state`` and ``uses``, with a row for each id, beside other arrays
-with which the server's part of the table continues.
+with which the server's part of the table continues. A file may have only rows that were used after an earlier
+checkpoint, which has the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +18,10 @@ import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import TABLES, readable, tensor_name
+from mpidl.storage.files import TABLES, Base, readable, tensor_name
 from mpidl.storage.own_values import dataset, opened, walk
+from mpidl.tables.deltas import ROWS as COUNT
+from mpidl.tables.deltas import left
 from mpidl.tables.distinct import owner
 from mpidl.tables.lookups import TableSpec
 
@@ -32,8 +37,8 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BLOCK = 65_536
 
 
-class Part(NamedTuple):
-    """A table's part in one file: the paths of its arrays there, and the number of its rows."""
+class File(NamedTuple):
+    """A file with rows of a table: the paths of its arrays there, and the number of its rows."""
 
     file: Path
     paths: Mapping[str, str]
@@ -53,6 +58,60 @@ class Part(NamedTuple):
             return np.memmap(self.file, found.dtype, "r", found.id.get_offset(), found.shape).view(np.ndarray)
 
 
+class Part:
+    """A shard's part of a table: its rows, and other arrays.
+
+    The rows of the shard's file take the place of those in the file of an earlier checkpoint, if there is one: `files`
+    has the earlier one first. Ids are in memory as soon as they are asked for.
+
+    Attributes
+    ----------
+    file : Path
+        The shard's file.
+    """
+
+    def __init__(self, name: str, files: Sequence[File]) -> None:
+        self._name, self._files, self.file = name, files, files[-1].file
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The ids of the rows, int64 (n,); MpidlError if a file can't be read, or lacks rows."""
+        return self._found[0]
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The ids, and their places in each file."""
+        ids = [each.read(IDS) for each in self._files]
+        with readable(self.file):
+            rows = int(self.read(COUNTS)[COUNT])
+            places = left(ids, rows) if len(ids) > 1 else [np.arange(ids[0].size)]
+        found = np.concatenate([each[own] for each, own in zip(ids, places, strict=True)])
+        if found.size != rows:
+            raise MpidlError(f"{self.file}: {found.size} rows of table {quoted(self._name)}, expected {rows}")
+        return found, places
+
+    def __contains__(self, array: str) -> bool:
+        return array in self._files[-1].paths
+
+    def read(self, array: str) -> np.ndarray:
+        """Return an array beside the rows; raise MpidlError if it can't be read."""
+        return self._files[-1].read(array)
+
+    def mapped(self, array: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of a name in `BY_ROW` that stay on disk, and the places of the rows in each, in order."""
+        return [(each.mapped(array), places) for each, places in zip(self._files, self._found[1], strict=True)]
+
+
+def take(arrays: Sequence[tuple[np.ndarray, np.ndarray]], rows: np.ndarray) -> np.ndarray:
+    """Return rows, given by their number, int64 (n,), of arrays that `Part.mapped` has returned."""
+    found, start = np.empty((rows.size, *arrays[0][0].shape[1:]), arrays[0][0].dtype), 0
+    for array, places in arrays:
+        here = np.flatnonzero((rows >= start) & (rows < start + places.size))
+        found[here] = array[places[rows[here] - start]]
+        start += places.size
+    return found
+
+
 class SavedTable:
     """A table in a checkpoint.
 
@@ -64,30 +123,35 @@ class SavedTable:
     dtype : numpy.dtype
         Dtype of the rows.
     parts : sequence of Part
-        Those of the files of all shards.
+        Those of all shards.
     """
 
-    def __init__(self, spec: TableSpec, files: Sequence[tuple[Path, Mapping[str, str]]]) -> None:
+    def __init__(self, spec: TableSpec, files: Sequence[Sequence[tuple[Path, Mapping[str, str]]]]) -> None:
         self.spec, self.parts, found = spec, [], set()
-        for path, paths in files:
-            with readable(path), opened(path) as file:
-                states, dtype, rows = _checked(spec, {name: dataset(file, paths[name]) for name in BY_ROW})
-            found.add((states, dtype))
-            self.parts.append(Part(path, paths, rows))
+        for shard in files:
+            own = []
+            for path, paths in shard:
+                with readable(path), opened(path) as file:
+                    states, dtype, rows = _checked(spec, {name: dataset(file, paths[name]) for name in BY_ROW})
+                found.add((states, dtype))
+                own.append(File(path, paths, rows))
+            self.parts.append(Part(spec.name, own))
         if len(found) != 1:
-            raise MpidlError(f"{files[0][0].parent}: the files have other states of table {quoted(spec.name)}")
+            raise MpidlError(f"{files[0][0][0].parent}: the files have other states of table {quoted(spec.name)}")
         ((self.states, self.dtype),) = found
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return sum(part.rows for part in self.parts)
+        return sum(part.ids.size for part in self.parts)
 
     def read(self, array: str) -> np.ndarray:
         """Return one of the arrays `BY_ROW`, such as "ids" (n,) or "rows" (n, dimension), of all rows.
 
         Raise MpidlError if a file can't be read.
         """
-        return np.concatenate([part.read(array) for part in self.parts])
+        if array == IDS:
+            return np.concatenate([part.ids for part in self.parts])
+        return np.concatenate([values[places] for part in self.parts for values, places in part.mapped(array)])
 
     def of(self, server: int, servers: int) -> list[Part]:
         """Return the parts with rows of a server: its own part, if there were as many servers."""
@@ -101,14 +165,14 @@ class SavedTable:
         """
         own = []
         for part in self.of(server, servers):
-            ids, others = part.read(IDS), {name: part.mapped(name) for name in BY_ROW[1:]}
-            places = np.flatnonzero(owner(ids, servers) == server)
-            if len(self.parts) == servers and places.size != ids.size:
+            others = {name: part.mapped(name) for name in BY_ROW[1:]}
+            places = np.flatnonzero(owner(part.ids, servers) == server)
+            if len(self.parts) == servers and places.size != part.ids.size:
                 raise MpidlError(f"{part.file}: has rows of table {quoted(self.spec.name)} of other servers")
-            own.append(ids[places])
+            own.append(part.ids[places])
             for start in range(0, max(1, places.size), size):
                 block = places[start : start + size]
-                yield {IDS: ids[block], **{name: array[block] for name, array in others.items()}}
+                yield {IDS: part.ids[block], **{name: take(arrays, block) for name, arrays in others.items()}}
         if np.unique(found := np.concatenate(own)).size != found.size:
             raise MpidlError(f"{self.parts[0].file.parent}: table {quoted(self.spec.name)} has two rows of an id")
 
@@ -117,14 +181,22 @@ def saved_tables(checkpoint: Checkpoint) -> dict[str, SavedTable]:
     """Return the tables of a checkpoint by their names; raise MpidlError if a file can't be read, or lacks one."""
     if not checkpoint.tables:
         return {}
-    files = [(path, _places(path)) for path in checkpoint.shards]
+    places = [[(each, _places(each)) for each in _with_base(path)] for path in checkpoint.shards]
     found = {}
     for spec in checkpoint.tables:
-        for path, places in files:
-            if missing := [name for name in (*BY_ROW, COUNTS) if name not in places.get(spec.name, ())]:
+        for path, tables in chain(*places):
+            if missing := [name for name in (*BY_ROW, COUNTS) if name not in tables.get(spec.name, ())]:
                 raise MpidlError(f"{path}: has no {missing[0]} of table {quoted(spec.name)}")
-        found[spec.name] = SavedTable(spec, [(path, places[spec.name]) for path, places in files])
+        files = [[(path, tables[spec.name]) for path, tables in shard] for shard in places]
+        found[spec.name] = SavedTable(spec, files)
     return found
+
+
+def _with_base(path: Path) -> list[Path]:
+    """Return a shard's file, after that of the earlier checkpoint with rows that it lacks, if there is one."""
+    with readable(path):
+        base = Base.of(path)
+    return [path] if base is None else [path.parent.parent / str(base.step) / path.name, path]
 
 
 def check_tables(checkpoint: Checkpoint, tables: Sequence[TableSpec]) -> None:

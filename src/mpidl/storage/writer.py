@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -20,11 +21,13 @@ from mpidl.launch.shared_memory import check_free
 from mpidl.parameters import Box, Layout, Range, Slice
 from mpidl.paths import regular
 from mpidl.storage.files import (
+    BASES,
     INDEX,
     INTERIM,
     LAYOUT,
     SHARD,
     TABLES,
+    Base,
     cannot_write,
     describe,
     encoded_layout,
@@ -141,13 +144,19 @@ def _write(descriptor: int, offset: int, array: np.ndarray) -> None:
 
 
 def save_shard(
-    directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray], finite: bool = False
+    directory: Path,
+    number: int,
+    range: Range,
+    state: Mapping[str, np.ndarray],
+    finite: bool = False,
+    base: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write the file of a shard's `state`, from `ShardState.state`, and of its range of the flat parameter vector.
 
     The arrays ``tables/NAME/...``, beside the state, are of the server's rows of tables. With `finite`, write nothing
     if a parameter or an element of a row is NaN or infinite: a run that fails because of it resumes from an earlier
-    checkpoint. Raise MpidlError for that, or if the file can't be written.
+    checkpoint. `base` has attributes of a file without rows that are in another one. Raise MpidlError for that, or if
+    the file can't be written.
     """
     for name, values in state.items() if finite else ():
         table = name.startswith(f"{TABLES}/") and name.endswith("/rows")
@@ -155,16 +164,20 @@ def save_shard(
         if (table or name == "parameters") and values.size and not np.isfinite([values.min(), values.max()]).all():
             what = f"rows of table {quoted(name[len(TABLES) + 1 : -len('/rows')])}" if table else "parameters"
             raise DivergenceError(f"{what} of shard {number} are NaN or infinite: {NOT_FINITE}")
-    attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"])}
+    attributes = {"start": range.start, "stop": range.stop, "clock": int(state["clock"]), **base}
     write_file(directory / shard_file(number), attributes, state)
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What an index has of another file: its seal and, of a shard's, the range and the vectors' dtypes by name."""
+    """What an index has of another file: its seal and, of a shard's, the range and the vectors' dtypes by name.
+
+    `base` is where its other rows of tables are, if anywhere.
+    """
 
     seal: str
     range: tuple[int, int] = (0, 0)
     vectors: dict[str, str] = {}
+    base: Base | None = None
 
 
 def describe_file(path: Path) -> Described:
@@ -173,7 +186,8 @@ def describe_file(path: Path) -> Described:
     if not path.name.startswith(SHARD):
         return Described(seal)
     held, vectors = describe(path)
-    return Described(seal, (held.start, held.stop), {name: dtype.str for name, dtype in vectors.items()})
+    dtypes = {name: dtype.str for name, dtype in vectors.items()}
+    return Described(seal, (held.start, held.stop), dtypes, Base.of(path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +251,8 @@ class Index:
                 seals = file.create_group("files").attrs
                 for name in self.names:
                     seals[name] = files[name].seal
+                    if (base := files[name].base) is not None:
+                        file.require_group(BASES).attrs[name] = f"{base.step} {base.seal}"
                 file[LAYOUT] = encoded_layout(self.layout)
                 if self.tables:
                     file[TABLES] = msgspec.json.encode(self.tables).decode()
