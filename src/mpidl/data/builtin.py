@@ -38,12 +38,18 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 
 
 @dataclass(frozen=True)
-class Made(Checked):
+class Seeded(Checked):
+    """Data that depend on a seed."""
+
+    seed: Natural = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Made(Seeded):
     """Data that are made from a seed, of any number of samples."""
 
     samples: Count = 10_000
     test_samples: Count = 1_000
-    seed: Natural = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, Gatherer
 from mpidl.data.blocks import Blocks, Memory
+from mpidl.data.builtin import Seeded
 from mpidl.data.dataset import Dataset, Split
 from mpidl.data.hdf5_files import found_files
 from mpidl.errors import MpidlError, UsageError, quoted
-from mpidl.schema import Checked, Count, Natural
+from mpidl.schema import Count
 
 NUMBERS, FEATURES = 13, 26
 FIELDS = 1 + NUMBERS + FEATURES
@@ -25,7 +26,7 @@ NUMBER = re.compile(rb"(-?\d{1,18})?")
 
 
 @dataclass(frozen=True)
-class ClickLog(Checked):
+class ClickLog(Seeded):
     """Text files of clicks: in each line a label, 13 numbers and 26 categories, separated by tabs.
 
     Inputs are (39,) int64: first the numbers, 0 for one that is missing, then an id for each category. Targets are
@@ -51,7 +52,6 @@ class ClickLog(Checked):
     name: ClassVar[str] = "click_log"
     path: str | list[str]
     test: str | list[str] | None = None
-    seed: Natural = 0
     ids: Count | None = None
 
     def open(self) -> Dataset:
