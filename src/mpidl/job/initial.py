@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Box, Layout, Range
 from mpidl.storage.tensor_files import open_file
@@ -27,6 +27,9 @@ class Initial:
             self._file = open_file(path)
         except MpidlError as error:
             raise UsageError(f"model.initial: {error}") from error
+        if model.tables:
+            found = f"the model has tables, such as {quoted(model.tables[0].name)}, whose rows begin anew"
+            raise self._error(f"{found}; --resume goes on with those of a run")
         # A tensor that parts of a model share may be in the file under one of its names only.
         names = {tensor.name: [tensor.name] for tensor in self._layout}
         for alias, name in model.aliases.items():

@@ -72,6 +72,8 @@ def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
         for rows, places in part.mapped(ROWS):
             values[part.ids[start : start + places.size]] = rows[places]
             start += places.size
+    if spec.padding is not None and 0 <= spec.padding < spec.rows:
+        values[spec.padding] = 0
     return values
 
 

@@ -31,6 +31,8 @@ class TableSpec:
         Whether first values are drawn from a normal distribution of mean 0; else from a uniform one around 0.
     scale : float
         Its standard deviation, or the bound of the absolute values.
+    padding : int or None
+        An id that the model never looks up: its row is zeros in exported weights.
     """
 
     name: str
@@ -38,6 +40,7 @@ class TableSpec:
     rows: int | None = None
     normal: bool = True
     scale: float = 1.0
+    padding: int | None = None
 
     def checked(self, ids: Any) -> np.ndarray:
         """Return ids as a flat array of int64; raise UsageError for those that aren't whole numbers of the table."""

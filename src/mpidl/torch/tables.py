@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from math import isfinite, log, sqrt
 from typing import Any
@@ -55,14 +56,18 @@ class Tables:
         self._looked_up: list[tuple[Lookup, torch.Tensor]] = []
         self._called = torch.compiler.disable(self.look_up) if compile else self.look_up
         made = dict[int, TableWeight]()
+        paddings = defaultdict[int, set[int | None]](set)
+        for place, found in tables_in(parts):
+            paddings[id(found)].add(getattr(place.owner, "padding_idx", None))
         for place, found in tables_in(parts):
             if id(found) not in made:
-                made[id(found)] = self._stand_in(len(made), place, found)
+                (padding, *others) = paddings[id(found)]
+                made[id(found)] = self._stand_in(len(made), place, found, None if others else padding)
             self._places.append((place, made[id(found)]))
         self._tables = list(made.values())
         self.specs = [each.spec for each in self._tables]
 
-    def _stand_in(self, number: int, place: Place, found: Any) -> TableWeight:
+    def _stand_in(self, number: int, place: Place, found: Any, padding: int | None) -> TableWeight:
         what = f"{self._name}: table {place.name}"
         if found.dtype is not self._dtype:
             own, expected = (str(each).removeprefix("torch.") for each in (found.dtype, self._dtype))
@@ -75,7 +80,8 @@ class Tables:
         if not isfinite(scale):
             raise UsageError(f"{what} has values that aren't finite, expected finite ones")
         rows, dimension = found.shape
-        return TableWeight(TableSpec(place.name, dimension, rows, scale=scale), number, found, self._called)
+        spec = TableSpec(place.name, dimension, rows, scale=scale, padding=padding)
+        return TableWeight(spec, number, found, self._called)
 
     # The module.
 
@@ -180,10 +186,8 @@ class Tables:
             ids = np.arange(start, min(start + BLOCK, len(values)))
             found = self.model.rows.look_up(weight.number, ids)
             values[start : start + BLOCK] = torch.from_numpy(found.rows[found.places])
-        owners = [place.owner for place, other in self._places if other is weight]
-        paddings = {each.padding_idx for each in owners if isinstance(each, EMBEDDINGS)}
-        if len(paddings) == 1 and None not in paddings:
-            values[paddings.pop()] = 0
+        if weight.spec.padding is not None:
+            values[weight.spec.padding] = 0
         return values.to(weight.weight.device)
 
 
