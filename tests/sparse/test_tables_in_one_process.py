@@ -15,6 +15,7 @@ from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, Spars
 from mpidl.runs import one_process
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good
+from mpidl.storage.files import Base
 from mpidl.storage.table_files import saved_tables
 from mpidl.tables.sources import FirstRows
 
@@ -69,9 +70,13 @@ def test_a_run_in_one_process_is_the_dense_one_and_evaluates_the_trained_rows(tm
     ("algorithm", "rule"), [(Downpour(n_push=5), Adam(0.01)), (Downpour(n_fetch=3, n_push=3, rate=0.01), Sgd(0.1))]
 )
 def test_a_resumed_run_goes_on_with_the_same_bits(tmp_path, monkeypatch, algorithm, rule):
-    """It is interrupted between two pushes: the checkpoint has the gradients of rows that haven't been pushed."""
+    """It is interrupted between two pushes: the checkpoint has the gradients of rows that haven't been pushed.
+
+    Of other rows, it has those that were used since the first checkpoint.
+    """
     monkeypatch.setattr(one_process, "LOOK_EVERY", 0.0)
     options = {"algorithm": algorithm, "rule": rule, "servers": 2, "deterministic": True, "report": 1e-6}
+    options["full_every"] = 3
     expected = rows_of(run(sparse(), tmp_path, "whole", **options))
 
     def interrupt(record):
@@ -80,7 +85,9 @@ def test_a_resumed_run_goes_on_with_the_same_bits(tmp_path, monkeypatch, algorit
 
     with pytest.raises(SystemExit, match="75"):
         run(sparse(), tmp_path, callbacks=[interrupt], **options)
-    assert Checkpoint(newest_good(tmp_path / "run")[0]).position.replicas[0].unpushed
+    checkpoint = Checkpoint(newest_good(tmp_path / "run")[0])
+    assert checkpoint.position.replicas[0].unpushed
+    assert [Base.of(path).step for path in checkpoint.shards] == [0, 0]
     found = rows_of(run(sparse(), tmp_path, resume=True, **options))
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one, other)
