@@ -28,8 +28,8 @@ class Initial:
         except MpidlError as error:
             raise UsageError(f"model.initial: {error}") from error
         if model.tables:
-            found = f"the model has tables, such as {quoted(model.tables[0].name)}, whose rows begin anew"
-            raise self._error(f"{found}; --resume goes on with those of a run")
+            tables = f"the model has tables, such as {quoted(model.tables[0].name)}, whose rows begin anew"
+            raise self._error(f"{tables}; --resume goes on with those of a run")
         # A tensor that parts of a model share may be in the file under one of its names only.
         names = {tensor.name: [tensor.name] for tensor in self._layout}
         for alias, name in model.aliases.items():
