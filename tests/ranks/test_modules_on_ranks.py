@@ -56,6 +56,32 @@ def test_the_terms_of_a_loss_are_reported(shared_path, options):
     assert summary["test_loss"] == pytest.approx(summary["test_entropy"] + 0.5 * summary["test_size"], rel=1e-5)
 
 
+class Pixels(torch.nn.Module):
+    """Sums of rows of the pixels' values at their places, which are in a table."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.rows = torch.nn.EmbeddingBag(64 * 17, 10, mode="sum", sparse=True)
+        torch.nn.init.normal_(self.rows.weight, std=0.03 + 0.01 * seed)
+        self.bias = torch.nn.Parameter(torch.zeros(10))
+
+    def forward(self, images):
+        values = images if images.is_floating_point() else images / 255
+        return self.rows((16 * values.flatten(1)).long() + 17 * torch.arange(64)) + self.bias
+
+
+def test_every_rank_has_the_trained_rows_of_a_table(comm, shared_path):
+    """First values are those of rank 0: as with other weights, those of others may differ."""
+    module = Pixels(comm.rank)
+    before = loss_of_batch(module)
+    summary = train(module, shared_path, algorithm="downpour", rule="adagrad", lr=0.05, epochs=2)
+    assert summary["rows"] <= 64 * 17
+    weights = comm.allgather(module.rows.weight.detach().numpy())
+    assert all(np.array_equal(each, weights[0]) for each in weights)
+    assert loss_of_batch(module) < before - 0.5
+
+
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
 def test_one_worker_is_a_plain_loop_on_ranks_too(comm, shared_path, make):
     module, plain = make(), make()

@@ -228,6 +228,31 @@ def test_forward_passes_that_are_computed_again(reentrant):
     assert_trained_as_in_pytorch(Checkpointed(reentrant), bags())
 
 
+@pytest.mark.parametrize("algorithm", ["downpour", "ssp"])
+def test_a_run_in_one_process_is_a_plain_loop(tmp_path, algorithm):
+    """Afterwards, and after an evaluation of an earlier checkpoint, the module has the rows of then."""
+
+    class Sums(Bags):
+        def forward(self, ids):
+            return self.layer(self.bags(ids))
+
+    module, ids = Sums(mode="sum"), np.stack([*BATCHES, *BATCHES]) % ROWS
+    data = mpidl.Arrays((ids, np.arange(8) % 3), (ids, np.arange(8) % 3))
+    expected = filled(module, TorchModel(module, "cross_entropy"))
+    first = expected.bags.weight.detach().clone()
+    options = {"loss": "cross_entropy", "rule": mpidl.Sgd(0.5), "batch": 8, "dir": tmp_path, "servers": SERVERS}
+    summary = mpidl.train(module, data, algorithm=algorithm, epochs=3, **options)
+    plain(expected, lambda rows: torch.optim.SGD(rows, 0.5), 3 * [Batch(ids, np.arange(8) % 3)])
+    np.testing.assert_allclose(module.bags.weight.detach(), expected.bags.weight.detach(), rtol=0, atol=1e-12)
+    assert summary["test_loss"] == pytest.approx(functional.cross_entropy(*outputs(expected, ids)).item())
+    mpidl.evaluate(summary["run_dir"], module, data, step=0)
+    assert torch.equal(module.bags.weight, first)
+
+
+def outputs(module, ids):
+    return module(torch.from_numpy(ids)), torch.arange(8) % 3
+
+
 def test_what_a_module_looks_up_without_a_gradient_is_not_trained():
     class Aside(Bags):
         def forward(self, ids, offsets):

@@ -26,10 +26,12 @@ def _flat(table: Mapping[str, Any], section: str = "") -> list[tuple[str, str]]:
 
 
 def of_model(model: CompleteModel) -> dict[str, str]:
-    """Return a model's dtype, its statistics, and the shapes of its tensors by their names."""
+    """Return a model's dtype, its statistics, and the shapes of its tensors and tables by their names."""
     shapes = {f"model: {tensor.name}": f"shape {tensor.shape}" for tensor in model.layout}
     statistics = ", ".join(f"{part.start} to {part.stop}" for part in model.statistics)
     found = {"model: dtype": str(model.dtype), **shapes, "model: statistics": statistics or "none"}
+    for table in model.tables:
+        found[f"model: table {table.name}"] = f"{'any' if table.rows is None else table.rows} rows of {table.dimension}"
     for kind, arrays in (("constant", model.constants()), ("buffer", model.buffers())):
         found |= {f"model: {kind} {name}": f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
     return found | {f"model: {alias}": f"another name of {name}" for alias, name in model.aliases.items()}

@@ -135,6 +135,10 @@ class Job:
             if job.resumes:
                 check_states(checkpoint, config, job.states)
             original.load_constants(checkpoint.constants())
+            # Of a PyTorch module, the scale of first values is measured, and another one's may differ.
+            if original.tables:
+                saved = {spec.name: spec for spec in checkpoint.tables}
+                original.tables = [saved[spec.name] for spec in original.tables]
         return job
 
     @property

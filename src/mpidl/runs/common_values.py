@@ -18,7 +18,7 @@ PIECE = 1 << 30
 
 
 def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
-    """Give the model of every rank the parameters, constants and buffers of the first rank's; collective.
+    """Give the model of every rank the parameters, constants, buffers and tables of the first rank's; collective.
 
     Nothing is computed for networks without values yet, which draw the same ones on all ranks. What is the same on all
     ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
@@ -26,7 +26,7 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
     """
     if comm.allreduce(isinstance(model, Seeded) and model.drawn, op=MPI.LAND):
         return
-    differs = []
+    differs, tables = [], comm.bcast(model.tables)
     parameters = model.parameters
     if _differ(comm, [parameters]):
         differs.append("parameters")
@@ -39,6 +39,9 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
         if _differ(comm, arrays.values()):
             differs.append(what)
             _share(comm, arrays, load, 0)
+    if comm.allreduce(tables != model.tables, op=MPI.LOR):
+        differs.append("tables")
+        model.tables = tables
     if differs and comm.rank == 0:
         text = f"the model's initial {' and '.join(differs)} differ from rank to rank (no seed set?)"
         say(f"{text}; all ranks take those of rank 0")
