@@ -164,3 +164,11 @@ def test_weights_that_cannot_be(row, line, tmp_path):
     export(tmp_path / "run", "npz")
     saved = np.load(tmp_path / "run" / "model.npz")
     np.testing.assert_array_equal(saved["words.rows"], rows(network)[saved["words.ids"]])
+
+
+@pytest.mark.parametrize("key", [{"mode": "sum"}, {"padding": 0}])
+def test_bags_are_not_exported_as_a_layer_without_them(key, tmp_path):
+    pytest.importorskip("onnx")
+    save(tmp_path / "run", [LAYERS[0] | key, *LAYERS[1:]])
+    with pytest.raises(UsageError, match=r"^--to onnx: layer '0-embedding': bags have no operator in ONNX$"):
+        export(tmp_path / "run", "onnx")

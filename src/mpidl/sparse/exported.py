@@ -43,6 +43,8 @@ def dense(network: Network, weights: Mapping[str, np.ndarray]) -> Network:
     layers, own = [], {}
     for layer, name in zip(network.layers, network.graph.names, strict=True):
         if isinstance(layer, SparseEmbedding):
+            if layer.pools:
+                raise UsageError(f"--to onnx: layer {quoted(name)}: bags have no operator in ONNX")
             own[f"{name}/weight"] = weight = weights[layer.spec(name).name]
             layer = Embedding(*weight.shape, name=layer.name, inputs=layer.inputs)
         layers.append(layer)
