@@ -7,7 +7,7 @@ import pytest
 
 import mpidl
 from mpidl import Adagrad, Downpour, Sgd
-from mpidl.algorithms import BackupSync
+from mpidl.algorithms import Adag, Agn, BackupSync, Dcasgd, Easgd, Softsync, Ssp
 from mpidl.data import ArraySplit, Dataset
 from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
 from mpidl.nn.model import CompleteModel, Evaluation
@@ -132,3 +132,29 @@ def test_encoded_rows(comm, shared_path, wire):
     exact, found = rows_of(before), rows_of(summary)
     assert found.keys() == exact.keys()
     assert 0 < max(abs(found[id] - row).max() for id, row in exact.items()) < 0.02
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Ssp(bound=1),
+        Softsync(modulate=False),
+        Dcasgd(),
+        Adag(rate=0.1, window=2),
+        Agn(rate=0.1, window=3),
+        Easgd(rate=0.1),
+    ],
+    ids=lambda each: each.name,
+)
+def test_every_algorithm_pushes_rows(comm, shared_path, algorithm):
+    ids = np.random.default_rng(0).choice(30, (200, 3))
+    split = ArraySplit(ids, np.zeros((200, 1)))
+    rule = None if algorithm.default_rule is None else Adagrad(0.1)
+    tables = {"rule": "sgd", "rate": 2.0 if algorithm.name == "softsync" else 1.0}
+    summary = mpidl.train(
+        Counting(), Dataset("ids", (3,), None, split, split), epochs=2, batch=8, dir=str(shared_path),
+        algorithm=algorithm, rule=rule, tables=tables,
+    )  # fmt: skip
+    found, counts = np.unique(ids, return_counts=True)
+    assert counts_of(summary) == dict(zip(found.tolist(), (2 * counts).tolist(), strict=True))
