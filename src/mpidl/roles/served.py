@@ -198,7 +198,7 @@ class ServedShard:
             self.link.wake_workers()
 
     def _remove_worker(self, worker: int) -> None:
-        self._snapshot.mark(worker)
+        self._snapshot.end(worker)
         self.shard.remove_worker(worker)
         self._training.discard(worker)
         if not self._training:

@@ -35,6 +35,9 @@ class Beside(Protocol):
     def settle(self, shard: ShardState, policy: Policy) -> None:
         """Act on a change of the shard's clock at another time."""
 
+    def end_worker(self, shard: ShardState, policy: Policy, worker: int) -> None:
+        """Apply what a worker has sent since its last push; no more of its pushes follow."""
+
     def apply_rest(self, shard: ShardState, policy: Policy) -> None:
         """Apply all that the policy has gathered; no more pushes follow."""
 

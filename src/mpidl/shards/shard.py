@@ -176,6 +176,12 @@ class Shard(ShardState):
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)
         self._settle_all()
+        self.end_beside(worker)
+
+    def end_beside(self, worker: int) -> None:
+        """Apply what a worker has sent for `beside` since its last push."""
+        if self.beside is not None:
+            self.beside.end_worker(self, self.policy, worker)
 
     def add_worker(self, worker: int) -> None:
         """Expect pushes of a new worker."""
@@ -245,6 +251,12 @@ class Snapshot:
         """Apply a chunk that the shard has received to the copy, if the worker has not made its mark."""
         if worker in self._awaited:
             self.copy.receive_chunk(worker, chunk, fetched, values, batches)
+
+    def end(self, worker: int) -> None:
+        """Accept no more pushes of a worker that has ended; what it has sent beside them belongs to the copy."""
+        if worker in self._awaited:
+            self.copy.end_beside(worker)
+            self.mark(worker)
 
     def receive_beside(self, worker: int, values: Any) -> None:
         """Give the copy what the next push has for `Shard.beside`, if the worker has not made its mark."""

@@ -61,6 +61,11 @@ class ServerTables:
             self._clock = shard.clock
             self._apply(shard, policy, self._clock)
 
+    def end_worker(self, shard: ShardState, policy: Policy, worker: int) -> None:
+        if (parts := self._coming.pop(worker, None)) is not None:
+            self._accepted.append((parts, 1.0))
+            self._apply(shard, policy, self._clock + 1)
+
     def apply_rest(self, shard: ShardState, policy: Policy) -> None:
         self._apply(shard, policy, self._clock + 1)
 

@@ -60,6 +60,11 @@ class ThroughServers(RequestHandler):
         if replica.number in self._intermediaries:
             self._intermediaries[replica.number].leaves(replica.number)
         yield from self.wait_applied(replica)
+        rest = self._beside.push(replica)
+        for server, load in zip(self._cluster.servers, rest, strict=False):
+            if not replica.died and load.values and server.shard.beside is not None:
+                self._cluster.totals.bytes_pushed += load.nbytes
+                server.shard.beside.receive(replica.number, load.values)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
             self._traffic.pass_time(server, self._cluster.environment.now)

@@ -90,7 +90,7 @@ class ThroughServers(RequestHandler):
         beside: Nothing | None = None,
     ) -> None:
         super().__init__()
-        beside = Nothing() if beside is None else beside
+        self._beside = beside = Nothing() if beside is None else beside
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
         self._wait_free: WaitFreePush | None = None
@@ -133,6 +133,7 @@ class ThroughServers(RequestHandler):
         return nullcontext() if self._wait_free is None else self._wait_free.paused()
 
     def end_pushes(self) -> None:
+        self._beside.push()
         self.connection.wait(self._link.pushes.end)
 
     def _fetch(self, request: Fetch) -> None:
