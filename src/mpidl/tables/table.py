@@ -115,7 +115,7 @@ class Table:
         Raises
         ------
         MpidlError
-            If there is no room for the new rows; nothing has changed then.
+            If there is no room for the new rows; no row has changed then.
         """
         self.step = step
         rows = np.empty(ids.size, np.int64)
