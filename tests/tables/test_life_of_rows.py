@@ -208,3 +208,14 @@ def test_updates_without_ids_and_ids_at_the_ends():
     push(rows, [], 5)
     assert len(rows) == 0
     assert rows.evicted == 2
+
+
+def test_nothing_is_left_of_what_a_table_had_before_it_loads():
+    loaded, fresh, other = table(), table(), table()
+    push(loaded, range(3000), 1)
+    push(other, [5], 1)
+    loaded.load(other)
+    fresh.load(other)
+    for each in (loaded, fresh):
+        push(each, range(1000, 4000), 2)
+    same(loaded, fresh)
