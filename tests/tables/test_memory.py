@@ -47,7 +47,7 @@ def test_nearly_all_of_a_limited_address_space_is_used():
         for step in range(2, 40):
             rows.update(ids + step * ids.size, gradients, step)
 
-    with address_space(48 << 20), pytest.raises(MpidlError) as error:
+    with address_space(40 << 20), pytest.raises(MpidlError) as error:
         fill()
     assert str(error.value) == (
         f"table users: full with {len(rows)} rows on this server; set max_rows or max_age, by which rows that aren't "
