@@ -7,6 +7,7 @@ import pytest
 
 from mpidl.config import load
 from mpidl.job.build import build
+from mpidl.job.description import scoring
 from sparse_rows import RowsInArrays
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -39,3 +40,4 @@ def test_the_network_and_the_module_are_the_same(monkeypatch):
         found = source.lookups[0][1]
         assert np.array_equal(found.ids[found.places], wanted.ids)
     assert {metric.name for metric in layers.metrics} == {"auc"}
+    assert scoring(network, layers.dataset).accuracy == "accuracy"

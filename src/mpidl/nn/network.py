@@ -271,7 +271,7 @@ class Network(CompleteModel):
             raise UsageError(f"model.layer: the last layer has {outputs} units, the data {classes} classes")
 
     def scoring(self, several_labels: bool) -> Scoring:
-        return self.loss.scoring(several_labels)
+        return self.loss.scoring(several_labels and prod(self.output_shape) > 1)
 
     def summaries(self) -> list[LayerSummary]:
         inputs = [self.graph.input_shapes(index) for index in range(len(self.layers))]
