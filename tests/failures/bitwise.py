@@ -22,6 +22,12 @@ WIRES = ("fp32", "bf16", "int8", "topk:0.1", "onebit")
 WIRES_OF_FETCHES = ("bf16", "int8", "topk:0.1", "onebit")
 #: They don't divide the data's 1437 samples evenly, nor these the batches of a portion.
 REPLICAS, BATCH, PORTION = 3, 32, 64
+#: The layers before a network's others, if it has a table.
+ROWS: tuple[dict[str, Any], ...] = (
+    {"type": "columns", "first": 13, "count": 26},
+    {"type": "embedding", "sparse": True, "dimension": 4, "scale": 0.1},
+    {"type": "flatten"},
+)
 
 
 @dataclass(frozen=True)
@@ -36,22 +42,30 @@ class Setting:
         0 where the algorithm takes none.
     model : module, optional
         A module whose `make` builds the model; a small network by default.
+    tables : dict, optional
+        The section of a network with a table of the ids of clicks; None for one without.
     """
 
     algorithm: dict[str, Any]
     rule: dict[str, Any] = field(default_factory=dict)
     servers: int = 1
     model: ModuleType | None = None
+    tables: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         keys = [f"{key} {value}" for key, value in self.algorithm.items() if key != "name"]
         rule = [self.rule["rule"]] if self.rule else []
-        return ", ".join([self.algorithm["name"], *keys, *rule, f"{self.servers} servers"])
+        tables = [] if self.tables is None else ["tables", *(f"{key} {value}" for key, value in self.tables.items())]
+        return ", ".join([self.algorithm["name"], *keys, *rule, *tables, f"{self.servers} servers"])
 
     def write(self, directory: Path) -> Path:
         """Write the configuration; return its path."""
         hidden = {"type": "dense", "units": 24, "activation": "relu"}
         model: dict[str, Any] = {"layer": [hidden, {"type": "dense", "units": 10}]}
+        data: dict[str, Any] = {"source": "digits"}
+        if self.tables is not None:
+            model = {"layer": [*ROWS, hidden, {"type": "dense", "units": 1}], "loss": "one_vs_all_logistic"}
+            data = {"source": "clicks", "samples": 1437, "test_samples": 64, "ids": 3000}
         if self.model is not None:
             source = Path(str(self.model.__file__))
             (directory / source.name).write_text(source.read_text())
@@ -61,10 +75,11 @@ class Setting:
             toml.dump(
                 {
                     "run": {"name": "digits", "epochs": 2, "deterministic": True},
-                    "data": {"source": "digits", "batch": BATCH, "portion": PORTION},
+                    "data": {**data, "batch": BATCH, "portion": PORTION},
                     "model": model,
                     "algorithm": self.algorithm,
                     "server": self.rule,
+                    "tables": self.tables or {},
                     "topology": {"servers": self.servers} if self.servers else {},
                     "checkpoint": {"every": 0.2},
                     "device": {"kind": "cpu"},
@@ -108,6 +123,25 @@ WITHOUT_SERVERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"name": "fedprox", "window": 3, "mu": 0.1}, {}),
     ({"name": "sync"}, ADAM),
 )
+SGD = {"rule": "sgd", "rate": 0.05}
+#: With a table: rows that have not been pushed, that have been gathered, that are evicted, and that wait for admission.
+WITH_TABLES: tuple[tuple[dict[str, Any], dict[str, Any], dict[str, Any]], ...] = (
+    ({"name": "downpour"}, SGD, {}),
+    ({"name": "downpour", "n_push": 3, "n_fetch": 2}, ADAGRAD, {}),
+    ({"name": "downpour", "wire": "bf16", "wire_fetch": "int8"}, ADAM, {}),
+    ({"name": "downpour"}, ADAGRAD, {"max_rows": 800}),
+    ({"name": "downpour", "n_push": 3}, SGD, {"max_rows": 600, "admission": 3}),
+    ({"name": "softsync"}, ADAGRAD, {"max_age": 10}),
+    ({"name": "softsync", "n": 2}, SGD, {"admission": 0.3, "max_rows": 500}),
+    ({"name": "backup_sync", "backup": 1}, ADAGRAD, {"max_rows": 800}),
+    ({"name": "backup_sync", "backup": 0}, SGD, {"admission": 2, "max_age": 20}),
+    ({"name": "ssp", "bound": 2}, ADAM, {"max_rows": 800, "max_age": 30}),
+    ({"name": "dcasgd"}, ADAGRAD, {"rule": "sgd", "rate": 0.1}),
+    ({"name": "adag", "window": 3}, {}, {"rule": "adam"}),
+    ({"name": "dynsgd", "window": 3}, {}, {}),
+    ({"name": "easgd", "tau": 2}, {}, {"max_rows": 800}),
+    ({"name": "diloco", "quorum": REPLICAS, "window": 3}, NESTEROV, {"rule": "adagrad"}),
+)
 #: Every algorithm with every wire format of pushes and with one of fetches, in turn with one server and with two.
 MATRIX = (
     *(
@@ -120,6 +154,10 @@ MATRIX = (
         for i, (algorithm, rule) in enumerate(THROUGH_SERVERS)
     ),
     *(Setting(algorithm, rule, servers=0) for algorithm, rule in WITHOUT_SERVERS),
+    *(
+        Setting(algorithm, rule, servers=1 + i % 2, tables=tables)
+        for i, (algorithm, rule, tables) in enumerate(WITH_TABLES)
+    ),
 )
 
 
@@ -189,15 +227,20 @@ def _checkpoints(directory: Path) -> list[Path]:
 
 
 def _vectors(checkpoint: Path) -> dict[str, bytes]:
-    """Return the bytes of all tensors that a checkpoint's index shows, by name."""
+    """Return the bytes of all tensors that a checkpoint's index shows, and of its tables, by name."""
     vectors: dict[str, bytes] = {}
 
     def take(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset) and name != "layout":
+        if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
             values = item[...]
             assert np.isfinite(values).all(), f"{name} diverges: its bits say nothing"
             vectors[name] = values.tobytes()
 
     with h5py.File(checkpoint / "index.h5") as index:
         index.visititems(take)
+    for path in checkpoint.glob("shard-*.h5"):
+        with h5py.File(path) as shard:
+            for name, table in shard.get("tables", {}).items():
+                for array, item in table.items():
+                    take(f"{path.name}/{name}/{array}", item)
     return vectors | {"step": checkpoint.name.encode()}

@@ -21,9 +21,12 @@ import numpy as np
 from mpidl.config import toml
 from mpidl.data.schedule import Portions
 from mpidl.launch.environment import world
+from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters import Layout, Range
 from mpidl.relays.residuals import saved_residuals
 from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.table_files import saved_tables
+from mpidl.tables.lookups import TableSpec, Wanted
 
 BATCH, PORTION = 4, 12
 NAME = "counting"
@@ -68,9 +71,27 @@ class Counting:
         return 0.0, float("nan")
 
 
+class CountingRows(Counting, CompleteModel):
+    """The same with a table in which row i, of two equal elements, counts sample i, too."""
+
+    dtype = np.dtype(np.float64)
+    tables = (TableSpec("rows", 2, scale=0.0),)
+
+    def wanted(self, batch):
+        return [Wanted(0, batch.inputs[:, 0].astype(int))]
+
+    def loss_and_gradient(self, batch):
+        ((table, ids),) = self.wanted(batch)
+        self.rows.look_up(table, ids).add(np.full((ids.size, 2), -1.0))
+        return super().loss_and_gradient(batch)
+
+    def evaluate(self, batch):
+        return Evaluation(0.0, float("nan"))
+
+
 def make(dataset, seed):
     """Return the model that the environment describes; see `Case.environment`."""
-    return Counting(
+    return (CountingRows if int(os.environ["COUNTING_ROWS"]) else Counting)(
         dataset.train.samples,
         int(os.environ["COUNTING_PADDING"]),
         bool(int(os.environ["COUNTING_MOVES"])),
@@ -97,6 +118,8 @@ class Case:
         Number of nodes with a relay, of nodes of four ranks each; 0 for one node without.
     groups : bool
         Whether shards update the samples' own parameters and the others one after the other.
+    tables : dict, optional
+        The section of a table that counts, too; None without a table.
     samples, epochs, padding : int
     pace : float
         Seconds of a batch, over all replicas.
@@ -110,6 +133,7 @@ class Case:
     deterministic: bool = False
     relays: int = 0
     groups: bool = False
+    tables: dict[str, Any] | None = None
     samples: int = 101
     epochs: int = 10
     padding: int = 300
@@ -136,6 +160,7 @@ class Case:
                     "algorithm": self.algorithm or {"name": "downpour"},
                     "server": {"rule": "sgd", "rate": 1.0} if self.has_rule else {},
                     "topology": {"relay": self.relays > 0},
+                    "tables": self.tables or {},
                     "checkpoint": {"keep": 3 if self.padding > 10**5 else 100},
                 }
             )
@@ -154,6 +179,7 @@ class Case:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
             "COUNTING_PADDING": str(self.padding),
             "COUNTING_MOVES": str(int(self.moves)),
+            "COUNTING_ROWS": str(int(self.tables is not None)),
             "COUNTING_SECONDS": str(self.pace * max(1, replicas)),
             "COUNTING_GRADIENTS": str(directory / GRADIENTS),
             **({"MPIDL_RANKS_PER_NODE": "4" if self.relays else "1"} if self.relays or encoded else {}),
@@ -174,6 +200,10 @@ BLOCKS: dict[str, Any] = {"padding": 2900}
 RELAYED: dict[str, Any] = {"servers": (1, 2), "replicas": (4, 5), "relays": 1}
 #: The same with as many replicas at each start: those without a relay, too, go on with what they have left out.
 ENCODED: dict[str, Any] = {**RELAYED, "replicas": (4,)}
+#: One process.
+NONE: dict[str, Any] = {"servers": (0,), "replicas": (0,)}
+#: The rule of a table where the algorithm takes none.
+COUNTED: dict[str, Any] = {"rule": "sgd", "rate": 1.0}
 #: What applies each gradient once, as it is. Where a mean is taken, or changes are weighed, there is one replica.
 CASES = (
     Case("downpour"),
@@ -185,7 +215,7 @@ CASES = (
     Case("downpour, topk", {"name": "downpour", "n_push": 2, "wire": "topk:0.5"}, moves=False, **BLOCKS),
     Case("downpour, fetches in bf16", {"name": "downpour", "wire_fetch": "bf16"}),
     Case("downpour, deterministic", {"name": "downpour", "n_push": 2}, deterministic=True),
-    Case("downpour, one process", servers=(0,), replicas=(0,)),
+    Case("downpour, one process", **NONE),
     Case("downpour, relay", **RELAYED),
     Case("downpour, n_push 3, n_fetch 2, relay", {"name": "downpour", "n_push": 3, "n_fetch": 2}, **RELAYED),
     Case("downpour, topk, relay", {"name": "downpour", "wire": "topk:0.1", "wire_fetch": "bf16"}, **ENCODED, **BLOCKS),
@@ -197,6 +227,13 @@ CASES = (
     Case("hogwild", {"name": "hogwild"}, moves=False, **APART),
     Case("sync", {"name": "sync"}, **APART, **ALONE),
     Case("averaging, tau 3", {"name": "averaging", "rate": 1.0, "tau": 3, "inner": "sgd"}, **APART, **ALONE),
+    Case("downpour, tables", tables={}),
+    Case("downpour, n_push 3, tables", {"name": "downpour", "n_push": 3}, tables={"prefetch": 2}),
+    Case("downpour, n_fetch 2, one process, tables", {"name": "downpour", "n_fetch": 2}, tables={}, **NONE),
+    Case("downpour, bf16, tables", {"name": "downpour", "wire": "bf16", "wire_fetch": "bf16"}, tables={}),
+    Case("ssp, tables", {"name": "ssp", "bound": 1}, servers=(1, 2, 3), tables={"prefetch": 3}),
+    Case("softsync, tables", {"name": "softsync", "n": 100, "modulate": False}, tables={"prefetch": 0}),
+    Case("dynsgd, window 3, tables", {"name": "dynsgd", "rate": 1.0, "window": 3}, tables=COUNTED, **ALONE),
     Case("downpour, large", **LARGE),
     Case("downpour, n_push 3, large", {"name": "downpour", "n_push": 3}, **LARGE),
     Case("downpour, relay, large", **RELAYED, **LARGE),
@@ -248,7 +285,7 @@ def examine(path: Path, case: Case, whole: bool = False) -> Found:
     """
     found = Found(int(path.name))
     try:
-        values = read_verified(path)
+        values, rows = read_verified(path), read_rows(path, case.samples) if case.tables is not None else None
         with h5py.File(path / "index.h5") as index:
             expected = np.full(case.samples, case.epochs) if whole else used(index, case.samples)
             said = int(index.attrs["samples"])
@@ -257,6 +294,9 @@ def examine(path: Path, case: Case, whole: bool = False) -> Found:
         return found
     counts, padding = values[: case.samples], values[case.samples :]
     excess = counts - expected
+    if rows is not None:
+        # What is wrong of either is a fault.
+        excess = np.where(excess, excess, rows - expected)
     found.lost, found.doubled = int(-excess[excess < 0].sum()), int(excess[excess > 0].sum())
     total = int(counts.sum())
     if np.any(excess):
@@ -266,6 +306,16 @@ def examine(path: Path, case: Case, whole: bool = False) -> Found:
     elif np.any(padding != (total if case.moves else 0)):
         found.fault = f"its padding has {int(padding.min())} to {int(padding.max())} samples, not {total}"
     return found
+
+
+def read_rows(path: Path, samples: int) -> np.ndarray:
+    """Return how often a checkpoint's table has each sample, shape (samples,)."""
+    saved, counts = saved_tables(Checkpoint(path))["rows"], np.zeros(samples)
+    ids, rows = saved.read("ids"), saved.read("rows")
+    assert np.array_equal(np.unique(ids), np.sort(ids)), "a row is there twice"
+    assert np.array_equal(rows[:, 0], rows[:, 1]), "a row has been updated in part"
+    counts[ids] = rows[:, 0]
+    return counts
 
 
 def read_verified(path: Path) -> np.ndarray:
