@@ -53,6 +53,21 @@ def test_a_signal_at_any_phase_stops_a_job_that_can_be_resumed(place, bare_envir
     assert faults(report) == ""
 
 
+@pytest.mark.long
+def test_a_killed_job_with_a_table_uses_every_sample_exactly_once(place, bare_environment):
+    case = Case("ssp, tables", {"name": "ssp", "bound": 1}, servers=(1, 3), replicas=(2,), tables={"prefetch": 2})
+    report = strike_runs(case, place, bare_environment, random.Random(7), kills=2, signals=1)
+    assert faults(report) == ""
+    assert report.checkpoints > 3
+
+
+@pytest.mark.long
+def test_a_killed_job_with_a_table_ends_with_the_same_bits(place, bare_environment):
+    tables = {"max_rows": 600, "admission": 3}
+    setting = Setting({"name": "downpour", "n_push": 3}, {"rule": "adagrad", "rate": 0.02}, servers=2, tables=tables)
+    assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
+
+
 def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 3, "wire": "topk:0.1"}, {"rule": "adam", "rate": 0.01}, servers=1)
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []

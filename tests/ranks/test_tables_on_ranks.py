@@ -4,19 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counted_rows import Counting, counts_of
 
 import mpidl
 from mpidl import Adagrad, Downpour, Sgd
 from mpidl.algorithms import Adag, Agn, BackupSync, Dcasgd, Easgd, Softsync, Ssp
 from mpidl.data import ArraySplit, Dataset
 from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
-from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.parameters import Layout
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.table_files import saved_tables
 from mpidl.tables.first import FirstValues
-from mpidl.tables.lookups import TableSpec, Wanted
 
 pytestmark = pytest.mark.mpi(min_size=3)
 ROWS, SIZE, SEED = 50, 3, 7
@@ -78,34 +76,6 @@ def test_a_table_has_the_bits_of_a_dense_embedding(comm, shared_path, rule, work
     assert np.array_equal(np.array([rows[id] for id in touched.tolist()]), views["0-embedding/weight"][touched])
     assert (summary["rows"], summary["rows_evicted"]) == (touched.size, 0)
     assert summary["rows_new"] == summary["rows_admitted"] == touched.size
-
-
-class Counting(CompleteModel):
-    """A model whose table has a gradient of 1 for each id, so that SGD at rate 1 counts them; its dense part alike."""
-
-    def __init__(self):
-        self.parameters, self.dtype = np.zeros(1), np.dtype(np.float64)
-        self.layout = Layout([("count", (1,))])
-        self.tables = [TableSpec("ids", 2, None, scale=0.0)]
-        self.takes_integers = True
-
-    def wanted(self, batch):
-        return [Wanted(0, self.tables[0].checked(batch.inputs))]
-
-    def loss_and_gradient(self, batch):
-        ((table, ids),) = self.wanted(batch)
-        self.rows.look_up(table, ids).add(np.ones((ids.size, 2)))
-        return 0.0, np.full(1, float(len(batch.inputs)))
-
-    def evaluate(self, batch):
-        ((table, ids),) = self.wanted(batch)
-        return Evaluation(float(self.rows.look_up(table, ids).rows.sum()), 0, None)
-
-
-def counts_of(summary):
-    path, _ = newest_good(Path(summary["run_dir"]))
-    saved = saved_tables(Checkpoint(path))["ids"]
-    return {id: -int(row[0]) for id, row in zip(saved.read("ids").tolist(), saved.read("rows"), strict=True)}
 
 
 @pytest.mark.parametrize("options", [{}, {"algorithm": Downpour(n_push=3)}, {"tables": {"prefetch": 3}}])
