@@ -128,3 +128,13 @@ def test_every_algorithm_pushes_rows(comm, shared_path, algorithm):
     )  # fmt: skip
     found, counts = np.unique(ids, return_counts=True)
     assert counts_of(summary) == dict(zip(found.tolist(), (2 * counts).tolist(), strict=True))
+
+
+def test_bytes_are_those_of_distinct_rows(comm, shared_path):
+    ids = np.random.default_rng(0).choice(5000, (2000, 3))
+    data = Dataset("ids", (3,), None, ArraySplit(ids, np.zeros((2000, 1))))
+    summary = mpidl.train(Counting(), data, epochs=3, batch=2000, dir=str(shared_path), rule=Sgd(1.0))
+    of_rows = np.unique(ids).size * (8 + 2 * 8)
+    assert (summary["pushes"], summary["fetches"]) == (3, 3)
+    for key in ("bytes_pushed", "bytes_fetched"):
+        assert 1 <= (summary[key] - 3 * 8) / (3 * of_rows) <= 1.05
