@@ -1,19 +1,24 @@
 """Predictions without the arithmetic against virtual runs with it."""
 
 import tracemalloc
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from mpidl.config import from_dict
+from mpidl.data import ArraySplit, Dataset
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Jitter
 from mpidl.job.build import build
 from mpidl.job.fill import fill, shards_of
+from mpidl.job.job import Job
 from mpidl.job.local_model import local_model, replica_state
 from mpidl.job.placed import place
+from mpidl.nn import Dense, Flatten, Network, SparseEmbedding
 from mpidl.runs import prediction
+from mpidl.runs.features import sparse
 from mpidl.runs.prediction import predict
 from mpidl.shards.shard import CHUNK_BYTES
 
@@ -50,7 +55,8 @@ def simulated(job, replicas, times):
     hooks = Hooks(on_batch=lambda: taken.append(engine.now))
     local = local_model(placed)
     state = partial(replica_state, placed, local)
-    training = Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state)
+    beside = sparse.in_one_process(placed, local.host, parts, alone=False)
+    training = Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, beside)
     engine = VirtualEngine(training, parts, replicas, time=VirtualTime(times), hooks=hooks)
     engine.run()
     quarter = placed.schedule.steps // 4
@@ -76,6 +82,26 @@ def test_a_prediction_is_what_a_virtual_run_takes(name, servers, keys, cluster, 
     rel = 0.05 if cluster == "nodes" else 0.01
     assert found.samples_per_second == pytest.approx(simulated(planned, 6, CLUSTERS[cluster]), rel=rel)
     assert found.step_seconds == pytest.approx(6 * 4 / found.samples_per_second)
+
+
+@pytest.mark.parametrize("cluster", ["links", "full links"])
+@pytest.mark.parametrize(("prefetch", "keys"), [(0, {}), (1, {}), (1, {"n_push": 2, "n_fetch": 2, "rate": 0.1})])
+def test_rows_take_their_time_and_bytes(monkeypatch, cluster, prefetch, keys):
+    monkeypatch.setattr(prediction, "STEPS", (40, 40))
+    times = replace(CLUSTERS[cluster], bandwidth=CLUSTERS[cluster].bandwidth / 40)
+    values = {
+        "run": {"steps": 6 * 40}, "data": {"source": "digits", "batch": 4, "portion": 4}, "model": {"factory": "a:b"},
+        "topology": {"servers": 2}, "tables": {"prefetch": prefetch}, "algorithm": {"name": "downpour", **keys},
+    }  # fmt: skip
+    ids = np.arange(32_000).reshape(4000, 8)
+    split, network = ArraySplit(ids, np.zeros(4000, int)), Network([SparseEmbedding(16), Flatten(), Dense(2)], (8,))
+    planned = Job.of(from_dict(values), Dataset("ids", (8,), 2, split, split), network)
+    found, vector, rows = predict(planned, 2, 6, times), 4 * planned.original.layout.size, 4 * 8 * (8 + 4 * 16)
+    each = keys.get("n_push", 1)
+    assert found.fetched == pytest.approx(vector / each + rows, rel=0.05)
+    assert found.pushed == pytest.approx(vector / each + rows, rel=0.05)
+    rel = 0.15 if prefetch and cluster == "full links" else 0.03
+    assert found.samples_per_second == pytest.approx(simulated(planned, 6, times), rel=rel)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class VirtualRelay(Exchanger):
             gathered.nbytes = self.encode(self._wire, cluster, exact, gathered.vector)
             cluster.spares.give(exact)
             self._traffic.expect(gathered, gathered.fetched, gathered.batches)
-        cluster.totals.bytes_pushed += sum(gathered.nbytes)
+        cluster.totals.bytes_pushed += round(sum(gathered.nbytes))
         self._traffic.send(gathered)
         yield cluster.environment.all_of(self.unapplied)
         clocks = yield from self._traffic.fetch(self, self._next)

@@ -18,6 +18,7 @@ from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, Virtual
 from mpidl.job.job import Job
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
+from mpidl.runs.features import sparse
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
@@ -68,8 +69,9 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
     taken: list[float] = []
     whole = Range(0, model.parameters.size)
     parts = split(whole.size, fragments) if fragments else [whole]
+    state = partial(ReplicaState, fragments=parts if fragments else ())
     engine = VirtualEngine(
-        Training(algorithm, model, _NoData(), schedule, partial(ReplicaState, fragments=parts if fragments else ())),
+        Training(algorithm, model, _NoData(), schedule, state, sparse.predicted(job, servers, replicas, scale)),
         [_shard(job, algorithm, each.range, replicas) for each in held_by_replicas([whole], count, [parts])],
         replicas,
         time=VirtualTime(_scaled(times, scale), job.config.run.seed),

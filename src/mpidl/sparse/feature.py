@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mpidl.engines.virtual import beside as virtual
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
@@ -13,10 +15,11 @@ from mpidl.job.ready import ReadyJob
 from mpidl.nn.model import CompleteModel
 from mpidl.rules import Rule
 from mpidl.shards.shard import Shard
-from mpidl.sparse.messages import Form, Forms
+from mpidl.sparse.messages import Form, Forms, Part
 from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
-from mpidl.sparse.virtual import VirtualTables
+from mpidl.sparse.virtual import Moved, PredictedRows, VirtualTables, moved_by
+from mpidl.tables.distinct import distinct
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 from mpidl.wire import parse
@@ -39,7 +42,7 @@ def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     job = ready.job
     if not job.original.tables:
         return Nothing()
-    return RemoteRows(ready.local.host, _forms(job), most, servers, _ahead(ready.placed))
+    return RemoteRows(ready.local.host, _forms(job), most, servers, _ahead(job, ready.placed.replicas))
 
 
 def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> virtual.Nothing:
@@ -55,15 +58,33 @@ def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Sha
         assert found is not None
         shard.beside = found
         servers.append(found)
-    return VirtualTables(model, job.dataset.train, servers, 0 if alone else _ahead(placed))
+    return VirtualTables(model, job.dataset.train, servers, 0 if alone else _ahead(job, placed.replicas))
 
 
-def _ahead(placed: PlacedJob) -> int:
+def _ahead(job: Job, replicas: int) -> int:
     """Return the number of batches whose rows are asked for ahead: by default none where that would change a run."""
-    run, depth = placed.job.config.run, placed.job.config.tables.prefetch
+    run, depth = job.config.run, job.config.tables.prefetch
     if run.deterministic:
         return 0
-    return min(1, placed.replicas - 1) if depth is None else depth
+    return min(1, replicas - 1) if depth is None else depth
+
+
+def predicted(job: Job, servers: int, replicas: int, scale: float) -> virtual.Nothing:
+    """Return the traffic of the rows of the job's first batch, of bytes in units of `scale`, without the rows.
+
+    Return that of nothing if the model has no tables, or doesn't say which rows a batch needs.
+    """
+    if not job.original.tables:
+        return virtual.Nothing()
+    wanted = job.original.wanted(job.dataset.train.take(job.portions.minibatches(0)[0]))
+    parts: list[list[Part]] = [[] for _ in range(servers)]
+    for table, ids in wanted or ():
+        found, dimension = distinct(ids, servers), job.original.tables[table].dimension
+        for server, own in zip(parts, found.parts, strict=True):
+            part = found.ids[own]
+            server.append(Part(table, part, np.empty((part.size, dimension), job.dtype)))
+    moved = (moved_by(each, _forms(job)) for each in parts)
+    return PredictedRows([Moved(*(nbytes / scale for nbytes in each)) for each in moved], _ahead(job, replicas))
 
 
 def _forms(job: Job) -> Forms:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -16,7 +17,7 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.server import Load, Process
 from mpidl.engines.virtual.traffic import Traffic
 from mpidl.sparse import unpushed
-from mpidl.sparse.messages import Part, answer_bytes, message_bytes
+from mpidl.sparse.messages import Forms, Part, answer_bytes, message_bytes
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.tables.distinct import distinct
 from mpidl.tables.lookups import Lookup, WithTables, gathered
@@ -82,7 +83,79 @@ class ReplicaRows:
         return asked.lookup
 
 
-class VirtualTables(Nothing):
+class Moved(NamedTuple):
+    """Bytes of a server's rows for a batch: of the request, the answer and the push, and of the values themselves."""
+
+    asked: float
+    answered: float
+    pushed: float
+    values: float
+
+
+class RowTraffic(Nothing):
+    """Requests for rows and their answers, which take their time."""
+
+    pushes = True
+
+    def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
+        self._cluster, self._traffic = cluster, traffic
+
+    def exchange(
+        self, replica: VirtualReplica, server: int, moved: Moved, read: Callable[[], None] = lambda: None
+    ) -> Process:
+        """Carry a request to a server, which calls `read` when it answers, and the answer back."""
+        machines = self._cluster.machines
+        assert machines is not None
+        yield self._cluster.environment.process(self._serve(replica, server, moved, read))
+        yield from machines.fetch(replica.number, server, moved.answered)
+
+    def _serve(self, replica: VirtualReplica, server: int, moved: Moved, read: Callable[[], None]) -> Process:
+        machines = self._cluster.machines
+        assert machines is not None
+        yield from self._traffic.occupy(replica, server, moved.asked, partial(machines.answer, READING * moved.values))
+        read()
+        self._cluster.servers[server].done()
+        self.count(moved)
+
+    def count(self, moved: Moved) -> None:
+        """Count the bytes of a request and its answer."""
+        self._cluster.totals.bytes_fetched += round(moved.asked + moved.answered)
+
+
+class PredictedRows(RowTraffic):
+    """The traffic of rows alone: the same for each batch, given for each server, whichever ids batches share."""
+
+    def __init__(self, servers: Sequence[Moved], ahead: int) -> None:
+        self._servers, self.ahead = servers, ahead
+
+    def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
+        super().begin(cluster, traffic)
+        self._coming: defaultdict[VirtualReplica, dict[int, simpy.Event]] = defaultdict(dict)
+        self._unpushed: Counter[VirtualReplica] = Counter()
+
+    def bring(self, replica: VirtualReplica, batch: Minibatch, coming: Sequence[Minibatch]) -> Process:
+        yield self._ask(replica, batch)
+        del self._coming[replica][batch.number]
+        for each in coming:
+            self._ask(replica, each)
+
+    def _ask(self, replica: VirtualReplica, batch: Minibatch) -> simpy.Event:
+        environment, own = self._cluster.environment, self._coming[replica]
+        if batch.number not in own:
+            answers = [environment.process(self.exchange(replica, *each)) for each in enumerate(self._servers)]
+            own[batch.number] = environment.all_of(answers)
+        return own[batch.number]
+
+    def computed(self, replica: VirtualReplica) -> Process:
+        yield from ()
+        self._unpushed[replica] += 1
+
+    def push(self, replica: VirtualReplica) -> Sequence[Load]:
+        batches = self._unpushed.pop(replica, 0)
+        return [Load(None, batches * each.pushed, batches * UPDATING * each.values) for each in self._servers]
+
+
+class VirtualTables(RowTraffic):
     """Rows of a model's tables, between virtual servers and replicas.
 
     Parameters
@@ -95,15 +168,13 @@ class VirtualTables(Nothing):
         Number of batches whose rows a replica asks for before the end of the present one.
     """
 
-    pushes = True
-
     def __init__(self, model: WithTables, split: Split, servers: Sequence[ServerTables], ahead: int = 0) -> None:
         # A look at a batch ahead must not overwrite the one that is computed.
         self._model, self._split, self._servers, self.ahead = model, split.copy(), servers, ahead
         self._forms = servers[0].forms
 
     def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
-        self._cluster, self._traffic = cluster, traffic
+        super().begin(cluster, traffic)
         self._rows: defaultdict[VirtualReplica, ReplicaRows] = defaultdict(partial(ReplicaRows, self._servers))
 
     def show(self) -> None:
@@ -145,23 +216,15 @@ class VirtualTables(Nothing):
 
     def _answer(self, replica: VirtualReplica, server: int, parts: Sequence[Part]) -> Process:
         """Carry the ids of rows to a server, and the rows back."""
-        machines = self._cluster.machines
-        assert machines is not None
-        yield self._cluster.environment.process(self._read(replica, server, parts))
-        yield from machines.fetch(replica.number, server, answer_bytes(parts, self._forms.fetched))
 
-    def _read(self, replica: VirtualReplica, server: int, parts: Sequence[Part]) -> Process:
-        machines = self._cluster.machines
-        assert machines is not None
-        work = partial(machines.answer, READING * value_bytes(parts))
-        yield from self._traffic.occupy(replica, server, message_bytes(parts, None), work)
-        for part in parts:
-            _read(self._servers[server], part)
-        self._cluster.servers[server].done()
-        self._count(parts)
+        def read() -> None:
+            for part in parts:
+                _read(self._servers[server], part)
 
-    def _count(self, parts: Sequence[Part]) -> None:
-        self._cluster.totals.bytes_fetched += message_bytes(parts, None) + answer_bytes(parts, self._forms.fetched)
+        return self.exchange(replica, server, self._moved(parts), read)
+
+    def _moved(self, parts: Sequence[Part]) -> Moved:
+        return moved_by(parts, self._forms)
 
     def computing(self, replica: VirtualReplica) -> None:
         self._model.rows = self._rows[replica]
@@ -174,7 +237,7 @@ class VirtualTables(Nothing):
             yield from self._carry(replica, late)
             return
         for parts in self._parts(late):
-            self._count(parts)
+            self.count(self._moved(parts))
 
     def push(self, replica: VirtualReplica) -> Sequence[Load]:
         own: list[list[Part]] = [[] for _ in self._servers]
@@ -185,8 +248,8 @@ class VirtualTables(Nothing):
                     carried = self._forms.pushed.carried(gradient[part])
                     parts += [Part(table, found.ids[part], carried)] if part.start < part.stop else []
                 lookups.clear()
-        form = self._forms.pushed
-        return [Load(parts, message_bytes(parts, form), UPDATING * value_bytes(parts)) for parts in own]
+        moved = [self._moved(parts) for parts in own]
+        return [Load(parts, each.pushed, UPDATING * each.values) for parts, each in zip(own, moved, strict=True)]
 
     def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
         return unpushed.saved(self._model.tables, self._rows[replica].noted)
@@ -200,6 +263,7 @@ def _read(tables: ServerTables, part: Part) -> None:
     part.values[:] = tables.forms.fetched.carried(part.values)
 
 
-def value_bytes(parts: Sequence[Part]) -> int:
-    """Return the bytes of the values of parts, as a server reads or updates them."""
-    return sum(values.nbytes for _, _, values in parts)
+def moved_by(parts: Sequence[Part], forms: Forms) -> Moved:
+    """Return the bytes of parts with a server's rows."""
+    asked, answered, pushed = message_bytes(parts, None), answer_bytes(parts, forms.fetched), forms.pushed
+    return Moved(asked, answered, message_bytes(parts, pushed), sum(values.nbytes for _, _, values in parts))

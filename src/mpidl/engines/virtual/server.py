@@ -43,7 +43,7 @@ class Load(NamedTuple):
     """
 
     values: Any
-    nbytes: int
+    nbytes: float
     seconds: float
 
 

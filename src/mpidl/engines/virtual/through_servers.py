@@ -144,10 +144,9 @@ class ThroughServers(RequestHandler):
         else:
             nbytes = replica.encode(self._wire, cluster, request.vector, vector)
         loads = self._beside.push(replica)
-        if loads:
-            nbytes = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)]
-        cluster.totals.bytes_pushed += sum(nbytes)
-        push = PushInFlight(replica, vector, len(cluster.servers), nbytes, beside=loads)
+        sent = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)] if loads else nbytes
+        cluster.totals.bytes_pushed += round(sum(sent))
+        push = PushInFlight(replica, vector, len(cluster.servers), sent, beside=loads)
         self._traffic.expect(push, fetched, batches)
         if machines is None:
             for server in cluster.servers:

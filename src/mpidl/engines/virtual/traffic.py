@@ -33,7 +33,7 @@ class InFlight:
 class PushInFlight(InFlight):
     """A push on its way to all servers, with the bytes that each gets, and what these have beside its vector."""
 
-    nbytes: list[int]
+    nbytes: Sequence[float]
     beside: Sequence[Load] = field(default=(), kw_only=True)
 
 
