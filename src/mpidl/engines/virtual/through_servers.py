@@ -63,7 +63,7 @@ class ThroughServers(RequestHandler):
         rest = self._beside.push(replica)
         for server, load in zip(self._cluster.servers, rest, strict=False):
             if not replica.died and load.values and server.shard.beside is not None:
-                self._cluster.totals.bytes_pushed += load.nbytes
+                self._cluster.totals.bytes_pushed += round(load.nbytes)
                 server.shard.beside.receive(replica.number, load.values)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
