@@ -17,6 +17,9 @@ import numpy as np
 from running_job import RunningJob
 
 from mpidl.config import toml
+from mpidl.sparse.server_tables import OPEN
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.table_files import BY_ROW, COUNTS, TOUCHES, saved_tables
 
 WIRES = ("fp32", "bf16", "int8", "topk:0.1", "onebit")
 WIRES_OF_FETCHES = ("bf16", "int8", "topk:0.1", "onebit")
@@ -44,6 +47,8 @@ class Setting:
         A module whose `make` builds the model; a small network by default.
     tables : dict, optional
         The section of a network with a table of the ids of clicks; None for one without.
+    full_every : int
+        Of its checkpoints in a row, one has all rows.
     """
 
     algorithm: dict[str, Any]
@@ -51,6 +56,7 @@ class Setting:
     servers: int = 1
     model: ModuleType | None = None
     tables: dict[str, Any] | None = None
+    full_every: int = 1
 
     def __str__(self) -> str:
         keys = [f"{key} {value}" for key, value in self.algorithm.items() if key != "name"]
@@ -81,7 +87,7 @@ class Setting:
                     "server": self.rule,
                     "tables": self.tables or {},
                     "topology": {"servers": self.servers} if self.servers else {},
-                    "checkpoint": {"every": 0.2},
+                    "checkpoint": {"every": 0.2, "full_every": self.full_every},
                     "device": {"kind": "cpu"},
                     "debug": {"gradient_seconds": 0.04, "slow_worker": 1, "slow_factor": 1.5},
                 }
@@ -155,7 +161,7 @@ MATRIX = (
     ),
     *(Setting(algorithm, rule, servers=0) for algorithm, rule in WITHOUT_SERVERS),
     *(
-        Setting(algorithm, rule, servers=1 + i % 2, tables=tables)
+        Setting(algorithm, rule, servers=1 + i % 2, tables=tables, full_every=1 + i % 3)
         for i, (algorithm, rule, tables) in enumerate(WITH_TABLES)
     ),
 )
@@ -238,9 +244,9 @@ def _vectors(checkpoint: Path) -> dict[str, bytes]:
 
     with h5py.File(checkpoint / "index.h5") as index:
         index.visititems(take)
-    for path in checkpoint.glob("shard-*.h5"):
-        with h5py.File(path) as shard:
-            for name, table in shard.get("tables", {}).items():
-                for array, item in table.items():
-                    take(f"{path.name}/{name}/{array}", item)
+    for table, saved in saved_tables(Checkpoint(checkpoint)).items():
+        vectors |= {f"{table}/{array}": saved.read(array).tobytes() for array in BY_ROW}
+        for number, part in enumerate(saved.parts):
+            others = [array for array in (COUNTS, TOUCHES, *OPEN) if array in part]
+            vectors |= {f"{table}/{number}/{array}": part.read(array).tobytes() for array in others}
     return vectors | {"step": checkpoint.name.encode()}

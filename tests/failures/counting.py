@@ -120,6 +120,8 @@ class Case:
         Whether shards update the samples' own parameters and the others one after the other.
     tables : dict, optional
         The section of a table that counts, too; None without a table.
+    full_every : int
+        Of its checkpoints in a row, one has all rows; few are kept unless it is 1.
     samples, epochs, padding : int
     pace : float
         Seconds of a batch, over all replicas.
@@ -134,6 +136,7 @@ class Case:
     relays: int = 0
     groups: bool = False
     tables: dict[str, Any] | None = None
+    full_every: int = 1
     samples: int = 101
     epochs: int = 10
     padding: int = 300
@@ -161,7 +164,10 @@ class Case:
                     "server": {"rule": "sgd", "rate": 1.0} if self.has_rule else {},
                     "topology": {"relay": self.relays > 0},
                     "tables": self.tables or {},
-                    "checkpoint": {"keep": 3 if self.padding > 10**5 else 100},
+                    "checkpoint": {
+                        "keep": 3 if self.padding > 10**5 or self.full_every > 1 else 100,
+                        "full_every": self.full_every,
+                    },
                 }
             )
         )
@@ -230,6 +236,7 @@ CASES = (
     Case("downpour, tables", tables={}),
     Case("downpour, n_push 3, tables", {"name": "downpour", "n_push": 3}, tables={"prefetch": 2}),
     Case("downpour, n_fetch 2, one process, tables", {"name": "downpour", "n_fetch": 2}, tables={}, **NONE),
+    Case("downpour, tables, deltas", tables={}, full_every=4),
     Case("downpour, bf16, tables", {"name": "downpour", "wire": "bf16", "wire_fetch": "bf16"}, tables={}),
     Case("ssp, tables", {"name": "ssp", "bound": 1}, servers=(1, 2, 3), tables={"prefetch": 3}),
     Case("softsync, tables", {"name": "softsync", "n": 100, "modulate": False}, tables={"prefetch": 0}),
