@@ -260,7 +260,8 @@ class VirtualTables(RowTraffic):
 
 def _read(tables: ServerTables, part: Part) -> None:
     tables.tables[part.table].read(part.ids, part.values)
-    part.values[:] = tables.forms.fetched.carried(part.values)
+    if tables.forms.fetched.encoded:
+        part.values[:] = tables.forms.fetched.carried(part.values)
 
 
 def moved_by(parts: Sequence[Part], forms: Forms) -> Moved:
