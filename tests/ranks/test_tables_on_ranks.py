@@ -78,14 +78,22 @@ def test_a_table_has_the_bits_of_a_dense_embedding(comm, shared_path, rule, work
     assert summary["rows_new"] == summary["rows_admitted"] == touched.size
 
 
-@pytest.mark.parametrize("options", [{}, {"algorithm": Downpour(n_push=3)}, {"tables": {"prefetch": 3}}])
-def test_every_id_is_counted_once(comm, shared_path, transport, options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transport": "messages"},
+        {"algorithm": Downpour(n_push=3)},
+        {"algorithm": Downpour(n_push=3), "transport": "messages", "tables": {"prefetch": 3}},
+    ],
+)
+def test_every_id_is_counted_once(comm, shared_path, options):
     extremes = [-(2**63), 2**63 - 1, 0, -1]
     ids = np.random.default_rng(0).choice([*extremes, *range(30)], (500, 3))
     split = ArraySplit(ids, np.zeros((500, 1)))
     summary = mpidl.train(
         Counting(), Dataset("ids", (3,), None, split, split), epochs=3, batch=8, dir=str(shared_path), rule=Sgd(1.0),
-        transport=transport, **options,
+        **options,
     )  # fmt: skip
     found, counts = np.unique(ids, return_counts=True)
     assert counts_of(summary) == dict(zip(found.tolist(), (3 * counts).tolist(), strict=True))
