@@ -1,6 +1,6 @@
 """Tables of rows by id: a server's core against NumPy, a table that grows and evicts, and training against PyTorch.
 
-    python benchmarks/sparse.py [--only table pytorch ddp]
+    python benchmarks/sparse.py [--only table pytorch ddp ahead]
 
 table
     Lookups and updates per second of one core, of 8192 of a million ids, against NumPy on arrays of the same rows: a
@@ -12,6 +12,10 @@ pytorch, ddp
     Samples per second of a PyTorch module: sums of bags of 26 ids of a million, by Zipf's law, with rows of 16, and two
     dense layers; batches of 2048, Adam. mpidl in one process against a plain loop with `torch.optim.SparseAdam`, and on
     2 workers, a server and a coordinator against DistributedDataParallel over gloo with sparse gradients.
+
+ahead
+    Samples per second of one worker whose gradients take 20 ms, as rows do on their way to it (both are made to), with
+    rows fetched one batch ahead and without.
 
 Prints ratios, and writes them to results/sparse.json.
 """
@@ -34,7 +38,7 @@ from harness import QUICK, parse, save, table
 from mpidl.rules import Adagrad, Rule, Sgd
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
-from sparse_training import alone, distributed
+from sparse_training import ahead, alone, distributed
 
 Row = dict[str, Any]
 REAL = np.dtype(np.float32)
@@ -153,7 +157,12 @@ def resident() -> int:
 
 
 #: What each part returns: tables of figures.
-PARTS: dict[str, Callable[[], list[list[Row]]]] = {"table": of_a_table, "pytorch": alone, "ddp": distributed}
+PARTS: dict[str, Callable[[], list[list[Row]]]] = {
+    "table": of_a_table,
+    "pytorch": alone,
+    "ddp": distributed,
+    "ahead": ahead,
+}
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -31,9 +31,29 @@ def distributed() -> list[list[dict[str, Any]]]:
     return [compared({"mpidl, 4 ranks": partial(own, WORKERS + 2), "PyTorch DDP": partial(peer, WORKERS)})]
 
 
-def compared(cases: dict[str, Callable[[], Run]]) -> list[dict[str, Any]]:
+def ahead() -> list[list[dict[str, Any]]]:
+    """Return the speeds of a worker that fetches rows ahead, and of one that doesn't."""
+    names = {"SECONDS": 0.002 if QUICK else 0.02, "IDS": 2, "SAMPLES": 64 if QUICK else 8192}
+    os.environ |= {f"AHEAD_{name}": str(value) for name, value in names.items()}
+    return [compared({"ahead": partial(slow, 1), "not ahead": partial(slow, 0)}, needs=())]
+
+
+def slow(depth: int) -> Run:
+    """Train a model whose gradients and fetches take equally long."""
+    job: Job = {
+        "run": {"epochs": EPOCHS},
+        "data": {"factory": "ahead:data", "batch": BATCH if QUICK else 64},
+        "model": {"factory": "ahead:network"},
+        "server": {"rule": "adagrad", "rate": 0.01},
+        "tables": {"prefetch": depth},
+    }
+    return train(job, 3)
+
+
+def compared(cases: dict[str, Callable[[], Run]], needs: Sequence[str] = ("torch",)) -> list[dict[str, Any]]:
     """Run cases in turn, round after round; return the medians of their speeds, and their ratios to the last one's."""
-    require("torch")
+    for name in needs:
+        require(name)
     os.environ |= {f"BAGS_{name}": str(size) for name, size in SIZES.items()}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
     speeds: dict[str, list[float]] = {name: [] for name in cases}
