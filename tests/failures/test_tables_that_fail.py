@@ -2,10 +2,14 @@
 
 import json
 import os
+import signal
 
 import h5py
 import numpy as np
 import pytest
+from counting import NAME, Case, examine
+from outcomes import read_events
+from running_job import RunningJob
 
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.table_files import saved_tables
@@ -156,3 +160,45 @@ def test_a_table_for_which_a_server_has_no_memory(train):
     assert "server" in line
     assert "table users: full with " in line
     assert "set max_rows" in line
+
+
+def newest(run):
+    """Return the step of the last checkpoint."""
+    return max((int(path.name) for path in (run / "checkpoints").glob("[0-9]*")), default=0)
+
+
+def test_deaths_of_a_server_and_of_a_worker_are_restarts(bare_environment, tmp_path):
+    case = Case("deaths, tables", {"name": "downpour", "n_push": 3}, servers=(2,), replicas=(2,), tables={})
+    words = ["train", case.write(tmp_path), "-n", 5, "--retries", 2, "--json", "--set=topology.servers=2"]
+    variables = case.environment(tmp_path, 2) | {"MPIDL_DIE": "1:chunk-noted:50"}
+    run = tmp_path / "runs" / NAME
+    with RunningJob([*words, "--set=checkpoint.every=0.2"], tmp_path, bare_environment | variables) as job:
+        assert job.wait_for(lambda: any(event["event"] == "recovery" for event in read_events(run)))
+        before = newest(run)
+        assert job.wait_for(lambda: newest(run) > before)
+        for process in job.processes(4):
+            os.kill(process, signal.SIGKILL)
+        assert job.wait() == 0, job.last_words()
+        said = job.output.read_text()
+    events = [event for event in read_events(run) if event["event"] in ("failure", "recovery")]
+    assert [event["rank" if event["event"] == "failure" else "what"] for event in events] == [
+        1,
+        "restart",
+        4,
+        "restart",
+    ]
+    assert "a rank's death ends the run: the model's tables lie in the memory of servers'" in said
+    checked = examine(run / "checkpoints" / str(newest(run)), case, whole=True)
+    assert (checked.fault, checked.lost, checked.doubled) == ("", 0, 0)
+
+
+def test_without_retries_a_death_ends_a_job_with_tables(bare_environment, tmp_path):
+    case = Case("death, tables", servers=(1,), replicas=(2,), tables={})
+    words = ["train", case.write(tmp_path), "-n", 4, "--set=topology.survive=auto"]
+    variables = case.environment(tmp_path, 2) | {"MPIDL_DIE": "3:gradient-computed:20"}
+    with RunningJob(words, tmp_path, bare_environment | variables) as job:
+        assert job.wait() == 1
+        assert job.last_words() == (
+            "mpidl: rank 3 (worker 1) was killed by SIGKILL, which ends the job: the model's tables lie in the memory "
+            "of servers' processes"
+        )
