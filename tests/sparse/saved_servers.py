@@ -54,7 +54,8 @@ class Servers:
         unfinished, servers = scratch(directory, 1), len(self.tables[0])
         directory.mkdir(exist_ok=True)
         for number, own in enumerate(shards(LAYOUT.size, servers)):
-            state = {"parameters": np.zeros(own.size), "clock": np.array(self.step)}
+            counts = dict.fromkeys(("clock", "pushes"), np.array(self.step))
+            state = {"parameters": np.zeros(own.size), **counts}
             for table in self.tables:
                 arrays = table[number].arrays()
                 state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}

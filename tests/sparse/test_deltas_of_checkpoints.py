@@ -68,6 +68,19 @@ def test_other_servers_go_on_from_rows_of_both(tmp_path):
         assert len(saved_tables(checkpoint)[SPECS[table].name]) == sum(map(len, servers.tables[table]))
 
 
+def test_a_checkpoint_of_the_same_step_takes_the_place_of_one_with_all_rows(tmp_path):
+    servers, files = Servers(2), ShardFiles(full_every=9)
+    servers.update(3)
+    servers.save(tmp_path, files)
+    again = servers.save(tmp_path, files)
+    verify(again.path)
+    assert rows_in(again) == sum(len(part) for part in chain(*servers.tables))
+    servers.update(1)
+    added = servers.save(tmp_path, files)
+    assert 0 < rows_in(added) < rows_in(again)
+    np.testing.assert_array_equal(Servers(2).load(added).read(0, np.arange(50)), servers.read(0, np.arange(50)))
+
+
 @pytest.fixture
 def three(tmp_path):
     """The directory of a run with a full checkpoint of step 2, and two of steps 4 and 6 that add to it."""

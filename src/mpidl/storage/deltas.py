@@ -22,10 +22,11 @@ from mpidl.storage.writer import save_shard
 
 @dataclass
 class _Full:
-    """A shard's last file with all rows: its seal, the last update of each table, and the number of files since."""
+    """A shard's last file with all rows: its seal, the last update of each table, the pushes before, and files since."""
 
     seal: str
     updates: Mapping[str, int]
+    pushes: int
     later: int = 0
 
 
@@ -44,8 +45,9 @@ class ShardFiles:
         if self._every == 1 or directory.suffix == INTERIM:
             save_shard(directory, number, range, state, self._finite)
             return
-        full = self._full.get(number)
-        if full is not None and full.later + 1 < self._every:
+        full, pushes = self._full.get(number), int(state["pushes"])
+        # Without a push since, the checkpoint has the same step, and takes the place of the one with that file.
+        if full is not None and full.later + 1 < self._every and full.pushes < pushes:
             step = _step_of(directory.parent, number, full.seal)
             if step is not None:
                 full.later += 1
@@ -54,7 +56,7 @@ class ShardFiles:
                 return
         save_shard(directory, number, range, state, self._finite)
         updates = {name: int(values[0]) for name, values in state.items() if _is_of_table(name, COUNTS)}
-        self._full[number] = _Full(str(recorded(directory / shard_file(number))), updates)
+        self._full[number] = _Full(str(recorded(directory / shard_file(number))), updates, pushes)
 
 
 def _step_of(checkpoints: Path, number: int, seal: str) -> int | None:
