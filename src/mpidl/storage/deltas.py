@@ -22,7 +22,7 @@ from mpidl.storage.writer import save_shard
 
 @dataclass
 class _Full:
-    """A shard's last file with all rows: its seal, the last update of each table, the pushes before, and files since."""
+    """A shard's last file with all rows: its seal, the last update of each table, pushes before, files since."""
 
     seal: str
     updates: Mapping[str, int]
