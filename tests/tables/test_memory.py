@@ -9,6 +9,7 @@ import pytest
 
 from mpidl.errors import MpidlError
 from mpidl.rules import Sgd
+from mpidl.tables import memory
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import Growing
 from mpidl.tables.table import Table
@@ -62,3 +63,15 @@ def test_nearly_all_of_a_limited_address_space_is_used():
     rows.read(ids, after)
     np.testing.assert_array_equal(after, found - 1)
     assert len(rows.arrays()["ids"]) == len(rows)
+
+
+def test_a_table_is_full_before_the_machine_has_no_more_memory(monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 300000 kB\n")
+    monkeypatch.setattr(memory, "OF_MACHINE", tmp_path / "meminfo")
+    rows, ids = Table(TableSpec("users", 256, normal=False), Sgd(1.0)), np.arange(36_000)
+    gradients = np.zeros((ids.size, 256), np.float32)
+    rows.update(ids, gradients, 1)
+    (tmp_path / "meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 270000 kB\n")
+    with pytest.raises(MpidlError, match="table users: full with 36000 rows on this server; set max_rows or max_age"):
+        rows.update(ids + ids.size, gradients, 2)
+    assert len(rows) == ids.size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
-from math import prod
+from math import inf, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 MAP_NORESERVE = 0x4000
 #: Bytes of a huge page: of their multiples, huge pages are moved as they are.
 PAGE = 1 << 21
-#: Bytes from which on huge pages are asked for.
+#: Bytes from which on huge pages are asked for, and there must be memory for growth.
 LARGE = 1 << 25
+#: Bytes that growth leaves to the machine, which kills processes when it has no more, and what it says of its memory.
+RESERVE, OF_MACHINE = 1 << 28, Path("/proc/meminfo")
 
 
 class Growing:
@@ -43,19 +46,22 @@ class Growing:
         self.array = self._view()
 
     def grow(self, elements: int) -> None:
-        """Have at least that many; raise MemoryError if the process may not have the address space."""
+        """Have at least that many; raise MemoryError without memory for them, or without address space."""
         if elements <= len(self.array):
             return
         needed = elements * self._bytes
         del self.array
         # A quarter more, or else no more than that: where address space is limited, nearly all can be used.
-        for size in (max(needed, len(self._memory) * 5 // 4), needed):
+        present = len(self._memory)
+        for size in (max(needed, present * 5 // 4), needed):
+            if size >= LARGE and size - present > _available() - RESERVE:
+                continue
             with suppress(OSError):
                 self._memory.resize(_whole_pages(size))
                 break
         self.array = self._view()
         if elements > len(self.array):
-            raise MemoryError(f"{needed} bytes of address space")
+            raise MemoryError(f"{needed} bytes of memory")
         if self._huge and len(self._memory) >= LARGE:
             with suppress(OSError):  # a kernel without huge pages
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
@@ -68,3 +74,12 @@ class Growing:
 
 def _whole_pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
+
+
+def _available() -> float:
+    """Return the bytes of memory that the machine has left for processes; infinity if it doesn't say."""
+    with suppress(OSError):
+        for line in OF_MACHINE.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return inf
