@@ -8,6 +8,7 @@ import numpy as np
 
 from mpidl.errors import UsageError
 from mpidl.jit import jit
+from mpidl.tables.hashing import mixed
 
 #: Most touches: counters are bytes.
 MOST = 255
@@ -72,15 +73,6 @@ class Chance:
         admitted = np.empty(ids.size, np.bool_)
         draw(self._seed, step, self._probability, ids, admitted)
         return admitted
-
-
-@jit
-def mixed(number: Any) -> Any:
-    """Return a hash of a 64-bit number, as `mpidl.tables.index.mixed`: Numba's cache misses changes in other files."""
-    found = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
 
 
 @jit

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.jit import jit
+from mpidl.tables.hashing import mixed
 from mpidl.tables.memory import Growing
 from mpidl.tables.prefetch import prefetch
 
@@ -96,18 +97,6 @@ class Index:
     def _used(self) -> int:
         """Return the number of lines that have been used."""
         return int(_line(self._numbers[BUCKETS] + 4))
-
-
-@jit
-def mixed(number: Any) -> Any:
-    """Return the hash of a 64-bit number.
-
-    G. Steele, D. Lea, C. Flood 2014, Fast splittable pseudorandom number generators, with the constants of Java 8.
-    """
-    found = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
 
 
 # Numba lets signed numbers count from an array's end, which takes time; so lines, buckets and rows are unsigned.

@@ -8,21 +8,13 @@ from typing import Any
 import numpy as np
 
 from mpidl.jit import jit
+from mpidl.tables.hashing import mixed
 from mpidl.tables.prefetch import prefetch
 
 #: Rows that are read ahead.
 AHEAD = 16
 #: Bytes of a line of the cache.
 LINE = 64
-
-
-@jit
-def mixed(number: Any) -> Any:
-    """Return a hash of a 64-bit number, as `mpidl.tables.index.mixed`: Numba's cache misses changes in other files."""
-    found = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
 
 
 @jit
