@@ -31,6 +31,22 @@ def test_mailboxes_of_any_number_of_workers_have_room_for_a_chunk_beside_another
         assert geometry.ring >= geometry.slots * geometry.stride(False)
 
 
+@given(
+    size=st.integers(1, 10**7), workers=st.integers(1, 5000), wire=WIRES,
+    dtype=st.sampled_from(["float32", "float64"]), within_nodes=st.booleans(),
+    chunk_bytes=st.sampled_from([2000, 1 << 19]), least=st.sampled_from([8, 1 << 17, 1_000_008]),
+)  # fmt: skip
+def test_each_slot_has_room_for_another_message(size, workers, wire, dtype, within_nodes, chunk_bytes, least):
+    part, form = Range(0, size), parse(wire)
+    geometry = MailboxGeometry.of(part, workers, dtype, form, chunk_bytes, within_nodes=within_nodes, least=least)
+    assert all(geometry.stride(encoded) >= least and geometry.stride(encoded) % 8 == 0 for encoded in (False, True))
+    assert (
+        geometry.chunk == size
+        or geometry.chunk % BLOCK == 0
+        or geometry.chunk == chunk_bytes // geometry.dtype.itemsize
+    )
+
+
 @pytest.mark.parametrize(("workers", "chunk"), [(1, 131072), (250, 131072), (500, 66560), (1000, 32768), (10**6, 4096)])
 def test_chunks_shrink_from_some_hundred_workers_on(workers, chunk):
     assert MailboxGeometry.of(Range(0, 20_000_000), workers, np.float32).chunk == chunk

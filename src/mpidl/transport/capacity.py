@@ -67,13 +67,17 @@ class MailboxGeometry(NamedTuple):
         dtype = np.dtype(dtype)
         most = room // (workers * FEWEST_SLOTS * dtype.itemsize) // BLOCK * BLOCK
         chunk = min(shard.size, max(1, chunk_bytes // dtype.itemsize), max(most, FEWEST_ELEMENTS))
+        if chunk * dtype.itemsize < least:
+            chunk = min(shard.size, -(-least // (dtype.itemsize * BLOCK)) * BLOCK)
         chunks = -(-shard.size // chunk)
         encoding = None if wire is None else WithStatistics(wire, within(statistics, shard))
-        slot = chunk * dtype.itemsize if encoding is None else encoding.largest(chunk, dtype)
+        plain = chunk * dtype.itemsize
+        slot = plain if encoding is None else encoding.largest(chunk, dtype)
         if least:
             # A push of one chunk leaves room behind it; the chunks of longer ones lie side by side.
-            slot = -(-max(slot, least) // 8) * 8 if chunks == 1 or encoding is not None else slot
-        whole = 0 if wire is None or within_nodes else chunk * dtype.itemsize
+            plain = -(-max(plain, least) // 8) * 8 if chunks == 1 else plain
+            slot = plain if encoding is None else -(-max(slot, least) // 8) * 8
+        whole = 0 if wire is None or within_nodes else plain
         affordable = room // (workers * max(slot, whole))
         wanted = max(chunks + 1, MOST_BESIDE) if least else chunks + 1
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, wanted, affordable))
