@@ -52,10 +52,6 @@ OF_TABLES = "but the model has tables, such as 'words'"
         ({"topology": {"partitions": 2}}, f"topology.partitions: 2, {OF_TABLES}, expected 1"),
         ({"topology": {"partitions": 2, "stages": 2}}, f"topology.partitions: 2, {OF_TABLES}, expected 1"),
         (
-            {"topology": {"relay": True}},
-            f"topology.relay: true, {OF_TABLES}, expected false",
-        ),
-        (
             {"device": {"shards": True}},
             f"device.shards: true, {OF_TABLES}, whose rows are in the servers' memory; expected false",
         ),

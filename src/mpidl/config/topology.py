@@ -120,9 +120,12 @@ class TopologySection(Checked):
             raise UsageError(f"{found} run.deterministic is true and needs single pushes, expected false")
 
     def check_whole(self, because: str) -> None:
-        """Raise UsageError unless each replica is one rank that pushes to the servers itself."""
+        """Raise UsageError unless each replica is one rank."""
         if self.partitions > 1:
             raise UsageError(f"topology.partitions: {self.partitions}, {because}, expected 1")
+
+    def check_direct(self, because: str) -> None:
+        """Raise UsageError unless each worker pushes to the servers itself."""
         if self.relay:
             raise UsageError(f"topology.relay: true, {because}, expected false")
 

@@ -19,15 +19,17 @@ from mpidl.relays.virtual import VirtualRelay
 from mpidl.wire import Differences
 
 if TYPE_CHECKING:
+    from mpidl.relays.beside import Merging
     from mpidl.relays.role import Relay
 
 __all__ = ["VirtualRelay", "make", "routes"]
 
 
-def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> Relay:
+def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int, merging: Merging | None = None) -> Relay:
     """Return relay `number` of a job with `relays` relays, which begins with the job's parameters.
 
-    Raise MpidlError if a file of the checkpoint can't be read.
+    `merging` is for what workers exchange beside vectors, if they do. Raise MpidlError if a file of the checkpoint
+    can't be read.
     """
     # Plans and virtual clusters need no MPI.
     from mpidl.relays.role import Relay
@@ -44,7 +46,7 @@ def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int) -> 
         copies = [
             Differences(wire_fetch, parameters[slice(*part)], statistics=within(statistics, part)) for part in shards
         ]
-    return Relay(number, parameters, np.array(clocks), residuals, copies, statistics)
+    return Relay(number, parameters, np.array(clocks), residuals, copies, statistics, merging)
 
 
 def _residual(placed: PlacedJob, number: int, relays: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.relays.routes import RelayedRoutes
+from mpidl.rma.answers import Answers, Asked
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.fetches import ShardReader
@@ -30,7 +31,8 @@ class RelayLink:
 
     Error feedback encodes the pushes of each ring to each shard, and `copies` the fetches of each shard. The workers
     are the ranks of `replicas` replicas; each has a mailbox for each shard, in `inboxes`, with `chunks` elements a
-    chunk. `rings` are two.
+    chunk. `rings` are two. For each shard, `answers` and `asked` are the ends of answers to what workers ask for beside
+    pushes, and to what is asked for them; empty in a job without that.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class RelayLink:
             for shard, geometry in enumerate(geometries)
         ]
         of_all = [holders[shard] for shard in range(len(self.shards))]
+        beside = [(each, capacity.beside) for each in of_all if capacity.beside]
+        self.answers = [Answers(window, ranks[shard], shared.doorbells, shard, slot) for (_, shard), slot in beside]
         self._parts = [slice(*shard) for shard in self.shards]
         self._shown, self._reader = ShownShards(window, self._parts), ShardReader(window, of_all, self._parts)
         first = shared.roles.pushers().index(relay.rank)
+        self.asked = [Asked(window, rank, first, shard, slot) for (rank, shard), slot in beside]
         self._fetches = {
             shard: DifferenceFetch(window, rank, first, copy, shared.doorbells, shard)
             for (rank, shard), copy in zip(of_all, copies, strict=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,12 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.relays.batching_window import BatchingWindow
 from mpidl.rma.inboxes import ForwardingInbox
-from mpidl.transport.protocol import Message
+from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message
 
 #: Chunks of one worker that are taken before the next worker's turn.
 GROUP = 8
+#: Chunk numbers of messages that are taken only between two sums.
+BETWEEN = END, MARK
 
 
 class Gathered(NamedTuple):
@@ -22,6 +25,7 @@ class Gathered(NamedTuple):
     `fetched` has the oldest clock of each shard at which one of the pushes was computed, and `batches` the first and
     the last minibatch. If `late`, the pushes came after their workers' marks, in a checkpoint that others have not
     marked yet. `taken` has, for each worker with a push, the number of its chunks taken from each shard's mailbox.
+    `beside` has, for each shard, the messages that the pushes have beside their vectors, bytes as uint8.
     """
 
     vector: np.ndarray
@@ -29,6 +33,7 @@ class Gathered(NamedTuple):
     batches: tuple[int, int]
     late: bool
     taken: dict[int, list[int]]
+    beside: list[list[np.ndarray]]
 
 
 class PushAggregator:
@@ -42,6 +47,9 @@ class PushAggregator:
     `active` are the workers that still push, and `marked` those whose pushes are late: early and late ones are not
     added to each other, and `late` says which the sum has. While `closing`, no further push is taken before those that
     have begun are whole.
+
+    `requests` has, for each shard, what workers have asked for beside pushes: the worker and a message. It is taken at
+    once, as a worker that waits for an answer may have a push in the sum.
     """
 
     def __init__(
@@ -55,11 +63,15 @@ class PushAggregator:
         # Pushes begun by each worker, and shards of them that have not arrived whole.
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
+        self.requests = [deque[tuple[int, np.ndarray]]() for _ in shards]
+        # The workers with a push in the sum that the servers are applying.
+        self._under_way = set[int]()
         self.window = BatchingWindow(clock(), workers)
         self._begin()
 
     def _begin(self) -> None:
         self._here: set[int] = set()
+        self._beside = [list[np.ndarray]() for _ in self._shards]
         self._pushes = 0
         self._touched = [[False] * count for count in self._counts]
         self._fetched: list[int | None] = [None] * len(self._shards)
@@ -90,16 +102,23 @@ class PushAggregator:
         return worked
 
     def _take_group(self, shard: int, inbox: ForwardingInbox, worker: int) -> bool:
-        taken = 0
+        taken, asked = 0, len(self.requests[shard])
         while taken < GROUP and inbox.pending(worker):
             message = inbox.head(worker)
-            if message.chunk < 0 or not self._takes(worker, message.push):
+            if message.chunk == REQUEST:
+                self.requests[shard].append((worker, message.values.copy()))
+            elif message.chunk in BETWEEN or not self._takes(worker, message.push):
                 break
-            self._add(shard, message)
+            elif message.chunk == BESIDE:
+                self._beside[shard].append(message.values.copy())
+            else:
+                self._add(shard, message)
             inbox.release(worker)
             taken += 1
         if taken:
             inbox.acknowledge(worker)
+        if len(self.requests[shard]) > asked:
+            self._show_idle(worker)
         return taken > 0
 
     def _takes(self, worker: int, push: int) -> bool:
@@ -148,13 +167,15 @@ class PushAggregator:
             vector[part] /= self._pushes
         fetched = [0 if clock is None else clock for clock in self._fetched]
         taken = {worker: [inbox.taken(worker) for inbox in self._inboxes] for worker in self._here}
-        gathered = Gathered(vector, fetched, self._batches, self.late, taken)
+        gathered = Gathered(vector, fetched, self._batches, self.late, taken, self._beside)
         self._vectors.reverse()
+        self._under_way = self._here
         self._begin()
         return gathered
 
     def show_applied(self, gathered: Gathered, seconds: float) -> None:
         """Show the workers that the servers have applied a sum, in an exchange of `seconds`."""
+        self._under_way = set()
         for worker, taken in gathered.taken.items():
             self._show(worker, taken if worker in self._here else None)
         self.window.exchanged([each for each in gathered.taken if each not in self._here], seconds, self._clock())
@@ -164,6 +185,11 @@ class PushAggregator:
         for inbox, count in zip(self._inboxes, taken or [each.taken(worker) for each in self._inboxes], strict=True):
             inbox.show_applied(worker, count)
 
+    def _show_idle(self, worker: int) -> None:
+        """Show a worker that all of its chunks are applied, unless it has a push that isn't."""
+        if worker not in self._here | self._under_way:
+            self._show(worker)
+
     def next_message(self) -> Message | None:
         """Take a mark or an end that a worker has written behind its pushes to all shards; None without one.
 
@@ -172,11 +198,10 @@ class PushAggregator:
         for worker in self.active:
             if all(inbox.pending(worker) for inbox in self._inboxes):
                 heads = [inbox.head(worker) for inbox in self._inboxes]
-                if all(head.chunk < 0 for head in heads):
+                if all(head.chunk in BETWEEN for head in heads):
                     for inbox in self._inboxes:
                         inbox.release(worker)
                         inbox.acknowledge(worker)
-                    if worker not in self._here:
-                        self._show(worker)
+                    self._show_idle(worker)
                     return heads[0]
         return None

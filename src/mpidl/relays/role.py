@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
+from mpidl.relays.beside import BesidePushes, Merging
 from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
@@ -39,16 +40,17 @@ class Relay(Role):
     To the coordinator it is the only rank of the node that receives orders. It posts its workers' status with its own.
 
     `parameters`, of shape (size,), are those of the last fetch, at first the initial ones; `clocks`, of shape
-    (shards,), are the shards' initial clocks. `copies`, if fetches are encoded, are parts of the parameters.
+    (shards,), are the shards' initial clocks. `copies`, if fetches are encoded, are parts of the parameters. `merging`
+    is for what workers exchange beside vectors, if they do.
     """
 
     def __init__(
         self, number: int, parameters: np.ndarray, clocks: np.ndarray, residuals: RelayResiduals,
-        copies: Sequence[Differences] = (), statistics: Sequence[Range] = (),
+        copies: Sequence[Differences] = (), statistics: Sequence[Range] = (), merging: Merging | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._number, self.parameters, self._statistics = number, parameters, statistics
-        self.residuals, self._copies = residuals, copies
+        self.residuals, self._copies, self._merging = residuals, copies, merging
         self._clocks = np.zeros((len(clocks), len(ShardClock)), np.int64)
         self._clocks[:, ShardClock.CLOCK] = clocks
         self._order, self._cutting, self._ended = 0, False, False
@@ -63,6 +65,7 @@ class Relay(Role):
             link.inboxes, link.shards, link.chunks, self.parameters.dtype, link.replicas, time.perf_counter,
             self._statistics,
         )  # fmt: skip
+        self._beside = BesidePushes(link, self._aggregator.requests, self._merging)
         link.show(self.parameters, self._clocks)
         link.reports.post(self.status.row)
 
@@ -70,21 +73,27 @@ class Relay(Role):
         """Exchange until all workers have stopped pushing, and stay until the coordinator orders the exit."""
         self.status.figures["state"] = State.WORKING
         self._until(self._advance, worked=self._take_messages)
+        self.status.figures["state"] = State.TRAINED
         self._post_every = self._link.reports.interval(POST_LAST_EVERY)
-        while (order := self._link.orders.read()).phase != Phase.EXIT:
-            self.report_interruption(self._link.reports)
+        # Evaluations may ask for something, too.
+        self._until(self._follow_orders)
+
+    def _follow_orders(self) -> bool:
+        """Save the last checkpoint if that is ordered; return whether the exit is."""
+        order = self._link.orders.read()
+        if order.phase != Phase.EXIT:
             if order.number > self.residuals.order:
                 self.residuals.save(order.number, self._link.reports)
             self.residuals.report(self._link.reports)
-            self._post_now_and_then(State.TRAINED)
-            self._backoff.pause()
+        return order.phase == Phase.EXIT
 
     def _until(self, ready: Callable[[], Any], worked: Callable[[], bool] = lambda: False) -> None:
-        """Take pushes until `ready()`, and call `worked`, which returns whether it did anything."""
+        """Take pushes and requests until `ready()`, and call `worked`, which returns whether it did anything."""
         while not ready():
             self.report_interruption(self._link.reports)
-            self._post_now_and_then(State.WORKING)
-            if self._aggregator.take() | worked():
+            if time.perf_counter() - self._posted > self._post_every:
+                self._post()
+            if self._aggregator.take() | self._beside.forward() | worked():
                 self._backoff.reset()
                 self._backoff.progress()
             else:
@@ -105,21 +114,21 @@ class Relay(Role):
         aggregator, link, figures = self._aggregator, self._link, self.status.figures
         started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
-        before = ring.bytes
-        ring.begin(gathered.fetched, gathered.batches)
+        beside = self._beside.messages(gathered.beside)
+        before = ring.bytes - sum(message.size for own in beside for _, message in own)
         with self.status.push:
+            self._until(lambda: ring.send_beside(beside))
+            ring.begin(gathered.fetched, gathered.batches)
             self._until(lambda: ring.send(gathered.vector))
         with self.status.wait:
             self._until(ring.applied)
         figures["pushes"] += 1
         figures["bytes_pushed"] += ring.bytes - before
-        before = link.bytes_fetched
         with self.status.fetch:
             link.start_fetch(self.parameters, self._clocks)
             self._until(lambda: link.finish_fetch(self._clocks))
             self.status.fetch.saw(self._clocks)
         figures["fetches"] += 1
-        figures["bytes_fetched"] += link.bytes_fetched - before
         # Workers that see a cut read its order, which this relay may receive later than the servers.
         self._until(lambda: link.orders.read().number >= self._clocks[:, ShardClock.CUT].max())
         link.show(self.parameters, self._clocks)
@@ -139,7 +148,7 @@ class Relay(Role):
             self._cutting = aggregator.late = False
             aggregator.marked.clear()
         if not aggregator.active and aggregator.empty and not self._ended:
-            self._post(State.WORKING)
+            self._post()
             for ring in self._link.rings:
                 self._until(ring.end)
             self._ended = True
@@ -160,11 +169,7 @@ class Relay(Role):
         elif message.batches[0] == self._order:
             aggregator.marked.add(worker)
 
-    def _post_now_and_then(self, state: State) -> None:
-        if time.perf_counter() - self._posted > self._post_every:
-            self._post(state)
-
-    def _post(self, state: State) -> None:
+    def _post(self) -> None:
         self._posted = time.perf_counter()
-        self.status.figures["state"] = state
+        self.status.figures["bytes_fetched"] = self._link.bytes_fetched + self._beside.bytes_fetched
         self._link.reports.post(self.status.row)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import mailboxes
+from mpidl.rma import answers, mailboxes
 from mpidl.topology.roles import Relay, Roles
 from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry, answer_bytes
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
@@ -35,8 +35,10 @@ class RelayedRoutes(Routes):
     def mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
         """Return the mailboxes of a relay for each shard; together they are as large as those of one server."""
         capacity, replicas = self.capacity, len(relay.workers) // len(self.roles.replicas[0])
-        dtype, chunk_bytes, room = capacity.dtype, capacity.chunk_bytes, MAILBOX_BYTES // len(capacity.shards)
-        geometry = partial(MailboxGeometry.of, workers=replicas, dtype=dtype, chunk_bytes=chunk_bytes, room=room)
+        geometry = partial(
+            MailboxGeometry.of, workers=replicas, dtype=capacity.dtype, chunk_bytes=capacity.chunk_bytes,
+            room=MAILBOX_BYTES // len(capacity.shards), least=capacity.beside,
+        )  # fmt: skip
         return [geometry(shard) for shard in capacity.shards]
 
     def regions(self, rank: int) -> dict[str, tuple[Any, int]]:
@@ -55,6 +57,8 @@ class RelayedRoutes(Routes):
                 f"clock/{number}": (np.int64, len(ShardClock)),
                 **mailboxes.regions(geometry, number, applied_later=True),
             }
+            if self.capacity.beside:
+                found |= answers.regions(geometry.workers, number, self.capacity.beside)
         return found
 
     def beside(self, rank: int) -> int:

@@ -9,16 +9,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from mpidl.transport.capacity import MOST_BESIDE
+from mpidl.transport.protocol import REQUEST
 
 if TYPE_CHECKING:
     # Plans need the regions, and no MPI.
     from mpidl.rma.doorbells import Doorbells
+    from mpidl.rma.outboxes import Outboxes
     from mpidl.rma.verbs import RemoteMemory
+
+
+class Question(Protocol):
+    """A request, bytes as uint8, and the arrays for its answer, as `Asked.expect` takes them."""
+
+    @property
+    def message(self) -> np.ndarray: ...
+
+    @property
+    def targets(self) -> Sequence[np.ndarray]: ...
+
+
+Q = TypeVar("Q", bound=Question)
 
 
 class Names(NamedTuple):
@@ -114,6 +130,26 @@ class Asked:
             else:
                 window.get(values, self._server, name.beside_answers, place)
             place += -(-values.size // 8) * 8
+
+
+def ask(pushes: Outboxes, asked: Sequence[Asked], questions: Sequence[deque[Q]]) -> list[list[Q]]:
+    """Ask each shard its questions, as far as there is room for them and for their answers, but not within a push.
+
+    What has been asked is removed, and returned for each shard.
+    """
+    ready = [
+        deque((REQUEST, each.message) for each in islice(own, end.room if pushes[number].delivered else 0))
+        for number, (own, end) in enumerate(zip(questions, asked, strict=True))
+    ]
+    before = [len(each) for each in ready]
+    pushes.send_beside(ready)
+    found = []
+    for own, end, count, left in zip(questions, asked, before, ready, strict=True):
+        sent = [own.popleft() for _ in range(count - len(left))]
+        for each in sent:
+            end.expect(each.targets)
+        found.append(sent)
+    return found
 
 
 def take(asked: Sequence[Asked]) -> list[int]:

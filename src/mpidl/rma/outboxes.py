@@ -114,10 +114,10 @@ class Outboxes:
         self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_between(MARK, order))
         return not self._unmarked
 
-    def send_beside(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> None:
+    def send_beside(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> bool:
         """Send what travels between two pushes, as far as there is room: chunk numbers and bytes, for each shard.
 
-        What is sent is removed.
+        What is sent is removed. Return whether all of it is.
         """
         waiting = [(outbox, own) for outbox, own in zip(self._all, messages, strict=True) if own]
         while waiting:
@@ -126,6 +126,7 @@ class Outboxes:
             for _, own in written:
                 own.popleft()
             waiting = [each for each in written if each[1]]
+        return not any(messages)
 
     def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
         """Publish a message where there is room for one; return the outboxes that have none."""

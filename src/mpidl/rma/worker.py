@@ -93,7 +93,7 @@ class WorkerLink:
             if shared.encodes(rank)
         }
         self.asked = [
-            Asked(window, rank, route.ring, shard, capacity.beside) for rank, shard in servers if capacity.beside
+            Asked(window, rank, route.ring, shard, capacity.beside) for rank, shard in route.holders if capacity.beside
         ]
         self.fetches = Fetches(window, route, servers, parts, self.pushes, differences, capacity.evaluated)
 

@@ -92,11 +92,12 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
         role = _make_role(world, ready, transport, reporter)
     elif rank in roles.intermediaries:
         number, parts = roles.intermediaries.index(rank), [each.range for each in held]
-        role = intermediaries.make(ready, number, parts, len(roles.intermediaries))
+        merging = sparse.of_intermediary(ready.job, transport.capacity.beside)
+        role = intermediaries.make(ready, number, parts, len(roles.intermediaries), merging)
     elif world.trains:
         number = world.workers.index(rank)
-        beside = sparse.of_worker(ready, transport.capacity.beside, len(roles.servers))
         direct = transport.routes.of(number).direct
+        beside = sparse.of_worker(ready, transport.capacity.beside, len(roles.servers), direct)
         role = Worker(ready, number // len(ready.placed.slices), held, direct, beside)
         role.hand_over, role.computing = world.survival.hand_over, world.survival.computing
     rehearse_shard(ready.placed)  # Each rank may have to play a server's.

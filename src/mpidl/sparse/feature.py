@@ -15,7 +15,8 @@ from mpidl.job.ready import ReadyJob
 from mpidl.nn.model import CompleteModel
 from mpidl.rules import Rule
 from mpidl.shards.shard import Shard
-from mpidl.sparse.messages import Form, Forms, Part
+from mpidl.sparse.merging import MergedRows
+from mpidl.sparse.messages import Form, Forms, Part, plain
 from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.sparse.virtual import Moved, PredictedRows, VirtualTables, moved_by
@@ -33,8 +34,11 @@ LARGEST, BEYOND = 2**31 - 2, 1 << 20
 OBSTACLE = "the model's tables lie in the memory of servers' processes"
 
 
-def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
-    """Return what a worker exchanges for its model's tables, if any, by messages of at most `most` bytes."""
+def of_worker(ready: ReadyJob, most: int, servers: int, direct: bool) -> Nothing:
+    """Return what a worker exchanges for its model's tables, if any, by messages of at most `most` bytes.
+
+    They are encoded if they travel to servers directly.
+    """
     # Runs in one process need no MPI.
     from mpidl.engines.mpi.beside import Nothing
     from mpidl.sparse.remote import RemoteRows
@@ -42,7 +46,13 @@ def of_worker(ready: ReadyJob, most: int, servers: int) -> Nothing:
     job = ready.job
     if not job.original.tables:
         return Nothing()
-    return RemoteRows(ready.local.host, _forms(job), most, servers, _ahead(job, ready.placed.replicas))
+    forms = _forms(job) if direct else plain(job.dtype)
+    return RemoteRows(ready.local.host, forms, most, servers, _ahead(job, ready.placed.replicas))
+
+
+def of_intermediary(job: Job, most: int) -> MergedRows | None:
+    """Return what makes fewer messages of several workers', of at most `most` bytes; None without tables."""
+    return MergedRows(job.original.tables, _forms(job), most) if job.original.tables else None
 
 
 def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> virtual.Nothing:
@@ -53,6 +63,8 @@ def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Sha
     job, servers = placed.job, []
     if not job.original.tables:
         return virtual.Nothing()
+    if not alone:
+        job.config.topology.check_direct("but in virtual clusters rows of tables travel to workers themselves")
     for number, shard in enumerate(shards):
         found = of_server(placed, shard.clock, number, len(shards))
         assert found is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +12,14 @@ from mpidl.data.dataset import Split
 from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.waiting import Waiting
 from mpidl.nn.model import CompleteModel
-from mpidl.rma.answers import take
+from mpidl.rma.answers import ask, take
 from mpidl.rma.worker import WorkerLink
 from mpidl.sparse import unpushed
 from mpidl.sparse.ahead import LookingAhead
 from mpidl.sparse.messages import Forms, Part, grouped, pack
 from mpidl.tables.distinct import Distinct, distinct
 from mpidl.tables.lookups import Lookup, Wanted, gathered
-from mpidl.transport.protocol import BESIDE, REQUEST
+from mpidl.transport.protocol import BESIDE
 from mpidl.transport.status import WorkerStatus
 
 
@@ -98,13 +97,12 @@ class RemoteRows(Nothing):
         for queue, own in zip(self._pushes, found.parts, strict=True):
             for parts in grouped([Part(table, found.ids[own], gradient[own])], self._most):
                 message = pack(parts, self._forms.pushed)
-                self._status.figures["bytes_pushed"] += message.size
+                self._status.figures["bytes_pushed"] += message.size if self._link.direct else 0
                 queue.append((BESIDE, message))
 
     def _send_pushes(self) -> bool:
         with self._status.push:
-            self._link.pushes.send_beside(self._pushes)
-        return not any(self._pushes)
+            return self._link.pushes.send_beside(self._pushes)
 
     def _ask(self, wanted: Sequence[Wanted]) -> list[Coming]:
         """Ask for lookups, and return them."""
@@ -134,17 +132,8 @@ class RemoteRows(Nothing):
 
     def _send(self) -> None:
         """Send requests as far as there is room for them and for their answers."""
-        ready = [
-            deque((REQUEST, each.message) for each in islice(questions, asked.room))
-            for questions, asked in zip(self._questions, self._link.asked, strict=True)
-        ]
-        before = [len(each) for each in ready]
-        self._link.pushes.send_beside(ready)
-        for server, (count, left) in enumerate(zip(before, ready, strict=True)):
-            for _ in range(count - len(left)):
-                question = self._questions[server].popleft()
-                self._link.asked[server].expect(question.targets)
-                self._asked[server].append(question)
+        for asked, sent in zip(self._asked, ask(self._link.pushes, self._link.asked, self._questions), strict=True):
+            asked.extend(sent)
 
     def _has_arrived(self, coming: Coming) -> bool:
         """Take the answers that have arrived, and return whether all for a lookup have."""
@@ -160,7 +149,8 @@ class RemoteRows(Nothing):
         figures, form = self._status.figures, self._forms.fetched
         for rows, target in zip(question.rows, question.targets, strict=True):
             form.fill(rows, target)
-        figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
+        if self._link.direct:
+            figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
         for each in question.lookups:
             each.answers -= 1
 

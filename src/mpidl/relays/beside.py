@@ -1,0 +1,99 @@
+"""What workers of a node exchange with servers beside their vectors, by way of its relay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from mpidl.relays.link import RelayLink
+from mpidl.relays.residuals import EARLY
+from mpidl.rma.answers import Question, ask, take
+from mpidl.transport.protocol import BESIDE
+
+
+class Together(Protocol):
+    """Requests to one server that are asked together."""
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        """What to ask in their place."""
+        ...
+
+    def arrived(self) -> None:
+        """Act on the arrival of all answers."""
+
+    def answer(self, number: int, answer: np.ndarray) -> None:
+        """Then write the answer to request `number`, bytes as uint8; there may be room for more than the answer."""
+
+
+class Merging(Protocol):
+    """Makes fewer messages of those that several workers send to one server, bytes as uint8."""
+
+    def sums(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return messages with the sum of what those of several pushes have."""
+        ...
+
+    def together(self, requests: Sequence[np.ndarray]) -> Together:
+        """Return what to ask in place of requests."""
+        ...
+
+
+class BesidePushes:
+    """Sends the servers what pushes have beside vectors, and asks them what workers ask.
+
+    `requests` has what workers have asked each shard: the worker and a message. What comes while answers to earlier
+    requests are on their way is asked together. `bytes_fetched` counts requests and answers.
+    """
+
+    def __init__(
+        self, link: RelayLink, requests: Sequence[deque[tuple[int, np.ndarray]]], merging: Merging | None
+    ) -> None:
+        self._link, self._requests, self._merging = link, requests, merging
+        self._questions: list[deque[Question]] = [deque() for _ in link.asked]
+        # What is on its way for each shard: the workers that have asked, and the number of answers that are missing.
+        self._asking: list[tuple[Sequence[int], Together] | None] = [None] * len(link.asked)
+        self._missing = [0] * len(link.asked)
+        self.bytes_fetched = 0
+
+    def messages(self, gathered: Sequence[Sequence[np.ndarray]]) -> list[deque[tuple[int, np.ndarray]]]:
+        """Return messages with what the pushes of a sum have for each shard, as `Outboxes.send_beside` takes them."""
+        if self._merging is None:
+            return [deque() for _ in gathered]
+        return [deque((BESIDE, message) for message in self._merging.sums(own)) for own in gathered]
+
+    def forward(self) -> bool:
+        """Pass on requests and answers as far as that is possible now; return whether there were any."""
+        if self._merging is None:
+            return False
+        for shard, waiting in enumerate(self._requests):
+            if waiting and self._asking[shard] is None:
+                workers, requests = zip(*waiting, strict=True)
+                waiting.clear()
+                together = self._merging.together(requests)
+                self._asking[shard] = workers, together
+                self._questions[shard].extend(together.questions)
+                self._missing[shard] = len(together.questions)
+        if not any(self._asking):
+            return False
+        sent = ask(self._link.rings[EARLY], self._link.asked, self._questions)
+        for each in (each for own in sent for each in own):
+            self.bytes_fetched += each.message.size + sum(target.nbytes for target in each.targets)
+        taken = take(self._link.asked)
+        for shard, count in enumerate(taken):
+            self._missing[shard] -= count
+            if count and not self._missing[shard]:
+                self._answer(shard)
+        return any(sent) or any(taken)
+
+    def _answer(self, shard: int) -> None:
+        """Answer those who have asked a shard."""
+        found, self._asking[shard] = self._asking[shard], None
+        assert found is not None
+        workers, together = found
+        together.arrived()
+        for number, worker in enumerate(workers):
+            self._link.answers[shard].write(worker, partial(together.answer, number))
