@@ -107,7 +107,10 @@ def servers(request, comm):
     return request.param
 
 
-def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, partitions=1, **formats):
+def play(
+    comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, partitions=1, merging=None,
+    beside_shard=lambda: None, **formats,
+):  # fmt: skip
     """Let `act` push on the workers of a relay; return roles, and the server, the relay or the number of pushes.
 
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
@@ -145,7 +148,8 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                     for part in ranges
                 ]
             residuals = RelayResiduals(0, partial(scratch, path), capacity.wire, ranges, dtype, capacity.statistics)
-            found = relay = Relay(0, vector, np.zeros(len(ranges), np.int64), residuals, copies)
+            clocks = np.zeros(len(ranges), np.int64)
+            found = relay = Relay(0, vector, clocks, residuals, copies, merging=merging)
             relay.bind(opened)
             opened.quiesce()
             relay.run()
@@ -156,6 +160,8 @@ def play(comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, 
                 for place, (part, holder, _) in enumerate(held)
                 if holder == number
             }
+            for shard in own.values():
+                shard.beside = beside_shard()
             server = Server(number, own, path, partial(scratch, path), workers=len(roles.pushers()))
             server.bind(opened)
             opened.quiesce()
