@@ -4,7 +4,7 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.relays.push_aggregator import PushAggregator
-from mpidl.transport.protocol import BESIDE, REQUEST, Message
+from mpidl.transport.protocol import BESIDE, END, REQUEST, Message
 
 SHARDS, STATISTICS = [Range(0, 7), Range(7, 12)], [Range(5, 9)]
 
@@ -80,16 +80,14 @@ def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_n
 
     aggregator.closing = True
     take()
-    # Without a push, the request alone is taken, and shown as applied.
+    # Pushes wait, and what is before them is shown as applied.
     assert [[worker for worker, _ in own] for own in aggregator.requests] == [[0], [0]]
-    assert all((inbox.shown, inbox.pending(0)) == ({0: 1}, 3) for inbox in inboxes)
+    assert all((inbox.shown, inbox.pending(0)) == ({0: 2}, 2) for inbox in inboxes)
     aggregator.closing = False
     take()
-    assert not aggregator.whole
     assert [[worker for worker, _ in own] for own in aggregator.requests] == [[0, 1], [0, 1]]
     # A worker sees no more as applied before its pushes are.
-    assert all(inbox.shown == {0: 1} for inbox in inboxes)
-    assert aggregator.next_message() is None
+    assert all(inbox.shown == {0: 2} for inbox in inboxes)
     for inbox, size in zip(inboxes, (7, 5), strict=True):
         inbox.arrive(message(0, 1, 0, size))
     take()
@@ -99,8 +97,13 @@ def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_n
     assert gathered.vector.tolist() == [0 + 1 + 10 + 11] * 12
     for inbox in inboxes:
         inbox.arrive(message(1, 2, REQUEST))
+        inbox.arrive(message(0, 2, BESIDE))
+        inbox.arrive(message(0, 2, END))
     take()
-    assert all(inbox.shown == {0: 1} for inbox in inboxes)
+    assert all(inbox.shown == {0: 2} for inbox in inboxes)
     aggregator.show_applied(gathered, 1.0)
-    assert all(inbox.shown == {0: 5, 1: 4} for inbox in inboxes)
+    assert all(inbox.shown == {0: 6, 1: 4} for inbox in inboxes)
     assert aggregator.empty
+    # What comes behind the last push belongs to none.
+    assert aggregator.next_message().chunk == END
+    assert [[each.tolist() for each in own] for own in aggregator.rest(0)] == [[[2] * 3]] * 2

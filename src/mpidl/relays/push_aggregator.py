@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +15,6 @@ from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message
 
 #: Chunks of one worker that are taken before the next worker's turn.
 GROUP = 8
-#: Chunk numbers of messages that are taken only between two sums.
-BETWEEN = END, MARK
 
 
 class Gathered(NamedTuple):
@@ -48,8 +46,8 @@ class PushAggregator:
     added to each other, and `late` says which the sum has. While `closing`, no further push is taken before those that
     have begun are whole.
 
-    `requests` has, for each shard, what workers have asked for beside pushes: the worker and a message. It is taken at
-    once, as a worker that waits for an answer may have a push in the sum.
+    What lies between pushes beside vectors is taken at once: a worker that waits for an answer may have a push in the
+    sum. `requests` has, for each shard, what workers have asked for: the worker and a message.
     """
 
     def __init__(
@@ -64,6 +62,8 @@ class PushAggregator:
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
         self.requests = [deque[tuple[int, np.ndarray]]() for _ in shards]
+        # For each shard, what workers have sent beside vectors, and their next push changes.
+        self._coming = [defaultdict[int, list[np.ndarray]](list) for _ in shards]
         # The workers with a push in the sum that the servers are applying.
         self._under_way = set[int]()
         self.window = BatchingWindow(clock(), workers)
@@ -102,22 +102,23 @@ class PushAggregator:
         return worked
 
     def _take_group(self, shard: int, inbox: ForwardingInbox, worker: int) -> bool:
-        taken, asked = 0, len(self.requests[shard])
+        taken = between = 0
         while taken < GROUP and inbox.pending(worker):
             message = inbox.head(worker)
             if message.chunk == REQUEST:
                 self.requests[shard].append((worker, message.values.copy()))
-            elif message.chunk in BETWEEN or not self._takes(worker, message.push):
-                break
             elif message.chunk == BESIDE:
-                self._beside[shard].append(message.values.copy())
+                self._coming[shard][worker].append(message.values.copy())
+            elif message.chunk < 0 or not self._takes(worker, message.push):
+                break
             else:
                 self._add(shard, message)
+            between += message.chunk < 0
             inbox.release(worker)
             taken += 1
         if taken:
             inbox.acknowledge(worker)
-        if len(self.requests[shard]) > asked:
+        if between:
             self._show_idle(worker)
         return taken > 0
 
@@ -137,6 +138,8 @@ class PushAggregator:
         return True
 
     def _add(self, shard: int, message: Message) -> None:
+        if self._coming[shard]:
+            self._beside[shard] += self._coming[shard].pop(message.worker, ())
         start = self._shards[shard].start + message.chunk * self._chunks[shard]
         part = self._vectors[0][start : start + message.values.size]
         if self._touched[shard][message.chunk]:
@@ -190,6 +193,10 @@ class PushAggregator:
         if worker not in self._here | self._under_way:
             self._show(worker)
 
+    def rest(self, worker: int) -> list[list[np.ndarray]]:
+        """Return, for each shard, what a worker that has ended has sent beside vectors since its last push."""
+        return [own.pop(worker, []) for own in self._coming]
+
     def next_message(self) -> Message | None:
         """Take a mark or an end that a worker has written behind its pushes to all shards; None without one.
 
@@ -198,7 +205,7 @@ class PushAggregator:
         for worker in self.active:
             if all(inbox.pending(worker) for inbox in self._inboxes):
                 heads = [inbox.head(worker) for inbox in self._inboxes]
-                if all(head.chunk in BETWEEN for head in heads):
+                if all(head.chunk in (END, MARK) for head in heads):
                     for inbox in self._inboxes:
                         inbox.release(worker)
                         inbox.acknowledge(worker)

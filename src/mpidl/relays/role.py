@@ -13,6 +13,7 @@ from mpidl.relays.beside import BesidePushes, Merging
 from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
+from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.transport.protocol import END, Message, Phase, ShardClock, State
@@ -114,10 +115,9 @@ class Relay(Role):
         aggregator, link, figures = self._aggregator, self._link, self.status.figures
         started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
-        beside = self._beside.messages(gathered.beside)
-        before = ring.bytes - sum(message.size for own in beside for _, message in own)
+        before = ring.bytes
+        self._send_beside(ring, gathered.beside)
         with self.status.push:
-            self._until(lambda: ring.send_beside(beside))
             ring.begin(gathered.fetched, gathered.batches)
             self._until(lambda: ring.send(gathered.vector))
         with self.status.wait:
@@ -133,6 +133,13 @@ class Relay(Role):
         self._until(lambda: link.orders.read().number >= self._clocks[:, ShardClock.CUT].max())
         link.show(self.parameters, self._clocks)
         aggregator.show_applied(gathered, time.perf_counter() - started)
+
+    def _send_beside(self, ring: Outboxes, gathered: Sequence[Sequence[np.ndarray]]) -> None:
+        """Send what pushes have for each shard beside vectors."""
+        messages = self._beside.messages(gathered)
+        self.status.figures["bytes_pushed"] += sum(message.size for own in messages for _, message in own)
+        with self.status.push:
+            self._until(lambda: ring.send_beside(messages))
 
     def _take_messages(self) -> bool:
         """Handle the marks and ends of workers; return whether there were any."""
@@ -157,6 +164,7 @@ class Relay(Role):
     def _take_message(self, message: Message) -> None:
         aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
+            self._send_beside(self._link.rings[LATE if worker in aggregator.marked else EARLY], aggregator.rest(worker))
             aggregator.active.discard(worker)
             aggregator.window.leaves(worker)
         elif message.batches[0] > self._order:

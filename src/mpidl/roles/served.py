@@ -218,7 +218,7 @@ class ServedShard:
             self._begin_snapshot(order)
             point("mark-taken")
         if order == self.order:
-            self._snapshot.mark(worker)
+            self._snapshot.end(worker)
 
     def _begin_snapshot(self, order: int) -> None:
         # A snapshot of an earlier order that is still being written is obsolete.

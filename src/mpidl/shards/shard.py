@@ -253,7 +253,7 @@ class Snapshot:
             self.copy.receive_chunk(worker, chunk, fetched, values, batches)
 
     def end(self, worker: int) -> None:
-        """Accept no more pushes of a worker that has ended; what it has sent beside them belongs to the copy."""
+        """Accept no more pushes of a worker; what it has sent beside vectors since its last one belongs to the copy."""
         if worker in self._awaited:
             self.copy.end_beside(worker)
             self.mark(worker)
