@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from mpidl.relays.link import RelayLink
-from mpidl.relays.residuals import EARLY
+from mpidl.relays.residuals import EARLY, LATE
 from mpidl.rma.answers import Question, ask, take
 from mpidl.transport.protocol import BESIDE
 
@@ -57,13 +57,25 @@ class BesidePushes:
         # What is on its way for each shard: the workers that have asked, and the number of answers that are missing.
         self._asking: list[tuple[Sequence[int], Together] | None] = [None] * len(link.asked)
         self._missing = [0] * len(link.asked)
+        # What the next push in a ring has for each shard.
+        self._kept: dict[int, list[list[np.ndarray]]] = {ring: [[] for _ in requests] for ring in (EARLY, LATE)}
         self.bytes_fetched = 0
 
-    def messages(self, gathered: Sequence[Sequence[np.ndarray]]) -> list[deque[tuple[int, np.ndarray]]]:
-        """Return messages with what the pushes of a sum have for each shard, as `Outboxes.send_beside` takes them."""
+    def keep(self, ring: int, messages: Sequence[list[np.ndarray]]) -> None:
+        """Keep what a worker that has ended has sent for each shard since its last push."""
+        self._kept[ring] = [before + own for before, own in zip(self._kept[ring], messages, strict=True)]
+
+    def messages(self, ring: int, gathered: Sequence[list[np.ndarray]]) -> list[deque[tuple[int, np.ndarray]]]:
+        """Return messages with what is kept and what pushes have for each shard, as `Outboxes.send_beside` takes them.
+
+        Nothing is kept for this ring from now on.
+        """
+        if gathered:
+            self.keep(ring, gathered)
+        kept, self._kept[ring] = self._kept[ring], [[] for _ in self._requests]
         if self._merging is None:
-            return [deque() for _ in gathered]
-        return [deque((BESIDE, message) for message in self._merging.sums(own)) for own in gathered]
+            return [deque() for _ in kept]
+        return [deque((BESIDE, message) for message in self._merging.sums(own)) for own in kept]
 
     def forward(self) -> bool:
         """Pass on requests and answers as far as that is possible now; return whether there were any."""

@@ -13,7 +13,6 @@ from mpidl.relays.beside import BesidePushes, Merging
 from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
-from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.transport.protocol import END, Message, Phase, ShardClock, State
@@ -116,7 +115,7 @@ class Relay(Role):
         started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
         before = ring.bytes
-        self._send_beside(ring, gathered.beside)
+        self._send_beside(LATE if gathered.late else EARLY, gathered.beside)
         with self.status.push:
             ring.begin(gathered.fetched, gathered.batches)
             self._until(lambda: ring.send(gathered.vector))
@@ -134,9 +133,9 @@ class Relay(Role):
         link.show(self.parameters, self._clocks)
         aggregator.show_applied(gathered, time.perf_counter() - started)
 
-    def _send_beside(self, ring: Outboxes, gathered: Sequence[Sequence[np.ndarray]]) -> None:
-        """Send what pushes have for each shard beside vectors."""
-        messages = self._beside.messages(gathered)
+    def _send_beside(self, number: int, gathered: Sequence[list[np.ndarray]] = ()) -> None:
+        """Send in a ring what pushes have for each shard beside vectors, and workers that have ended have left."""
+        ring, messages = self._link.rings[number], self._beside.messages(number, gathered)
         self.status.figures["bytes_pushed"] += sum(message.size for own in messages for _, message in own)
         with self.status.push:
             self._until(lambda: ring.send_beside(messages))
@@ -149,22 +148,27 @@ class Relay(Role):
             self._take_message(message)
         aggregator = self._aggregator
         if self._cutting and aggregator.active <= aggregator.marked and (aggregator.empty or aggregator.late):
-            self._until(lambda: self._link.rings[EARLY].mark(self._order))
+            self._mark(EARLY)
             self.residuals.save(self._order, self._link.reports)
             self.residuals.join()
             self._cutting = aggregator.late = False
             aggregator.marked.clear()
         if not aggregator.active and aggregator.empty and not self._ended:
             self._post()
-            for ring in self._link.rings:
+            for number, ring in enumerate(self._link.rings):
+                self._send_beside(number)
                 self._until(ring.end)
             self._ended = True
         return found
 
+    def _mark(self, number: int) -> None:
+        self._send_beside(number)
+        self._until(lambda: self._link.rings[number].mark(self._order))
+
     def _take_message(self, message: Message) -> None:
         aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
-            self._send_beside(self._link.rings[LATE if worker in aggregator.marked else EARLY], aggregator.rest(worker))
+            self._beside.keep(LATE if worker in aggregator.marked else EARLY, aggregator.rest(worker))
             aggregator.active.discard(worker)
             aggregator.window.leaves(worker)
         elif message.batches[0] > self._order:
@@ -173,7 +177,7 @@ class Relay(Role):
             aggregator.marked.clear()
             aggregator.marked.add(worker)
             self.residuals.join()
-            self._until(lambda: self._link.rings[LATE].mark(self._order))
+            self._mark(LATE)
         elif message.batches[0] == self._order:
             aggregator.marked.add(worker)
 

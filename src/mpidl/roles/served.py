@@ -214,6 +214,7 @@ class ServedShard:
 
     def _mark(self, worker: int, order: int) -> None:
         """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
+        self.shard.end_beside(worker)
         if order > self.order:
             self._begin_snapshot(order)
             point("mark-taken")
