@@ -11,6 +11,7 @@ from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.nn import Dense, Network, SparseEmbedding
 from mpidl.rules import Adagrad, Adam, Sgd
+from mpidl.sparse.feature import in_one_process
 
 SPLIT = ArraySplit(np.arange(24).reshape(12, 2) % 7, np.arange(12) % 3)
 
@@ -62,6 +63,13 @@ def test_what_can_not_be_trained_with_tables_is_one_line(sections, line):
         job(**sections)
     assert str(error.value) == line
     job(sparse=False, **sections)
+
+
+def test_virtual_clusters_have_no_relays_for_tables():
+    made = job(topology={"relay": True})
+    with pytest.raises(UsageError) as error:
+        in_one_process(place(made, 2), made.original, [], alone=False)
+    assert str(error.value) == "topology.relay: true, but virtual clusters have no relays for tables, expected false"
 
 
 @pytest.mark.parametrize("kind", ["auto", "cpu"])

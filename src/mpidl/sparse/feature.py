@@ -64,7 +64,7 @@ def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Sha
     if not job.original.tables:
         return virtual.Nothing()
     if not alone:
-        job.config.topology.check_direct("but in virtual clusters rows of tables travel to workers themselves")
+        job.config.topology.check_direct("but virtual clusters have no relays for tables")
     for number, shard in enumerate(shards):
         found = of_server(placed, shard.clock, number, len(shards))
         assert found is not None
