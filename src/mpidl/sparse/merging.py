@@ -53,7 +53,7 @@ class MergedRows:
 
 
 class RowsTogether:
-    """Requests for rows that are asked together (`mpidl.relays.beside.Together`)."""
+    """Requests for rows that are asked together."""
 
     def __init__(self, merged: MergedRows, requests: Sequence[np.ndarray]) -> None:
         self._plain, self._form = merged.plain, merged.forms.fetched
