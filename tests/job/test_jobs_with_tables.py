@@ -69,7 +69,7 @@ def test_virtual_clusters_have_no_relays_for_tables():
     made = job(topology={"relay": True})
     with pytest.raises(UsageError) as error:
         in_one_process(place(made, 2), made.original, [], alone=False)
-    assert str(error.value) == "topology.relay: true, but virtual clusters have no relays for tables, expected false"
+    assert str(error.value) == "topology.relay: true, but virtual clusters have none for tables, expected false"
 
 
 @pytest.mark.parametrize("kind", ["auto", "cpu"])

@@ -250,7 +250,7 @@ def _possible(section: TopologySection, job: Job) -> bool:
         section.check(job.algorithm, job.config.run)
         if job.original.tables:
             section.check_whole("but the model has tables")
-            section.check_direct("but virtual clusters have no relays for tables")
+            section.check_direct("but virtual clusters have none for tables")
     except UsageError:
         return False
     return True

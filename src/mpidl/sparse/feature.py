@@ -64,7 +64,7 @@ def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Sha
     if not job.original.tables:
         return virtual.Nothing()
     if not alone:
-        job.config.topology.check_direct("but virtual clusters have no relays for tables")
+        job.config.topology.check_direct("but virtual clusters have none for tables")
     for number, shard in enumerate(shards):
         found = of_server(placed, shard.clock, number, len(shards))
         assert found is not None
