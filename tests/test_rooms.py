@@ -53,14 +53,14 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 66_000, 42_000, 490
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 67_500, 43_000, 495
 #: Keys of a configuration.
 KEYS = 195
 #: Public members of a class: methods, properties and annotated attributes.
 MEMBERS = 20
 #: Files that may name an optional feature: a pattern of its words, and how many.
 FEATURES = {
-    "relays": (r"relay", 12),
+    "relays": (r"relay", 13),
     "wait-free back-propagation": (r"wait_?free|wait-free|leaves? early|left early|report_final|GradientObserver", 8),
     "averages of weights": (r"\bema\b|import AVERAGE\b", 10),
     "mirrors": (r"\bmirrors?\b", 15),
