@@ -39,7 +39,7 @@ class Rings:
         return self
 
     def ignore(self, *arguments, **options):
-        """Do what matters to nobody here."""
+        """Do nothing."""
 
     show_clock = show_cut = post = acknowledge = ignore
 
@@ -68,7 +68,7 @@ def test_a_round_has_a_chunk_of_every_worker():
     assert not server.round()
 
 
-def test_what_is_between_pushes_waits_for_nobody():
+def test_what_is_between_pushes_waits_for_no_worker():
     server, applied = served([[0], [REQUEST, MARK, 0]], {})
     assert all(server.round() for _ in range(3))
     assert applied == [(1, REQUEST), (1, MARK), (0, 0), (1, 0)]

@@ -29,11 +29,11 @@ def batches(rows, depth, announced, count=5):
     """Take batches of 2 samples as a loader does, which announces the next ones."""
     split = LookingAhead(ArraySplit(IDS, np.zeros((20, 1))).as_integers(), rows, rows, depth)
     assert split.lookahead == max(1, depth)
-    parts, told = [np.array([2 * k, 2 * k + 1]) for k in range(count)], 1
+    parts, announced_so_far = [np.array([2 * k, 2 * k + 1]) for k in range(count)], 1
     for number, part in enumerate(parts):
-        for following in parts[told : number + 1 + announced if announced else 0]:
+        for following in parts[announced_so_far : number + 1 + announced if announced else 0]:
             split.prepare(following)
-            told += 1
+            announced_so_far += 1
         rows.noted.append(("take", split.gather(part).inputs.tolist()))
     return rows.noted
 

@@ -13,7 +13,7 @@ from mpidl.jit import jit
 EXPONENT, POWER = 1.05, 20
 #: Number of values from which a teacher's weights are taken, and of different numbers.
 WEIGHTS, LEVELS = 4096, 256
-#: Rank at which an id's weight is half as large as it would be at the top: nobody can learn those of rare ids.
+#: Rank at which an id's weight is half as large as it would be at the top: those of rare ids can't be learnt.
 HALF = 20
 #: Pairs of neighbouring features whose product, of two-dimensional vectors, is a part of the logit.
 PAIRS = 2

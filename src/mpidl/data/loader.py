@@ -90,7 +90,7 @@ class Loader:
         return self._batches[self.done - 1]
 
     def coming(self, most: int) -> list[Minibatch]:
-        """Return the batches that follow, at most so many of the portions that have been taken."""
+        """Return up to `most` of the batches that follow, in portions that have been taken."""
         if self.current is None or self._stopped:
             return []
         coming = self._batches[self.done : self.current.last]
