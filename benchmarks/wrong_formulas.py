@@ -103,9 +103,9 @@ FORMULAS = (
     # Policies.
     Wrong("shards/policies/policy.py", "1.0 / max(staleness, 1)", "1.0 / (staleness + 1)"),
     Wrong("shards/policies/policy.py", "1.0 / (staleness + 1)", "1.0 / max(staleness, 1)"),
-    Wrong("shards/policies/immediate.py", "shard.add(chunk, values, self._scale", "shard.add(chunk, values, unscaled"),
-    Wrong("shards/policies/gather.py", "self._factors[chunk] / self._count", "1.0"),
-    Wrong("shards/policies/gather.py", "gathered /= self._factors[chunk]", "gathered /= self._count"),
+    Wrong("shards/policies/immediate.py", "shard.add(chunk, values, self.scale", "shard.add(chunk, values, unscaled"),
+    Wrong("shards/policies/gather.py", "self._factors[chunk] / self.count", "1.0"),
+    Wrong("shards/policies/gather.py", "gathered /= self._factors[chunk]", "gathered /= self.count"),
     Wrong("shards/policies/immediate.py", "corrected *= gradient\n        corrected *=", "corrected *="),
     Wrong("shards/policies/immediate.py", "root *= 1 - decay", "root *= 1"),
     Wrong("shards/policies/immediate.py", "            moved += 1\n", ""),

@@ -50,7 +50,7 @@ class Rings:
 def served(rings, late):
     shard = Shard(Range(0, 1), np.zeros(1), ScheduledRule(Sgd(1.0)), ApplyAtOnce(), 1)
     found = ServedShard(
-        0, shard, 0, Path(), lambda order: Path(), workers=2, portion=int, deterministic=True, finite=False
+        0, shard, 0, Path(), lambda order: Path(), workers=2, portion=int, deterministic=True, save=print
     )
     found.bind(Rings(rings, late))
     applied = []
