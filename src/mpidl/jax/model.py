@@ -145,7 +145,7 @@ class JaxModel(CompleteModel):
         Factors of the terms of a loss that returns a mapping of named means, which are summed; 1 by default.
     tables : sequence of TableSpec
         Tables whose rows are on the servers. The function's argument ``rows`` gets, by the name of each table, the rows
-        of the ids that `lookups` returns, (*shape of the ids, dimension).
+        of the ids that `lookups` returns: the shape of the ids, with the dimension appended.
     lookups : callable, optional
         Function of the inputs, outside of JAX, that returns a mapping of the tables' names to ids, arrays of integers.
 
