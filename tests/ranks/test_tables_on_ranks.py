@@ -99,6 +99,23 @@ def test_every_id_is_counted_once(comm, shared_path, options):
     assert counts_of(summary) == dict(zip(found.tolist(), (3 * counts).tolist(), strict=True))
 
 
+class Mistaken(Counting):
+    """A model that announces lookups which it doesn't make, before the one that it makes."""
+
+    def wanted(self, batch):
+        made = self.made(batch)
+        return [made._replace(ids=made.ids + 1000), made]
+
+
+def test_rows_are_those_that_are_looked_up(comm, shared_path):
+    ids = np.random.default_rng(0).choice(30, (200, 3))
+    data = Dataset("ids", (3,), None, ArraySplit(ids, np.zeros((200, 1))))
+    summary = mpidl.train(Mistaken(), data, batch=8, dir=str(shared_path), rule=Sgd(1.0), tables={"prefetch": 1})
+    found, counts = np.unique(ids, return_counts=True)
+    epochs = summary["samples"] // 200
+    assert counts_of(summary) == dict(zip(found.tolist(), (epochs * counts).tolist(), strict=True))
+
+
 @pytest.mark.parametrize("wire", ["bf16", "int8"])
 def test_encoded_rows(comm, shared_path, wire):
     sparse, plain = pair()[0], pair()[0]

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Adam, Sgd
-from mpidl.tables.deltas import BY_ROW, merged
+from mpidl.tables.deltas import ROWS, left
 from mpidl.tables.distinct import owner
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 
 SPEC = TableSpec("users", 2)
+BY_ROW = ("ids", "rows", "state", "uses")
 ADAM = Adam(0.5)
 LIVES = [
     {},
@@ -39,6 +40,13 @@ def values(of, ids):
     found = np.empty((len(ids), 2))
     of.read(np.array(ids, np.int64), found)
     return found
+
+
+def merged(parts):
+    """Return the arrays of a table from those of a full copy and of what was used later, in order."""
+    places = left([part["ids"] for part in parts], int(parts[-1]["counts"][ROWS]))
+    pairs = list(zip(parts, places, strict=True))
+    return parts[-1] | {name: np.concatenate([part[name][place] for part, place in pairs]) for name in BY_ROW}
 
 
 def same(one, other):

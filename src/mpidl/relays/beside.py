@@ -54,7 +54,7 @@ class BesidePushes:
     ) -> None:
         self._link, self._requests, self._merging = link, requests, merging
         self._questions: list[deque[Question]] = [deque() for _ in link.asked]
-        # What is on its way for each shard: the workers that have asked, and the number of answers that are missing.
+        # For each shard, the requests under way with their workers, and the number of outstanding answers.
         self._asking: list[tuple[Sequence[int], Together] | None] = [None] * len(link.asked)
         self._missing = [0] * len(link.asked)
         # What the next push in a ring has for each shard.

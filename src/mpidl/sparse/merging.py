@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.sparse.messages import Forms, Part, grouped, pack, plain, unpack
+from mpidl.sparse.messages import Forms, Part, Request, grouped, pack, plain, unpack
 from mpidl.tables.distinct import add_to, distinct
 from mpidl.tables.lookups import TableSpec
-
-
-class RowsQuestion(NamedTuple):
-    """A request to a server: the message, the rows asked for, and where their bytes go."""
-
-    message: np.ndarray
-    rows: Sequence[np.ndarray]
-    targets: Sequence[np.ndarray]
 
 
 class MergedRows:
@@ -66,17 +57,12 @@ class RowsTogether:
             parts[table] = iter(np.split(places, np.cumsum([part.ids.size for part in own])[:-1]))
         # The places of each request's rows among the distinct ones of a table.
         self._wanted = [[(part.table, next(parts[part.table])) for part in request] for request in given]
-        self.questions = [self._question(group) for group in grouped(found, merged.most)]
-
-    def _question(self, group: Sequence[Part]) -> RowsQuestion:
-        rows = [part.values for part in group]
-        return RowsQuestion(pack(group, None), rows, [self._form.target(each) for each in rows])
+        self.questions = [Request.of(group, self._form) for group in grouped(found, merged.most)]
 
     def arrived(self) -> None:
         """Make rows of the answers."""
         for question in self.questions:
-            for rows, target in zip(question.rows, question.targets, strict=True):
-                self._form.fill(rows, target)
+            question.fill(self._form)
 
     def answer(self, number: int, answer: np.ndarray) -> None:
         """Write the rows of request `number`, as they are."""

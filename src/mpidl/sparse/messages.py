@@ -150,3 +150,22 @@ def unpack(message: np.ndarray, dimensions: Sequence[int], form: Form | None) ->
         stop = start + form.nbytes(count * dimensions[table])
         yield Part(table, ids, form.read(message[start:stop], (count, dimensions[table])))
         start = stop
+
+
+class Request(NamedTuple):
+    """A request to a server: the message, the rows that it asks for, and where their bytes go."""
+
+    message: np.ndarray
+    rows: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], form: Form) -> Request:
+        """Return the request for parts, whose values are to be the rows."""
+        rows = [part.values for part in parts]
+        return cls(pack(parts, None), rows, [form.target(each) for each in rows])
+
+    def fill(self, form: Form) -> None:
+        """Make rows of the bytes that have arrived."""
+        for rows, target in zip(self.rows, self.targets, strict=True):
+            form.fill(rows, target)

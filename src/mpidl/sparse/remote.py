@@ -16,7 +16,7 @@ from mpidl.rma.answers import ask, take
 from mpidl.rma.worker import WorkerLink
 from mpidl.sparse import unpushed
 from mpidl.sparse.ahead import LookingAhead
-from mpidl.sparse.messages import Forms, Part, grouped, pack
+from mpidl.sparse.messages import Forms, Part, Request, grouped, pack
 from mpidl.tables.distinct import Distinct, distinct
 from mpidl.tables.lookups import Lookup, Wanted, gathered
 from mpidl.transport.protocol import BESIDE
@@ -24,12 +24,18 @@ from mpidl.transport.status import WorkerStatus
 
 
 class Question(NamedTuple):
-    """A request to a server: the message, the rows asked for, where their bytes go, and the lookups that wait."""
+    """A request to a server, and the lookups that wait for its answer."""
 
-    message: np.ndarray
-    rows: Sequence[np.ndarray]
-    targets: Sequence[np.ndarray]
+    request: Request
     lookups: Sequence[Coming]
+
+    @property
+    def message(self) -> np.ndarray:
+        return self.request.message
+
+    @property
+    def targets(self) -> Sequence[np.ndarray]:
+        return self.request.targets
 
 
 class Coming:
@@ -68,12 +74,17 @@ class RemoteRows(Nothing):
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
         """Return the rows of ids, asked for ahead or now."""
-        if self._present and self._present[0].table == table:
-            coming = self._present.popleft()
-        else:
-            (coming,) = self._ask([Wanted(table, ids)])
+        coming = self._asked_ahead(table, ids) or self._ask([Wanted(table, ids)])[0]
         self._waiting.until(lambda: self._has_arrived(coming))
         return coming.lookup
+
+    def _asked_ahead(self, table: int, ids: np.ndarray) -> Coming | None:
+        """Return the lookup of ids that was asked for ahead; those before it aren't made."""
+        while self._present:
+            coming = self._present.popleft()
+            if coming.table == table and coming.lookup.answers(ids):
+                return coming
+        return None
 
     def ask(self, wanted: Sequence[Wanted]) -> None:
         """Ask ahead for the lookups of a batch."""
@@ -126,9 +137,8 @@ class RemoteRows(Nothing):
         lookups = [found[part.table] for part in group]
         for each in lookups:
             each.answers += 1
-        message = pack([part._replace(table=each.table) for part, each in zip(group, lookups, strict=True)], None)
-        form = self._forms.fetched
-        return Question(message, [part.values for part in group], [form.target(part.values) for part in group], lookups)
+        parts = [part._replace(table=each.table) for part, each in zip(group, lookups, strict=True)]
+        return Question(Request.of(parts, self._forms.fetched), lookups)
 
     def _send(self) -> None:
         """Send requests as far as there is room for them and for their answers."""
@@ -146,11 +156,10 @@ class RemoteRows(Nothing):
         return not coming.answers
 
     def _note(self, question: Question) -> None:
-        figures, form = self._status.figures, self._forms.fetched
-        for rows, target in zip(question.rows, question.targets, strict=True):
-            form.fill(rows, target)
+        question.request.fill(self._forms.fetched)
         if self._link.direct:
-            figures["bytes_fetched"] += question.message.size + sum(target.nbytes for target in question.targets)
+            answer = sum(target.nbytes for target in question.targets)
+            self._status.figures["bytes_fetched"] += question.message.size + answer
         for each in question.lookups:
             each.answers -= 1
 

@@ -40,7 +40,7 @@ class Asked:
 
     def answers(self, table: int, ids: np.ndarray) -> bool:
         """Return whether it is for these ids, in this order."""
-        return self.table == table and np.array_equal(self.lookup.ids[self.lookup.places], ids)
+        return self.table == table and self.lookup.answers(ids)
 
 
 class ReplicaRows:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from mpidl.tables.index import Index
 
-#: The arrays that have a line for each row.
-BY_ROW = ("ids", "rows", "state", "uses")
 #: Place in "counts" of the number of rows.
 ROWS = 4
 
@@ -36,12 +34,3 @@ def left(ids: Sequence[np.ndarray], rows: int) -> list[np.ndarray]:
         kept.append(places)
         rows -= places.size
     return kept[::-1]
-
-
-def merged(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of a table from those of a full copy and of what was used later, in order."""
-    places = left([part["ids"] for part in parts], int(parts[-1]["counts"][ROWS]))
-    rows = {
-        name: np.concatenate([part[name][place] for part, place in zip(parts, places, strict=True)]) for name in BY_ROW
-    }
-    return {**parts[-1], **rows}

@@ -95,6 +95,10 @@ class Lookup:
             self._noted.append(self)
         self._gradient = values
 
+    def answers(self, ids: np.ndarray) -> bool:
+        """Return whether it is that of these ids, int64 (n,), in this order."""
+        return np.array_equal(self.ids[self.places], ids)
+
     def add(self, gradients: np.ndarray) -> None:
         """Add the gradients with respect to the values of each id, (ids, dimension): those of equal ids in order."""
         if self._gradient is None:

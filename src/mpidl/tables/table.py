@@ -164,7 +164,7 @@ class Table:
         Parameters
         ----------
         since : int
-            Only rows that later updates have used are returned; `mpidl.tables.deltas.merged` adds them to others.
+            Only rows that later updates have used are returned; see `mpidl.tables.deltas.left` for the others.
 
         Returns
         -------

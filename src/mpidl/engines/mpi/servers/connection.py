@@ -74,8 +74,8 @@ class Connection:
     `shards` make up the worker's slice of the vector, counted from its beginning; `copies` are those of the worker,
     where fetches are encoded. `arriving` is called with the ordinal of an order that others may have marked, before
     fetched values are used. `fetched`, of shape (shards, len(ShardClock)), has the clocks at the last fetch.
-    `parameters` is the vector of the last `Fetch`, and of the next one. `beside` is what is
-    exchanged beside vectors.
+    `parameters` is the vector of the last `Fetch`, and of the next one. `beside` is what is exchanged
+    beside vectors.
     """
 
     def __init__(
