@@ -30,7 +30,7 @@ def train(path, name, **options):
     data = Dataset("ids", (4,), None, split, split)
     mpidl.train(
         model, data, epochs=3, batch=4, seed=7, dir=str(path), name=name, checkpoint_every=0.03, keep=100,
-        debug={"gradient_seconds": 0.002}, **options,
+        debug={"gradient_seconds": 0.006}, **options,
     )  # fmt: skip
     return model.parameters.copy()
 
