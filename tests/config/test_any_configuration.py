@@ -18,6 +18,7 @@ counts = st.integers(1, 2**63 - 1)
 stages = st.integers(1, 2**62 - 1)  # their double, a number of partitions, fits a TOML integer too
 positive = st.floats(0, exclude_min=True, allow_nan=False)
 words = st.text(st.characters(codec="utf-8"), min_size=1)
+paths = words.filter(lambda path: "\0" not in path and all(len(name.encode()) <= 255 for name in path.split("/")))
 layers = st.fixed_dictionaries(
     {"type": st.just("dense"), "units": counts},
     optional={"activation": st.sampled_from(["relu", "sigmoid", "tanh", "identity"]), "name": words},
@@ -44,8 +45,8 @@ run = st.builds(
     run_length,
     section(target=st.sampled_from(["validation_loss < 0.1", "test_accuracy>=.9", "accuracy >= 0.9"])),
     section(
-        name=words.filter(lambda name: "/" not in name and name.isprintable() and name not in (".", "..")),
-        dir=words.filter(lambda name: "\0" not in name),
+        name=paths.filter(lambda name: "/" not in name and name.isprintable() and name not in (".", "..")),
+        dir=paths,
         seed=st.integers(0, 2**63 - 1),
         deterministic=st.booleans(),
         metrics=st.lists(st.sampled_from([*METRICS, "accuracy", "package.module:function"]), unique=True),
@@ -64,7 +65,7 @@ data = st.builds(
     lambda source, batch: {**source, **batch},
     st.one_of(
         section({"source": st.just("digits")}),
-        section({"source": st.just("idx"), "path": words}),
+        section({"source": st.just("idx"), "path": paths}),
         section(
             {"source": st.just("synthetic")},
             shape=st.lists(counts, min_size=1),
