@@ -64,11 +64,11 @@ def draw(  # type: ignore[no-untyped-def]
     stride : int
         Without a common divisor with the number of all ids.
     counts, logarithms : array (LEVELS,) of int64 and of float64
-        What the numbers are, all equally often, and their logarithms.
+        Values of the numbers, all equally likely, and their logarithms.
     slopes : array (NUMBERS,) of float64
         Factors of these.
     weights : array (WEIGHTS,) of float64
-        What weights of ids are, times factors that fall with the rank.
+        Weights of ids, to be multiplied by factors that fall with the rank.
     inputs : array (n, NUMBERS + FEATURES) of int64
         Overwritten with numbers and ids.
     parts : array (n, 3) of float64

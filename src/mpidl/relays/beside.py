@@ -43,10 +43,10 @@ class Merging(Protocol):
 
 
 class BesidePushes:
-    """Sends the servers what pushes have beside vectors, and asks them what workers ask.
+    """Sends the servers what pushes have beside vectors, and passes on requests of workers.
 
-    `requests` has what workers have asked each shard: the worker and a message. What comes while answers to earlier
-    requests are on their way is asked together. `bytes_fetched` counts requests and answers.
+    `requests` has the workers' requests to each shard: a worker and a message. Requests that arrive while earlier ones
+    are still unanswered are sent together. `bytes_fetched` counts requests and answers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BesidePushes:
         # For each shard, the requests under way with their workers, and the number of outstanding answers.
         self._asking: list[tuple[Sequence[int], Together] | None] = [None] * len(link.asked)
         self._missing = [0] * len(link.asked)
-        # What the next push in a ring has for each shard.
+        # The messages of the next push in a ring, for each shard.
         self._kept: dict[int, list[list[np.ndarray]]] = {ring: [[] for _ in requests] for ring in (EARLY, LATE)}
         self.bytes_fetched = 0
 
@@ -102,7 +102,7 @@ class BesidePushes:
         return any(sent) or any(taken)
 
     def _answer(self, shard: int) -> None:
-        """Answer those who have asked a shard."""
+        """Answer the workers that have asked a shard."""
         found, self._asking[shard] = self._asking[shard], None
         assert found is not None
         workers, together = found

@@ -1,4 +1,4 @@
-"""Events: what a `mpidl.roles.supervision.Supervisor` is told."""
+"""Events, of which a `mpidl.roles.supervision.Supervisor` is notified."""
 
 from __future__ import annotations
 

@@ -204,9 +204,9 @@ def _checked(weight: TableWeight, ids: Any, padding: int | None) -> tuple[np.nda
 def _scale(weight: torch.Tensor, padded: bool) -> float:
     """Return the standard deviation of the values of a weight around 0, of which a row may be padding.
 
-    It is 1 on the device "meta", and where it differs from 1 no more than that of as many normal values may.
+    It is 1 on the device "meta", and where its difference from 1 may be due to chance.
     """
-    # Of many rows, as many as determine it well: the norm of all would be inexact in float32.
+    # A sample of many rows suffices: the norm of all would be inexact in float32.
     rows = weight.detach()[:: max(1, -(-len(weight) // BLOCK))]
     count = rows.numel() - padded * rows.shape[1]
     if weight.is_meta or count <= 0:
