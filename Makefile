@@ -7,6 +7,7 @@
 # make crashes   jobs that are killed and resumed, and deaths at each point with three MPIs: an hour and a half
 # make rubbish   2000 bad configurations: ten minutes
 # make formulas  wrong formulas that the tests must notice: a quarter of an hour
+# make papers    contrasts that papers have published, on the virtual cluster, with figures: a quarter of an hour
 # make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows
 # make docs      the manual, in docs/_build/html
@@ -37,7 +38,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas browser lowest clean
+.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas papers browser lowest clean
 
 venv: $(VENV)/.installed
 
@@ -130,6 +131,11 @@ rubbish: tools
 # Wrong formulas, one after another: the tests must notice each.
 formulas: tools
 	$(BIN)/python benchmarks/wrong_formulas.py
+
+# Published contrasts on the virtual cluster: tables, and figures in benchmarks/results/papers.
+papers: venv
+	$(INSTALL) 'matplotlib>=3.9'
+	$(BIN)/python benchmarks/papers.py
 
 .venv-%/.tools: pyproject.toml
 	$(MAKE) tools VENV=.venv-$* MPI=$* EXTRAS=test

@@ -16,6 +16,8 @@ It stands between a comment ``.. KIND: ARGUMENTS`` and a comment ``.. end``, and
     A method in a file.
 ``diff: OLD NEW``
     What changes from one file to the other.
+``findings: FILE NAME``
+    What `benchmarks/papers.py` has found about a contrast, from its file.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -126,7 +129,15 @@ def diff(old: str, new: str) -> Iterator[str]:
     return _code("diff", difflib.unified_diff(before, after, Path(old).name, Path(new).name, lineterm=""))
 
 
-KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff)}
+def findings(path: str, name: str) -> Iterator[str]:
+    """Yield the lines of a table of findings."""
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 34 26 26 14", "")
+    yield from _row("Contrast", "Paper", "Here", "Reproduced")
+    for each in json.loads((ROOT / path).read_text())[name]["findings"]:
+        yield from _row(each["what"], each["paper"], each["here"], "yes" if each["holds"] else "no")
+
+
+KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff, findings)}
 BLOCK = re.compile(rf"^\.\. (?P<kind>{'|'.join(KINDS)}): (?P<arguments>.+)\n(?s:.*?)^\.\. end\n", re.MULTILINE)
 
 
@@ -154,17 +165,21 @@ def _table(cls: type, leave_out: type | None, title: str = "") -> Iterator[str]:
         return
     yield from (f".. list-table:: {title}".rstrip(), "   :header-rows: 1", "   :widths: 18 22 14 46", "")
     for row in [("Key", "Value", "Default", "Description"), *map(_cells, rows)]:
-        for number, cell in enumerate(row):
-            first = f"   {' ' if number else '*'} - "
-            yield from textwrap.wrap(
-                cell,
-                WIDTH,
-                initial_indent=first,
-                subsequent_indent=" " * 7,
-                break_long_words=False,
-                break_on_hyphens=False,
-            ) or [first.rstrip()]
+        yield from _row(*row)
     yield ""
+
+
+def _row(*cells: str) -> Iterator[str]:
+    for number, cell in enumerate(cells):
+        first = f"   {' ' if number else '*'} - "
+        yield from textwrap.wrap(
+            cell,
+            WIDTH,
+            initial_indent=first,
+            subsequent_indent=" " * 7,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [first.rstrip()]
 
 
 def _cells(key: docstrings.Key) -> tuple[str, str, str, str]:
