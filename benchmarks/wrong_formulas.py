@@ -60,6 +60,7 @@ FORMULAS = (
     Wrong("algorithms/softsync.py", "inverse if self.modulate else unscaled", "unscaled"),
     Wrong("algorithms/backup_sync.py", "replicas - self.backup", "replicas"),
     Wrong("algorithms/backup_sync.py", "replicas, self.grace)", "replicas)"),
+    Wrong("algorithms/backup_sync.py", "unless_late=self.restart", "unless_late=False"),
     Wrong("algorithms/fedprox.py", "parameters, 1, -self.mu", "parameters, 1, self.mu"),
     Wrong("algorithms/fedprox.py", "            start[:] = parameters\n", "            pass\n"),
     Wrong("algorithms/diloco.py", "2 * replicas", "replicas"),

@@ -57,7 +57,7 @@ def test_every_gradient_counts_exactly_once_despite_failures(lab, tally, algorit
 @pytest.mark.parametrize(
     ("algorithm", "servers", "rate"),
     [
-        (Sync(), 2, 0.02), (BackupSync(1), 2, 0.02), (Averaging(), 2, 0.02), (Hogwild(), 1, 0.02),
+        (Sync(), 2, 0.02), (BackupSync(1, restart=True), 2, 0.02), (Averaging(), 2, 0.02), (Hogwild(), 1, 0.02),
         (Diloco(rate=0.02, window=2, quorum=2, grace=0.3), 2, 1.0), (Sandblaster(history=3), 2, None),
     ],
 )  # fmt: skip

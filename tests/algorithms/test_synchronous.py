@@ -93,6 +93,29 @@ def test_late_gradients_are_dropped_whole_and_the_others_are_applied(lab, tally)
     assert engine.parameters()[0] < 0
 
 
+@pytest.mark.parametrize("backup", [1, 2])
+def test_a_step_with_restarts_takes_as_long_as_an_order_statistic(lab, tally, backup):
+    """The (8 - b)-th of 8 exponential durations has the mean 1/8 + 1/7 + ... + 1/(b + 1)."""
+    algorithm = BackupSync(backup, restart=True)
+    engine = lab.engine(tally(), algorithm, replicas=8, epochs=60, times=Times(Exponential(1.0)))
+    totals = engine.run()
+    mean = sum(1 / k for k in range(backup + 1, 9))
+    assert totals.last_push / engine.shards[0].clock == pytest.approx(mean, rel=0.09)
+    # A batch whose gradient was given up comes again: none is dropped, and each counts once.
+    batches = 60 * -(-101 // 8)
+    assert (totals.pushes, totals.batches, totals.shards.dropped) == (batches, batches, 0)
+    assert totals.samples == 60 * 101
+
+
+@pytest.mark.parametrize("times", [Times(Exponential(1.0), Constant(0.1), cores=3), Times(Exponential(1.0))])
+def test_without_backup_workers_nothing_is_restarted(lab, least_squares, times):
+    plain, restarting = (
+        lab.trained(least_squares(), BackupSync(0, restart=restart), replicas=4, times=times)
+        for restart in (False, True)
+    )
+    assert np.array_equal(plain, restarting)
+
+
 def test_averages_of_every_step_are_averaged_gradients(lab, least_squares):
     found = lab.trained(
         least_squares(), Averaging(rate=0.05, tau=1, inner="sgd"), replicas=REPLICAS, times=lab.random_times

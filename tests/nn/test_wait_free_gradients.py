@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
+from mpidl.engines.mpi.servers.overlap import LateGradients
 from mpidl.nn import Network
-from mpidl.nn.capabilities import report_final
+from mpidl.nn.capabilities import GivenUp, report_final
 from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
 from mpidl.nn.losses import Regularisation
 
@@ -88,3 +89,24 @@ def test_a_network_that_reports_no_longer_is_silent():
     model.loss_and_gradient(batch())
     found = said(model, batch())[2]
     assert [start for start, _ in found][-1] == 0
+
+
+def test_a_gradient_that_was_given_up_leaves_nothing_behind():
+    model, plain = (network([6, 4]) for _ in range(2))
+    looks = []
+
+    def late():
+        looks.append(None)
+        return len(looks) == 3
+
+    reports = LateGradients(model, late)
+    with pytest.raises(GivenUp):
+        model.loss_and_gradient(batch(1))
+    assert len(looks) == 3
+    with reports.paused():
+        looks[2:] = []
+        model.loss_and_gradient(batch(2))
+    assert len(looks) == 2
+    reports.end()
+    for seed in range(3):
+        assert model.loss_and_gradient(batch(seed))[1].tobytes() == plain.loss_and_gradient(batch(seed))[1].tobytes()

@@ -50,7 +50,7 @@ def train(comm, problem, algorithm, shared_path, monkeypatch, watch, **debug):
 
     def see(request, gradient, parameters):
         if isinstance(request, Gradient):
-            computed.append(gradient.copy())
+            computed.append(gradient if gradient is None else gradient.copy())
 
     watch(type(algorithm), see)
     summary = mpidl.train(
@@ -87,6 +87,19 @@ def test_each_push_is_in_one_round_or_dropped(comm, shared_path, tally, name, gr
     expected = start - np.sum(updates, axis=0)
     if comm.rank > 1:
         assert model.parameters == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_worker_that_is_late_gives_its_gradient_up_and_begins_anew(comm, shared_path, tally, monkeypatch, watch):
+    workers, algorithm = comm.size - 2, BackupSync(backup=1, restart=True)
+    summary, (rounds, dropped), computed = train(comm, tally(), algorithm, shared_path, monkeypatch, watch, **SLOW)
+    # What it gave up is no push, and its batch comes again: every batch is pushed once.
+    batches = EPOCHS * -(-SAMPLES // BATCH)
+    finished = [len(own) - sum(gradient is None for gradient in own) for own in computed]
+    assert (summary["samples"], sum(finished), summary["pushes"]) == (EPOCHS * SAMPLES, batches, batches)
+    # More were given up in time than were late on their way.
+    assert len(computed[0]) - finished[0] > len(dropped)
+    assert sum(map(len, rounds)) + len(dropped) == batches
+    assert all(len(giving) == workers - 1 for giving in rounds[: len(rounds) // 2])
 
 
 @pytest.mark.parametrize("transport", ["windows", "messages"])

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.nn.capabilities import report_final  # noqa: E402
+from mpidl.nn.capabilities import GivenUp, report_final  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import cnn, mlp, noisy, transformer  # noqa: E402
 
@@ -162,3 +162,22 @@ def _seeded(module):
         for each in module.parameters():
             each.copy_(torch.randn(each.shape, generator=random) / 5)
     return module
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_a_gradient_that_was_given_up_leaves_nothing_behind(make):
+    model, plain = (TorchModel(make(), "cross_entropy", seed=3) for _ in range(2))
+
+    def give_up(vector, start):
+        if start < model.layout.size // 2:
+            raise GivenUp("late")
+
+    report_final(model, give_up)
+    # PyTorch's first pass reports nothing.
+    assert model.loss_and_gradient(batch())[1].tobytes() == plain.loss_and_gradient(batch())[1].tobytes()
+    with pytest.raises(GivenUp):
+        model.loss_and_gradient(batch(1))
+    report_final(model, None)
+    for number in range(2):
+        expected = plain.loss_and_gradient(batch(number))[1]
+        assert model.loss_and_gradient(batch(number))[1].tobytes() == expected.tobytes()

@@ -48,6 +48,8 @@ class Pattern(NamedTuple):
     repeatable : bool
         A push depends only on its batches and on parameters fetched before them: another replica can compute it from
         these batches.
+    gives_up : bool
+        A `Gradient` may be given up, and its batch comes again at the next `Fetch`: no push may begin before its end.
     """
 
     prefetches: bool = False
@@ -55,6 +57,7 @@ class Pattern(NamedTuple):
     pushes_gradients: bool = False
     only_reads: bool = False
     repeatable: bool = False
+    gives_up: bool = False
 
 
 class WarmStart(NamedTuple):

@@ -22,11 +22,14 @@ class NextBatch:
 class Gradient:
     """Compute the gradient of a batch's mean loss at `parameters`.
 
-    Answer: a vector that the replica may change. It is valid until it is pushed, or until the next `Gradient`.
+    With `unless_late`, give it up if every shard has been updated since this replica's last fetch: nothing waits for it
+    any more. Answer: a vector that the replica may change, or None if the gradient was given up. It is valid until it
+    is pushed, or until the next `Gradient`.
     """
 
     parameters: Any
     batch: Any
+    unless_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.data.kept import KeptState
+from mpidl.errors import MpidlError
 from mpidl.nn.model import CompleteModel, Model
 
 
@@ -160,6 +161,10 @@ class GradientObserver(Protocol):
         """Take the elements from `start` on."""
 
 
+class GivenUp(MpidlError):
+    """A gradient is not needed any more."""
+
+
 class WaitFree(Model, Protocol):
     """A model with wait-free back-propagation: it reports the final part of a gradient while it computes the rest.
 
@@ -172,7 +177,8 @@ class WaitFree(Model, Protocol):
     def report_final(self, take: GradientObserver | None) -> None:
         """Call `take`, if any, during `loss_and_gradient` from now on, unless the loss isn't finite.
 
-        Its arguments are the vector to be returned and its first final element, which never increases.
+        Its arguments are the vector to be returned and its first final element, which never increases. It may raise
+        `GivenUp`, which passes through `loss_and_gradient`; the model's next gradient is as if there had been none.
         """
 
 

@@ -56,7 +56,10 @@ class BackwardProgress:
             final -= 1
         if self._takes and self.take is not None and final < self._final:
             self._final = final
+            # If it is given up here, the pass has no end.
+            self._watching = False
             self.take(self._vector.gradient, self._starts[final])
+            self._watching = True
 
     def end(self) -> None:
         """Stop watching at the end of the pass."""

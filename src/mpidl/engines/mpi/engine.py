@@ -21,13 +21,15 @@ from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stop
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.waiting import Waiting
 from mpidl.launch.points import point
-from mpidl.nn.capabilities import loss_sums
+from mpidl.nn.capabilities import GivenUp, loss_sums
 from mpidl.nn.model import Model
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
 #: Seconds between two posts of a worker's status, if workers are few.
 POST_EVERY = 0.1
+#: Seconds between two looks of a gradient that is slowed down, if it may be given up.
+LOOK_EVERY = 1e-3
 
 
 class TicketSource(Protocol):
@@ -167,20 +169,26 @@ class MpiEngine:
         self.participant.took(ticket)
         return ticket
 
-    def _gradient(self, request: Gradient) -> np.ndarray:
+    def _gradient(self, request: Gradient) -> np.ndarray | None:
         status, figures, since = self.status, self.status.figures, time.perf_counter()
         before = figures["computing_seconds"]
         gradient: np.ndarray
         # The time includes that of its samples, unless they were prefetched.
-        with self._hooks.computing(), status.gradient:
-            batch = self.split.take(request.batch)
-            if request.parameters is not self.model.parameters:
-                np.copyto(self.model.parameters, request.parameters)
-            loss, gradient = self.model.loss_and_gradient(batch)
+        try:
+            with self._hooks.computing(), status.gradient:
+                batch = self.split.take(request.batch)
+                if request.parameters is not self.model.parameters:
+                    np.copyto(self.model.parameters, request.parameters)
+                loss, gradient = self.model.loss_and_gradient(batch)
+        except GivenUp:
+            return None
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
             with status.delay:
-                time.sleep(pause)
+                self._sleep(pause, request.unless_late)
+        # A rank of a cut replica may not know yet what others know.
+        if request.unless_late and not self.handler.lead.largest(int(not self.handler.late())):
+            return None
         seconds = figures["computing_seconds"] - before
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
@@ -198,6 +206,12 @@ class MpiEngine:
         self.handler.computed(float(loss) * batch.total, batch.total)
         point("gradient-computed")
         return gradient
+
+    def _sleep(self, seconds: float, unless_late: bool) -> None:
+        """Sleep, and look meanwhile whether a gradient is late, as one that takes so long to compute would."""
+        until = time.perf_counter() + seconds
+        while (left := until - time.perf_counter()) > 0 and not (unless_late and self.handler.late()):
+            time.sleep(min(left, LOOK_EVERY) if unless_late else left)
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)

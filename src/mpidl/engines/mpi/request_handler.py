@@ -125,6 +125,10 @@ class RequestHandler:
         """Return whether all pushes of this worker have been applied."""
         return True
 
+    def late(self) -> bool:
+        """Return whether nothing waits any more for a gradient computed on what was fetched last."""
+        return False
+
     def progress(self) -> None:
         """Advance what is under way; called between two batches."""
 

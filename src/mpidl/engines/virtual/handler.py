@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import simpy
+
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
@@ -29,6 +31,11 @@ class RequestHandler:
 
     def add_replica(self, replica: VirtualReplica) -> None:
         """Include a replica that has returned in what others wait for; by default they don't wait."""
+
+    def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, unless_late: bool) -> Process:
+        """Wait until a gradient has been computed; return whether it was, or False if it was given up as late."""
+        yield computed
+        return True
 
     def wait_applied(self, replica: VirtualReplica) -> Process:
         """Wait until everything that a replica has sent is applied; by default nothing is ever under way."""

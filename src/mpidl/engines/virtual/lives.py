@@ -156,16 +156,20 @@ class Lives:
         return replica.next_batch()
 
     def gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        """Compute a gradient, and return it; the next gradient of the replica overwrites it."""
+        """Compute a gradient, and return it, or None if it was given up; the replica's next gradient overwrites it."""
         cluster, beside = self._cluster, self._training.beside
         cluster.begin()
         yield from beside.bring(replica, request.batch, replica.loader.coming(beside.ahead))
         if cluster.machines is not None:
             # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
             before = self._environment.now
-            yield cluster.machines.compute(replica.number)
-            replica.computed.append(float(self._environment.now) - before)
-            replica.seconds += replica.computed[-1]
+            computed = cluster.machines.compute(replica.number)
+            in_time = yield from self._handler.wait_computed(replica, computed, request.unless_late)
+            seconds = float(self._environment.now) - before
+            replica.seconds += seconds
+            if not in_time:
+                return None
+            replica.computed.append(seconds)
         model, batch = self._training.model, self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not model.parameters:

@@ -65,6 +65,11 @@ class Machines:
         return self._cores is not None
 
     @property
+    def together(self) -> bool:
+        """Whether ranks compute a gradient together, or on cores that they share with others."""
+        return self._cores is not None or self._cut.partitions > 1
+
+    @property
     def load(self) -> float:
         """The fraction of its capacity that the busiest network card has carried so far, in its busier direction."""
         if self._network is None or not self._environment.now:

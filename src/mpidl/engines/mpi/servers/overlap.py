@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from mpidl.engines.mpi.servers.connection import Connection
-from mpidl.nn.capabilities import report_final
+from mpidl.nn.capabilities import GivenUp, report_final
 
 
 class InOrder:
@@ -92,24 +92,47 @@ class PrefetchingBehindPush(Prefetching):
         connection.start_fetch(self._prefetched, self._clocks, behind)
 
 
-class WaitFreePush:
-    """Sends what a model reports as final of a gradient; `Connection.deliver` sends the rest."""
+class Reports:
+    """Has a model report what is final of a gradient while it computes the rest."""
 
-    def __init__(self, connection: Connection, model: Any) -> None:
-        self._connection, self._model = connection, model
-        report_final(model, self._send)
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        report_final(model, self._take)
 
-    def _send(self, gradient: Any, start: int) -> None:
-        self._connection.begin_push(gradient, zero_copy=True)
-        self._connection.send(gradient, start)
+    def _take(self, gradient: Any, start: int) -> None:
+        raise NotImplementedError
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let the model report nothing meanwhile."""
         self.end()
         yield
-        report_final(self._model, self._send)
+        report_final(self._model, self._take)
 
     def end(self) -> None:
         """Let the model report nothing any more."""
         report_final(self._model, None)
+
+
+class WaitFreePush(Reports):
+    """Sends what a model reports as final of a gradient; `Connection.deliver` sends the rest."""
+
+    def __init__(self, connection: Connection, model: Any) -> None:
+        self._connection = connection
+        super().__init__(model)
+
+    def _take(self, gradient: Any, start: int) -> None:
+        self._connection.begin_push(gradient, zero_copy=True)
+        self._connection.send(gradient, start)
+
+
+class LateGradients(Reports):
+    """Gives a gradient up when it is `late`, as soon as the model reports a part of it."""
+
+    def __init__(self, model: Any, late: Callable[[], bool]) -> None:
+        self._late = late
+        super().__init__(model)
+
+    def _take(self, gradient: Any, start: int) -> None:
+        if self._late():
+            raise GivenUp("late")

@@ -14,7 +14,15 @@ from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.engines.mpi.servers.connection import Connection, Encodings
-from mpidl.engines.mpi.servers.overlap import BehindPush, InOrder, Prefetching, PrefetchingBehindPush, WaitFreePush
+from mpidl.engines.mpi.servers.overlap import (
+    BehindPush,
+    InOrder,
+    LateGradients,
+    Prefetching,
+    PrefetchingBehindPush,
+    Reports,
+    WaitFreePush,
+)
 from mpidl.nn.model import PlacedModel
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -93,7 +101,7 @@ class ThroughServers(RequestHandler):
         self._beside = beside = Nothing() if beside is None else beside
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
-        self._wait_free: WaitFreePush | None = None
+        self._reports: Reports | None = None
         self.connection = Connection(
             shards, self.status, self.unpushed, encodings.copies, lambda order: self.checkpoint.cut_seen(order),
             beside,
@@ -113,16 +121,22 @@ class ThroughServers(RequestHandler):
             self._exchange = (BehindPush if behind else InOrder)(self.connection, zero_copy=pattern.fetches_next)
         # What is beside a push leaves before it, and is complete after the gradient.
         if pattern.pushes_gradients and self._model is not None and not link.asked:
-            self._wait_free = WaitFreePush(self.connection, self._model)
+            self._reports = WaitFreePush(self.connection, self._model)
+        # The ranks of a cut replica compute a gradient together.
+        if pattern.gives_up and self._model is not None and self.lead.partitions == 1:
+            self._reports = LateGradients(self._model, self.late)
 
     def unbind(self) -> None:
         """Let a fetch that has begun arrive before, unless it is encoded."""
         self._link.fetches.finish()
-        if self._wait_free is not None:
-            self._wait_free.end()
+        if self._reports is not None:
+            self._reports.end()
 
     def applied(self) -> bool:
         return self._link.pushes.applied()
+
+    def late(self) -> bool:
+        return self._link.fetches.all_newer(self.connection.fetched)
 
     def fetch(self, parameters: np.ndarray) -> None:
         self.connection.finish_behind_push()
@@ -130,7 +144,7 @@ class ThroughServers(RequestHandler):
         self._link.fetches.read_present(parameters)
 
     def aside(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._wait_free is None else self._wait_free.paused()
+        return nullcontext() if self._reports is None else self._reports.paused()
 
     def end_pushes(self) -> None:
         self._beside.push()
