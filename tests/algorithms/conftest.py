@@ -19,9 +19,10 @@ from mpidl.shards.shard import Shard
 BATCH, RATE = 8, 0.05
 
 
-def vectors(algorithm, size):
-    """Return what shards of this size keep beside the parameters where they have no rule."""
-    return {name: np.zeros(size) for name in algorithm.vectors()}
+def vectors(algorithm, size, parameters):
+    """Return what shards of this size keep beside the parameters, of which the model has as many, without a rule."""
+    matrices = {name: np.zeros((size, parameters)) for name in algorithm.matrices()}
+    return {name: np.zeros(size) for name in algorithm.vectors()} | matrices
 
 
 class Lab:
@@ -53,7 +54,7 @@ class Lab:
                 ScheduledRule(None if algorithm.default_rule is None else rule or Sgd(RATE), **(of_shards or {})),
                 algorithm.shard_policy(replicas),
                 chunk or part.size,
-                **({} if algorithm.default_rule else {"state": vectors(algorithm, part.size)}),
+                **({} if algorithm.default_rule else {"state": vectors(algorithm, part.size, model.parameters.size)}),
             )
             for part in shards(model.parameters.size, servers)
         ]

@@ -24,6 +24,7 @@ class Seen(NamedTuple):
 def minimise(algorithm, start, portions, most=100):
     """Return what is seen; `portions` are pairs of a weight and a function of x that returns value and gradient."""
     vectors = {name: np.zeros(len(start)) for name in ("parameters", *algorithm.vectors())}
+    vectors |= {name: np.zeros((len(start), len(start))) for name in algorithm.matrices()}
     vectors["parameters"][:] = start
     shard, seen, trials = Vectors(vectors), [], []
 

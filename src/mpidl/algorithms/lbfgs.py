@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: The vector of the gradient on the shards.
-GRADIENT = "gradient"
+from mpidl.algorithms.coordination import Operate
+from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Operating
+from mpidl.shards.vectors import Combine, Dot
 
 
 def direction(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -88,6 +89,54 @@ class History:
             for j, b in enumerate(names[i:], i):
                 matrix[i, j] = matrix[j, i] = self._products[a, b]
         return matrix
+
+
+class LimitedMemory:
+    """The curvature in a history of at most `most` pairs, which resumes from `state` (`mpidl.algorithms.curvature`)."""
+
+    def __init__(self, most: int, state: Mapping[str, Any]) -> None:
+        self._history = History(most, list(state.get("order", ())))
+        self._fresh = self._history.names()
+
+    @staticmethod
+    def vectors(most: int) -> tuple[str, ...]:
+        """Return the names of its vectors on the shards."""
+        return tuple(f"{letter}{slot}" for letter in "sy" for slot in range(most + 1))
+
+    @property
+    def known(self) -> bool:
+        return bool(self._history.order)
+
+    def gradient_norm(self) -> Operating[float]:
+        pairs = self._history.missing(self._fresh)
+        self._history.learn(pairs, (yield Operate((Dot(pairs),))))
+        return sqrt(self._history.gram()[-1, -1])
+
+    def direction(self) -> tuple[Combine, ...]:
+        coefficients = direction(self._history.gram()).tolist()
+        return (Combine(DIRECTION, tuple(zip(coefficients, self._history.names(), strict=True))),)
+
+    def learn(self, step: float, gradient: str) -> Operating[None]:
+        """Add the pair of a step to the history, unless its curvature isn't positive."""
+        slot = self._history.free
+        s, y = f"s{slot}", f"y{slot}"
+        operations = (
+            Combine(s, ((step, DIRECTION),)),
+            Combine(y, ((1.0, gradient), (-1.0, PREVIOUS))),
+            Dot(((s, y), (y, y))),
+        )
+        curvature, square = yield Operate(operations)
+        if curvature > ROUNDING * square:
+            self._history.push(slot)
+        self._fresh = [GRADIENT, s, y]
+
+    def forget(self) -> Operating[None]:
+        yield from ()
+        self._history.order.clear()
+        self._fresh = [GRADIENT]
+
+    def state(self) -> dict[str, Any]:
+        return {"order": list(self._history.order)}
 
 
 class Point(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import fsum, sqrt
-from typing import Annotated, Any, ClassVar
+from math import fsum
+from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import Coordinated, Coordinator, Replica, WarmStart, check_timing
+from mpidl.algorithms.broyden import InverseHessian
 from mpidl.algorithms.coordination import (
     SEGMENTS,
     CoordinatorRequest,
@@ -20,8 +20,9 @@ from mpidl.algorithms.coordination import (
     Operate,
     Segment,
 )
+from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Curvature
 from mpidl.algorithms.downpour import Downpour
-from mpidl.algorithms.lbfgs import GRADIENT, History, MoreThuente, Point, direction
+from mpidl.algorithms.lbfgs import LimitedMemory, MoreThuente, Point
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.rules import Adagrad, Rule
@@ -29,23 +30,25 @@ from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.state import PARAMETERS
 from mpidl.shards.vectors import Combine, Dot, copy
 
-#: Vectors on the shards besides the parameters, the gradient and the history.
-PREVIOUS, ORIGIN, DIRECTION = "previous", "origin", "direction"
+#: The vector on the shards of the parameters at which a line search begins.
+ORIGIN = "origin"
 #: Gradients of the parts of a batch: the part shared with the previous batch, the unshared part, and the part shared
 #: with the next batch.
 FIRST, MIDDLE, LAST = "first", "middle", "last"
-#: A curvature s'y below this fraction of y'y is rounding error, like a decrease below this fraction of the objective.
-ROUNDING = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Sandblaster(Coordinated):
-    """L-BFGS, driven by a coordinator that never sees the parameters; replicas compute a batch's gradient in portions.
+    """A quasi-Newton method, driven by a coordinator; replicas compute a batch's gradient in portions.
 
     Parameters
     ----------
+    method : str
+        "lbfgs", of which the coordinator never sees a vector, or "ssbroyden", the self-scaled Broyden method, whose
+        approximation of the inverse Hessian servers keep whole: the square of the number of parameters, in float64.
+        "bfgs" is the same without scaling.
     history : int
-        Number of pairs in the history, m.
+        Number of pairs in the history of "lbfgs", m.
     batch : float
         Fraction of the training data in a batch. If it is less than 1, each iteration has another batch; objectives
         are compared, and gradients subtracted, on the part shared by two batches (Berahas, Nocedal, Takáč 2016).
@@ -65,6 +68,7 @@ class Sandblaster(Coordinated):
     default_rule: ClassVar[Rule | None] = None
     takes_statistics: ClassVar[bool] = False
 
+    method: Literal["lbfgs", "bfgs", "ssbroyden"] = "lbfgs"
     history: Annotated[int, Meta(ge=1, le=1000)] = 10
     batch: Annotated[float, Meta(gt=0, le=1)] = 1.0
     overlap: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
@@ -75,8 +79,17 @@ class Sandblaster(Coordinated):
 
     def vectors(self) -> tuple[str, ...]:
         parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)
-        pairs = [f"{letter}{slot}" for letter in "sy" for slot in range(self.history + 1)]
-        return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *pairs)
+        own = LimitedMemory.vectors(self.history) if self.method == "lbfgs" else InverseHessian.VECTORS
+        return (GRADIENT, PREVIOUS, ORIGIN, DIRECTION, *parts, *own)
+
+    def matrices(self) -> tuple[str, ...]:
+        return () if self.method == "lbfgs" else InverseHessian.MATRICES
+
+    def curvature(self, state: dict[str, Any]) -> Curvature:
+        """Return the curvature from which the method takes its directions, resumed from a coordinator's `state`."""
+        if self.method == "lbfgs":
+            return LimitedMemory(self.history, state)
+        return InverseHessian(self.method == "ssbroyden", state)
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the paper's model replica (its algorithm 7.2)."""
@@ -115,7 +128,7 @@ class _Optimiser:
 
     def __init__(self, settings: Sandblaster, portions: int, state: dict[str, Any]) -> None:
         self._settings, self._portions, self._search = settings, portions, MoreThuente()
-        self._history = History(settings.history, list(state.get("order", ())))
+        self._curvature = settings.curvature(state)
         self._number = int(state.get("iteration", 0))
         self._batch = int(state.get("batch", 0))
         self._evaluations = int(state.get("evaluations", 0))
@@ -130,30 +143,32 @@ class _Optimiser:
 
         There is no progress if the objective's slope promises less than its rounding error.
         """
-        history = self._history
+        curvature = self._curvature
         yield from self._evaluate()
-        fresh = history.names()
+        if not curvature.known:
+            yield from curvature.forget()
         while True:
-            pairs = history.missing(fresh)
-            history.learn(pairs, (yield Operate((Dot(pairs),))))
-            gram = history.gram()
-            norm = sqrt(gram[-1, -1])
-            if (self._number or history.order) and (yield self._report(norm)):
+            norm = yield from curvature.gradient_norm()
+            if (self._number or curvature.known) and (yield self._report(norm)):
                 return
             if norm <= self._settings.tolerance:
                 return
-            accepted = yield from self._descend(direction(gram), self._first_step(norm))
-            if accepted is None and self._whole and (self._at_floor or not history.order):
+            accepted = yield from self._descend(self._first_step(norm))
+            if accepted is None and self._whole and (self._at_floor or not curvature.known):
                 return
-            self._number += accepted is not None
-            fresh = yield from self._learn(accepted)
+            if accepted is None:
+                yield from curvature.forget()
+                yield from self._evaluate()
+                continue
+            self._number, self._step = self._number + 1, accepted.step
+            yield from curvature.learn(accepted.step, self._shared)
 
     def _report(self, norm: float) -> Iteration:
         found, self._found = self._found, []
         self._evaluations += len(found)
         state = {
-            "iteration": self._number, "order": list(self._history.order), "batch": self._batch,
-            "evaluations": self._evaluations,
+            "iteration": self._number, "batch": self._batch, "evaluations": self._evaluations,
+            **self._curvature.state(),
         }  # fmt: skip
         return Iteration(
             self._number, self._value, norm, self._step, len(found), self._evaluations, self._samples,
@@ -169,24 +184,23 @@ class _Optimiser:
         return self._settings.batch == 1
 
     def _first_step(self, norm: float) -> float:
-        """Return the first step of a search: 1 with a history, otherwise of length 1 (as in L-BFGS-B) or less.
+        """Return the first step of a search: 1 if a curvature is known, otherwise of length 1 (as in L-BFGS-B) or less.
 
-        After the history was cleared, the gradient may be small because the minimum is near.
+        After a curvature was forgotten, the gradient may be small because the minimum is near.
         """
-        if self._history.order:
+        if self._curvature.known:
             return 1.0
         return 1 / norm if not self._number else min(1.0, 1 / norm)
 
-    def _descend(self, coefficients: np.ndarray, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
+    def _descend(self, step: float) -> Generator[CoordinatorRequest, Any, Point | None]:
         """Search along a direction; leave parameters and gradient at the accepted point, or at the starting point.
 
         Trials are evaluated on the next batch and compared on the part that it shares with the current one. The last
         trial is the next iteration's evaluation.
         """
-        terms = tuple(zip(coefficients.tolist(), self._history.names(), strict=True))
         operations = (
             copy(ORIGIN, PARAMETERS),
-            Combine(DIRECTION, terms),
+            *self._curvature.direction(),
             copy(PREVIOUS, GRADIENT if self._whole else LAST),
             Dot(((PREVIOUS, DIRECTION),)),
         )
@@ -220,26 +234,6 @@ class _Optimiser:
         yield from self._evaluate()
         (slope,) = yield Operate((Dot(((self._shared, DIRECTION),)),))
         return self._means[0], slope
-
-    def _learn(self, accepted: Point | None) -> Generator[CoordinatorRequest, Any, list[str]]:
-        """Add the pair of an accepted step to the history, or clear it; return the changed vectors."""
-        history = self._history
-        if accepted is None:
-            history.order.clear()
-            yield from self._evaluate()
-            return [GRADIENT]
-        self._step = accepted.step
-        slot = history.free
-        s, y = f"s{slot}", f"y{slot}"
-        operations = (
-            Combine(s, ((accepted.step, DIRECTION),)),
-            Combine(y, ((1.0, self._shared), (-1.0, PREVIOUS))),
-            Dot(((s, y), (y, y))),
-        )
-        curvature, square = yield Operate(operations)
-        if curvature > ROUNDING * square:
-            history.push(slot)
-        return [GRADIENT, s, y]
 
     def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
         """Compute objective and gradient of the current batch at the parameters."""

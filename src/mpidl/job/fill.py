@@ -15,6 +15,7 @@ from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
+from mpidl.storage.matrix_files import read_rows
 
 
 def fill(
@@ -41,6 +42,7 @@ def fill(
             vector[:] = parameters
         if job.checkpoint is not None and job.resumes and name in job.checkpoint.states:
             vector[:] = job.checkpoint.read(f"rule/{name}", range, placed.layout)
+    vectors |= {name: _rows(placed, name, range) for name in job.algorithm.matrices()}
     policy = job.algorithm.shard_policy(placed.replicas)
     rule = placed.scheduled_rule
     if xp is np:
@@ -71,6 +73,14 @@ def fill_parameters(placed: PlacedJob, range: Range, parameters: np.ndarray) -> 
         return 0
     parameters[:] = checkpoint.read("parameters", range, layout)
     return checkpoint.clock(range, layout)
+
+
+def _rows(placed: PlacedJob, name: str, range: Range) -> np.ndarray:
+    """Return a shard's rows of a matrix, 0 unless the algorithm resumes."""
+    checkpoint = placed.job.checkpoint
+    if checkpoint is None or not placed.job.resumes:
+        return np.zeros((range.size, placed.layout.size))
+    return read_rows(checkpoint, name, range, placed.layout)
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:

@@ -21,9 +21,11 @@ class Caller:
     def call(self, message: Any) -> None:
         """Send a message to all servers, which answer it; see `answers`."""
         self._answers.clear()
+        sent = [self._comm.isend(message, rank, Tag.CALL) for rank in self._servers]
         for rank in self._servers:
-            self._comm.send(message, rank, Tag.CALL)
             self._doorbells.ring(rank)
+        # A long message is complete when its receiver, which may have to be woken, takes it.
+        MPI.Request.waitall(sent)
 
     def answers(self) -> list[Any] | None:
         """Return each server's answer, in their order, or None while one is missing."""
@@ -64,5 +66,6 @@ class Callee:
         self._send(message, Tag.NOTICE)
 
     def _send(self, message: Any, tag: int) -> None:
-        self._comm.send(message, self._coordinator, tag)
+        sent = self._comm.isend(message, self._coordinator, tag)
         self._doorbells.ring(self._coordinator)
+        sent.wait()

@@ -70,7 +70,7 @@ class ShardOnDevice(Shard):
     def copy(self) -> ShardOnDevice:
         """Return another shard on the device in the same state."""
         published = np.empty_like(self._published)
-        state = {name: np.empty_like(published) for name in self.vectors if name != PARAMETERS}
+        state = {name: np.empty(own.shape, own.dtype) for name, own in self.vectors.items() if name != PARAMETERS}
         twin = ShardOnDevice(
             self.range, published, self.scheduled_rule, copy(self.policy), self.chunk_size, xp=self._xp, state=state
         )

@@ -64,7 +64,7 @@ class ShardState:
         Elements of a chunk. Pushes arrive in chunks; the last chunk may be shorter.
     state : mapping of str to array, optional
         The shard's other vectors by name, each like `parameters`: the rule's state and the vectors of operations. By
-        default the rule's initial state.
+        default the rule's initial state. Of matrices it has rows, float64 (range.size, columns).
     clock : int
         Number of updates applied so far.
 
@@ -238,8 +238,8 @@ class ShardState:
         Returns
         -------
         dict of str to array
-            Vectors of shape (range.size,) in the shard's own memory: "parameters" and "rule/NAME". Counters of int64:
-            the attributes, the histogram of staleness, and the headers of open pushes.
+            Vectors and matrices in the shard's own memory, as `saved_vectors`. Counters of int64: the attributes, the
+            histogram of staleness, and the headers of open pushes.
         """
         headers = [
             (push.worker, push.ordinal, push.fetched, push.staleness, *push.batches) for push in self.open.values()
@@ -268,8 +268,12 @@ class ShardState:
         self.on_drop(push)
 
     def saved_vectors(self) -> dict[str, Any]:
-        """Return the vectors by their names in a checkpoint: "parameters" and "rule/NAME"."""
-        return {name if name == PARAMETERS else f"rule/{name}": vector for name, vector in self.vectors.items()}
+        """Return the vectors and the matrices by their names in a checkpoint, such as "rule/NAME" and "matrix/NAME"."""
+        groups = {1: "rule", 2: "matrix"}
+        return {
+            name if name == PARAMETERS else f"{groups[vector.ndim]}/{name}": vector
+            for name, vector in self.vectors.items()
+        }
 
 
 def moved(vector: np.ndarray, memory: np.ndarray) -> np.ndarray:

@@ -1,14 +1,17 @@
 """A coordinator's operations on the named vectors of all shards (Dean et al. 2012, section 4.2), and their execution.
 
-Every server has its part of each vector, and only scalars travel. A server executes the operations of one request in
-order, and accrues gradients in the vectors.
+Every server has its part of each vector, and only scalars travel, except with the operations of `mpidl.shards.matrix`.
+A server executes the operations of one request in order, and accrues gradients in the vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from math import fsum
+from operator import or_
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,7 +42,29 @@ class Multiply:
     vector: str
 
 
-Operation = Dot | Combine | Multiply
+#: Parts of a vector, by the place of the first element of each.
+Pieces = dict[int, np.ndarray]
+#: What a shard returns of an operation.
+Result = float | Pieces
+
+
+class OwnOperation(Protocol):
+    """An operation that executes itself on a shard. One that changes a vector or a matrix has its name as `target`."""
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        """Execute the operation and return this shard's part of its results."""
+        ...
+
+
+Operation = Dot | Combine | Multiply | OwnOperation
+
+
+def merged(answers: Iterable[Sequence[Result]]) -> list[Result]:
+    """Return the results of operations, given those of each shard: sums of floats, and all pieces of vectors."""
+    found: list[Result] = []
+    for parts in zip(*answers, strict=True):
+        found.append(reduce(or_, parts) if isinstance(parts[0], dict) else fsum(parts))
+    return found
 
 
 def copy(target: str, vector: str) -> Combine:
@@ -50,14 +75,15 @@ def copy(target: str, vector: str) -> Combine:
 class Vectors:
     """Executes a coordinator's operations on one shard.
 
-    The NumPy or CuPy vectors, (n,) by name, are changed in place; every operation looks its names up again. It
-    processes `block` elements at a time, or all of them.
+    The NumPy or CuPy vectors, (n,) by name, and matrices, (n, columns), are changed in place; every operation looks its
+    names up again. It processes `block` elements at a time, or all of them. `start` is the place of the shard's first
+    element in the whole vector.
     """
 
     _adding = Sgd()
 
-    def __init__(self, vectors: Mapping[str, Any], block: int | None = BLOCK) -> None:
-        self._vectors = vectors
+    def __init__(self, vectors: Mapping[str, Any], block: int | None = BLOCK, start: int = 0) -> None:
+        self._vectors, self.start = vectors, start
         any_vector = next(iter(vectors.values()))
         size = any_vector.size
         block = max(1, size) if block is None else block
@@ -75,9 +101,9 @@ class Vectors:
         one = Vectors({"one": np.zeros_like(self._sum[:1])})
         one.carry_out((Dot((("one", "one"),)), Combine("one", ((1.0, "one"),)), Multiply("one", "one")))
 
-    def carry_out(self, operations: Iterable[Operation]) -> list[float]:
+    def carry_out(self, operations: Iterable[Operation]) -> list[Result]:
         """Execute operations in order and return this shard's part of their results."""
-        results: list[float] = []
+        results: list[Result] = []
         for operation in operations:
             match operation:
                 case Dot(pairs):
@@ -87,6 +113,8 @@ class Vectors:
                 case Multiply(target, vector):
                     product = self._vectors[target]
                     product *= self._vectors[vector]
+                case _:
+                    results += operation.carry_out(self)
         return results
 
     def _dots(self, pairs: Sequence[tuple[str, str]]) -> list[float]:

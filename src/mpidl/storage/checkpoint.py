@@ -27,6 +27,7 @@ from mpidl.shards.average import AVERAGE
 from mpidl.storage.files import (
     INDEX,
     LAYOUT,
+    MATRICES,
     TABLES,
     datasets,
     decoded_layout,
@@ -197,6 +198,11 @@ class Checkpoint:
         """The files of the shards."""
         return [path for path, _ in self._files]
 
+    @property
+    def ranges(self) -> list[Range]:
+        """The range of the vectors that each of these files has."""
+        return [held for _, held in self._files]
+
     def datasets(self, group: str) -> Iterator[tuple[str, h5py.Dataset]]:
         """Yield the names and datasets of a group of the index, as `mpidl.storage.files.datasets`."""
         return datasets(self.path / INDEX, group, self._sources)
@@ -290,7 +296,7 @@ def _contents(path: Path, held: Range) -> tuple[list[str], dict[str, np.ndarray]
     names: list[str] = []
     others: dict[str, np.ndarray] = {}
     for name, item in datasets(path):
-        if name.startswith((f"{BUFFERS}/", f"{STATE}/", f"{DATA}/", f"{TABLES}/")):
+        if name.startswith((f"{BUFFERS}/", f"{STATE}/", f"{DATA}/", f"{TABLES}/", f"{MATRICES}/")):
             continue
         if item.shape == (held.size,) and item.dtype.kind == "f":
             names.append(name)

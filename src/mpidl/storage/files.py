@@ -25,6 +25,8 @@ LAYOUT = "layout"
 
 #: Group of a shard's file with the server's rows of the model's tables; dataset of the index with the tables, as JSON.
 TABLES = "tables"
+#: Group of a shard's file: matrices with a row for each of its parameters.
+MATRICES = "matrix"
 
 
 def scratch(checkpoints: Path, order: int, token: str = "") -> Path:

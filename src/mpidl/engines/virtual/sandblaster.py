@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,12 @@ from mpidl.algorithms.coordination import (
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit, drive
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, Training
+from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.traffic import InFlight
-from mpidl.shards.vectors import Accrual, Vectors
+from mpidl.shards.matrix import nbytes
+from mpidl.shards.vectors import Accrual, Vectors, merged
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class VirtualSandblaster(ThroughServers):
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
-        self._vectors = [Vectors(server.shard.vectors) for server in cluster.servers]
+        self._vectors = [Vectors(server.shard.vectors, start=server.shard.range.start) for server in cluster.servers]
         self._accruals = [
             Accrual(vectors, server.shard.pieces)
             for vectors, server in zip(self._vectors, cluster.servers, strict=True)
@@ -99,11 +100,19 @@ class VirtualSandblaster(ThroughServers):
         started = self._cluster.clock()
         results = [vectors.carry_out(request.operations) for vectors in self._vectors]
         self._messages += 2 * len(self._vectors)
-        if self._cluster.machines is not None:
-            yield from self._cluster.machines.tell(0)
-            yield from self._cluster.machines.tell(0)
+        if (machines := self._cluster.machines) is not None:
+            yield from self._carry(machines, machines.push, [sum(map(nbytes, request.operations))] * len(results))
+            yield from self._carry(machines, machines.fetch, [sum(map(nbytes, each)) for each in results])
         self._operating += self._cluster.clock() - started
-        return [fsum(parts) for parts in zip(*results, strict=True)]
+        return merged(results)
+
+    def _carry(self, machines: Machines, way: Callable[[int, int, float], Process], sizes: Sequence[int]) -> Process:
+        """Send messages with vectors of `sizes` bytes between each server and the coordinator, near replica 0."""
+        if not any(sizes):
+            yield from machines.tell(0)
+            return
+        environment = self._cluster.environment
+        yield environment.all_of([environment.process(way(0, server, size)) for server, size in enumerate(sizes)])
 
     def _evaluate(self, request: Evaluate) -> Process:
         self._evaluation += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from math import fsum
 from typing import Any, Protocol
 
 from mpidl.algorithms.algorithm import Coordinated
@@ -13,6 +12,7 @@ from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Opera
 from mpidl.algorithms.requests import drive
 from mpidl.data.schedule import Portions
 from mpidl.rma.coordinator import CoordinatorLink
+from mpidl.shards.vectors import merged
 from mpidl.transport.protocol import Begin, Complete, Obeyed
 
 #: Makes progress whenever it is resumed, and yields while it waits for other ranks.
@@ -78,7 +78,7 @@ class SandblasterCoordinator:
         started = time.perf_counter()
         answers = yield from self._call(request)
         self._operating += time.perf_counter() - started
-        return [fsum(parts) for parts in zip(*answers, strict=True)]
+        return merged(answers)
 
     def _call(self, message: Any) -> Steps:
         """Call all servers with a message, and return their answers."""

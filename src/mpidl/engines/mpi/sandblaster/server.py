@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import fsum
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from mpidl.algorithms.coordination import Operate, cut_units, targets
 from mpidl.rma.server import ServerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
-from mpidl.shards.vectors import Accrual, Dot, Vectors
+from mpidl.shards.vectors import Accrual, Vectors, merged
 from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
 
 
@@ -23,7 +22,9 @@ class SandblasterServer:
 
     def __init__(self, shards: Mapping[int, Shard], obeyed: Callable[[], int]) -> None:
         self._shards, self._obeyed = shards, obeyed
-        self._vectors = {number: Vectors(shard.vectors, shard.block) for number, shard in shards.items()}
+        self._vectors = {
+            number: Vectors(shard.vectors, shard.block, shard.range.start) for number, shard in shards.items()
+        }
         for vectors in self._vectors.values():
             vectors.rehearse()
         self._accruals = {number: Accrual(self._vectors[number], shard.pieces) for number, shard in shards.items()}
@@ -41,10 +42,10 @@ class SandblasterServer:
         match self._link.calls.next():
             case Operate(operations):
                 results = [vectors.carry_out(operations) for vectors in self._vectors.values()]
-                if any(not isinstance(each, Dot) and each.target == PARAMETERS for each in operations):
+                if any(getattr(each, "target", None) == PARAMETERS for each in operations):
                     for shard in self._shards.values():
                         shard.publish()
-                self._link.calls.answer([fsum(parts) for parts in zip(*results, strict=True)])
+                self._link.calls.answer(merged(results))
             case Begin(evaluation, segments, unit):
                 units = cut_units(segments, unit)
                 for accrual in self._accruals.values():

@@ -1,0 +1,98 @@
+"""Operations on square matrices of which each shard has the rows of its parameters, with vectors that travel whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.device import from_host, to_host
+from mpidl.shards.state import BLOCK
+from mpidl.shards.vectors import Pieces, Result, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """The elements of a vector: pieces, a copy of each shard's part."""
+
+    vector: str
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        return [{vectors.start: np.array(to_host(vectors[self.vector]))}]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """target = matrix @ values, given all elements of `values`, shape (n,)."""
+
+    target: str
+    matrix: str
+    values: NDArray[np.float64]
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        rows = vectors[self.matrix]
+        vectors[self.target][:] = rows @ _beside(rows, self.values)
+        return []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """target = factor * target + columns @ weights @ columns.T for a matrix, given all elements of the columns.
+
+    Attributes
+    ----------
+    columns : array, shape (n, k)
+    weights : array, shape (k, k)
+        A symmetric matrix.
+    """
+
+    target: str
+    factor: float
+    columns: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        rows, start = vectors[self.target], vectors.start
+        left = _beside(rows, self.columns[start : start + len(rows)] @ self.weights)
+        right = _beside(rows, np.ascontiguousarray(self.columns.T))
+        size = max(1, BLOCK // rows.shape[1])
+        product = np.empty_like(rows[:size])
+        for first in range(0, len(rows), size):
+            block = rows[first : first + size]
+            np.matmul(left[first : first + size], right, out=product[: len(block)])
+            block *= self.factor
+            block += product[: len(block)]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """target = the identity matrix."""
+
+    target: str
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        rows = vectors[self.target]
+        rows.fill(0)
+        rows.reshape(-1)[vectors.start :: rows.shape[1] + 1][: len(rows)] = 1
+        return []
+
+
+def whole(pieces: Pieces) -> NDArray[np.float64]:
+    """Return the elements of a vector, given the pieces of all shards."""
+    return np.concatenate([pieces[start] for start in sorted(pieces)], dtype=np.float64)
+
+
+def nbytes(item: object) -> int:
+    """Return the bytes of the vectors that travel with an operation or a result."""
+    arrays = item.values() if isinstance(item, dict) else (getattr(item, name, None) for name in ("values", "columns"))
+    return sum(each.nbytes for each in arrays if each is not None)
+
+
+def _beside(rows: Any, values: NDArray[np.float64]) -> Any:
+    """Return a copy of a host array where the rows of a matrix are."""
+    copy = np.empty_like(rows, shape=values.shape)
+    from_host(values, copy)
+    return copy
