@@ -25,6 +25,7 @@ from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import LimitedMemory, MoreThuente, Point
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
+from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.state import PARAMETERS
@@ -76,6 +77,14 @@ class Sandblaster(Coordinated):
     backups: bool = True
     warm_start: Natural = 0
     tolerance: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method != "lbfgs" and self.history != type(self).history:
+            raise UsageError(
+                f"history: {self.history}, but method {self.method!r} keeps the whole inverse Hessian; leave it out, "
+                "or take method 'lbfgs'"
+            )
 
     def vectors(self) -> tuple[str, ...]:
         parts = () if self.batch == 1 else (FIRST, MIDDLE, LAST)
