@@ -188,11 +188,6 @@ class Algorithm(Checked):
         """Return the names of the shards' vectors besides the parameters and the rule's state."""
         return ()
 
-    def matrices(self) -> tuple[str, ...]:
-        """Return the names of the shards' matrices: of float64, with a row for each parameter of the shard, and a
-        column for each of the model."""
-        return ()
-
     def warm_start_run(self) -> WarmStart | None:
         """Return the run before this algorithm's own, if there is one."""
         return None
@@ -225,6 +220,13 @@ class Coordinated(Algorithm):
         It resumes from `state`, that of an earlier `Iteration`.
         """
         raise NotImplementedError
+
+    def matrices(self) -> tuple[str, ...]:
+        """Return the names of the shards' matrices.
+
+        They are of float64, with a row for each parameter of the shard, and a column for each of the model.
+        """
+        return ()
 
     def units(self, portions: int) -> int:
         """Return the largest number of units of an evaluation, given the number of portions of the data."""

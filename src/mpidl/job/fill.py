@@ -42,7 +42,7 @@ def fill(
             vector[:] = parameters
         if job.checkpoint is not None and job.resumes and name in job.checkpoint.states:
             vector[:] = job.checkpoint.read(f"rule/{name}", range, placed.layout)
-    vectors |= {name: _rows(placed, name, range) for name in job.algorithm.matrices()}
+    vectors |= {name: _rows(placed, name, range) for name in job.matrices}
     policy = job.algorithm.shard_policy(placed.replicas)
     rule = placed.scheduled_rule
     if xp is np:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from mpidl.algorithms import Exchange
 from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
@@ -82,19 +84,24 @@ def _tables(job: Job) -> int:
     return found
 
 
+def state_bytes(job: Job, own: int) -> int:
+    """Return the bytes that a shard with a number of parameters keeps beside them, without tables."""
+    columns = len(job.matrices) * job.original.layout.size * np.dtype(np.float64).itemsize
+    return own * (len(job.states) * job.dtype.itemsize + columns)
+
+
 def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     """Return the memory of each rank. Vectors that only some algorithms keep on workers are not counted."""
     roles, capacity, itemsize = routes.roles, routes.capacity, placed.job.dtype.itemsize
-    whole, states = placed.layout.size * itemsize, len(placed.job.states)
+    whole = placed.layout.size * itemsize
     found = [Footprint()] * len(roles.names())
     found[roles.coordinator] = Footprint(exchange=nbytes(regions(routes, roles.coordinator)))
     for number, rank in enumerate(roles.servers):
-        own = sum(capacity.shards[shard].size for shard in capacity.held_by(number)) * itemsize
+        parameters = sum(capacity.shards[shard].size for shard in capacity.held_by(number))
+        own, state = parameters * itemsize, state_bytes(placed.job, parameters)
         exchange = nbytes(regions(routes, rank)) - own * len(capacity.vectors)
         tables = _tables(placed.job) // len(roles.servers)
-        found[rank] = Footprint(
-            own, state=own * states, tables=tables, exchange=exchange, checkpoint=own * (1 + states) + tables
-        )
+        found[rank] = Footprint(own, state=state, tables=tables, exchange=exchange, checkpoint=own + state + tables)
     of_intermediaries: dict[int, Footprint] = {}  # by how many workers they serve
     for rank, workers in zip(roles.intermediaries, roles.served, strict=True):
         if len(workers) not in of_intermediaries:
@@ -165,7 +172,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
     return Footprint(
         parameters=(2 + replicas + 4 * intermediaries) * vector,  # shards, model and replicas; an intermediary has four
         gradient=vector,
-        state=len(job.states) * vector,
+        state=state_bytes(job, placed.layout.size),
         tables=_tables(job),
         exchange=replicas * REPLICA,
         activations=activation_bytes(job.original, batch) or 0,
@@ -174,10 +181,11 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
 
 def check_memory(placed: PlacedJob, found: Sequence[Footprint]) -> None:
     """Raise UsageError unless what ranks on this machine need all the time fits into its memory."""
-    job, samples = placed.job, placed.job.portions.samples
+    job, samples, size = placed.job, placed.job.portions.samples, placed.layout.size
+    matrices = f" with a matrix of {size:,} x {size:,} elements" if job.matrices else ""
     vectors = sum(each.parameters + each.gradient + each.state + each.exchange for each in found)
     parts = {
-        f"{placed.layout.size:,} parameters": vectors,
+        f"{size:,} parameters{matrices}": vectors,
         f"batches of {job.config.data.batch:,}": sum(each.activations for each in found),
         f"{samples:,} samples": 8 * samples,  # their order in an epoch
     }

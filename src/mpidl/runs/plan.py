@@ -11,7 +11,7 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
-from mpidl.job.footprint import Footprint, capacity_of, footprints
+from mpidl.job.footprint import Footprint, capacity_of, footprints, state_bytes
 from mpidl.job.job import Job
 from mpidl.job.placed import place
 from mpidl.job.planning import plan_model
@@ -90,7 +90,7 @@ def of_model(job: Job) -> dict[str, Any]:
         "parameters": parameters,
         "parameter_bytes": nbytes,
         "gradient_bytes": nbytes,
-        "state_bytes": nbytes * len(job.states),
+        "state_bytes": state_bytes(job, parameters),
         "tables": _tables(job),
         "layers": None,
         "activation_bytes": activation_bytes(job.original, batch),
