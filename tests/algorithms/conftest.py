@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.algorithm import matrices
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit, Split
@@ -22,8 +22,7 @@ BATCH, RATE = 8, 0.05
 
 def vectors(algorithm, size, parameters):
     """Return what shards of this size keep beside the parameters, of which the model has as many, without a rule."""
-    matrices = algorithm.matrices() if isinstance(algorithm, Coordinated) else ()
-    found = {name: np.zeros((size, parameters)) for name in matrices}
+    found = {name: np.zeros((size, parameters)) for name in matrices(algorithm)}
     return {name: np.zeros(size) for name in algorithm.vectors()} | found
 
 

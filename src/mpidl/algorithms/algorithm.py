@@ -231,3 +231,8 @@ class Coordinated(Algorithm):
     def units(self, portions: int) -> int:
         """Return the largest number of units of an evaluation, given the number of portions of the data."""
         raise NotImplementedError
+
+
+def matrices(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the names of the matrices of which an algorithm's shards keep rows."""
+    return algorithm.matrices() if isinstance(algorithm, Coordinated) else ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.algorithms.algorithm import matrices
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
@@ -42,7 +43,7 @@ def fill(
             vector[:] = parameters
         if job.checkpoint is not None and job.resumes and name in job.checkpoint.states:
             vector[:] = job.checkpoint.read(f"rule/{name}", range, placed.layout)
-    vectors |= {name: _rows(placed, name, range) for name in job.matrices}
+    vectors |= {name: _rows(placed, name, range) for name in matrices(job.algorithm)}
     policy = job.algorithm.shard_policy(placed.replicas)
     rule = placed.scheduled_rule
     if xp is np:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.algorithms import Exchange
+from mpidl.algorithms.algorithm import matrices
 from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
 from mpidl.job.job import Job
@@ -86,7 +87,7 @@ def _tables(job: Job) -> int:
 
 def state_bytes(job: Job, own: int) -> int:
     """Return the bytes that a shard with a number of parameters keeps beside them, without tables."""
-    columns = len(job.matrices) * job.original.layout.size * np.dtype(np.float64).itemsize
+    columns = len(matrices(job.algorithm)) * job.original.layout.size * np.dtype(np.float64).itemsize
     return own * (len(job.states) * job.dtype.itemsize + columns)
 
 
@@ -182,10 +183,10 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
 def check_memory(placed: PlacedJob, found: Sequence[Footprint]) -> None:
     """Raise UsageError unless what ranks on this machine need all the time fits into its memory."""
     job, samples, size = placed.job, placed.job.portions.samples, placed.layout.size
-    matrices = f" with a matrix of {size:,} x {size:,} elements" if job.matrices else ""
+    square = f" with a matrix of {size:,} x {size:,} elements" if matrices(job.algorithm) else ""
     vectors = sum(each.parameters + each.gradient + each.state + each.exchange for each in found)
     parts = {
-        f"{size:,} parameters{matrices}": vectors,
+        f"{size:,} parameters{square}": vectors,
         f"batches of {job.config.data.batch:,}": sum(each.activations for each in found),
         f"{samples:,} samples": 8 * samples,  # their order in an epoch
     }

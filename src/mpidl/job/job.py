@@ -153,11 +153,6 @@ class Job:
         return (*(() if rule is None else rule.states), *self.algorithm.vectors(), *average)
 
     @property
-    def matrices(self) -> tuple[str, ...]:
-        """Names of the matrices of which a shard keeps rows; see `Coordinated.matrices`."""
-        return self.algorithm.matrices() if isinstance(self.algorithm, Coordinated) else ()
-
-    @property
     def dtype(self) -> np.dtype:
         """The parameters' dtype."""
         return self.original.dtype
