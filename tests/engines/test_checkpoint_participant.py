@@ -47,7 +47,10 @@ def made(tmp_path):
         handler = RequestHandler(source)
         handler.lead = lead
         schedule = SimpleNamespace(reductions=0)
-        loader = SimpleNamespace(unfinished=lambda unused: [], tickets=0, retaken=[], schedule=schedule)
+        loader = SimpleNamespace(
+            unfinished=lambda unused: [], own_position=lambda unused, unpushed: None, tickets=0, retaken=[],
+            schedule=schedule,
+        )  # fmt: skip
         participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, lambda order: tmp_path)
         link, participant.obeyed = Link(interval), obeyed
         participant.bind(link, wait=lambda condition: condition())

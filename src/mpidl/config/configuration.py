@@ -25,7 +25,8 @@ from mpidl.config.sections import (
 from mpidl.config.tables import TablesSection
 from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
-from mpidl.data import SOURCES, Factory, Source
+from mpidl.data import SOURCES, Factory, Private, Source
+from mpidl.data.hdf5_files import found_files
 from mpidl.errors import UsageError, nearest, quoted, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
@@ -115,7 +116,7 @@ class Config:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the configuration as a mapping of sections, for `from_dict`."""
         plain = {name: _table(getattr(self, name)) for name in SECTIONS}
-        plain["data"] = {"source": self.data_source.name, **_table(self.data_source), **plain["data"]}
+        plain["data"] = {"source": self.data_source.name, **_source_table(self.data_source), **plain["data"]}
         naming = {"algorithm": {"name": self.algorithm.name, **_table(self.algorithm)}}
         if self.rule is not None:
             naming["server"] = {"rule": self.rule.name, **_table(self.rule)}
@@ -233,8 +234,15 @@ def _source(values: Mapping[str, Any]) -> Source:
     if isinstance(table, Mapping) and table.get("source") == PythonData.name:
         return PythonData()
     default = Factory.name if isinstance(table, Mapping) and "factory" in table else None
-    source: Source = _named(SOURCES, "data", "source", values, default, schema.keys(DataSection))
-    return source
+    beside = schema.keys(DataSection)
+    if not (isinstance(table, Mapping) and table.get("private") is True and "factory" not in table):
+        source: Source = _named(SOURCES, "data", "source", values, default, beside)
+        return source
+    if "path" not in table:
+        raise UsageError("data.private: true, expected data.path with the path of each worker's file")
+    paths = found_files("data.path", schema.convert(table["path"], str | list[str], "data.path"), "file")
+    tables = [{**values, "data": {**table, "path": str(path)}} for path in paths]
+    return Private([_named(SOURCES, "data", "source", each, default, beside) for each in tables])
 
 
 def _check_source(table: Any, given: Source) -> None:
@@ -296,6 +304,14 @@ def _table(instance: Any) -> dict[str, Any]:
     """Return a dataclass as a section, without the keys that are None."""
     plain = asdict(instance)
     return {key: plain[key] for key in schema.keys(type(instance)) if plain[key] is not None}
+
+
+def _source_table(source: Source) -> dict[str, Any]:
+    """Return the keys of a source; a worker's own file is one of the paths of several."""
+    if not isinstance(source, Private):
+        return _table(source)
+    first, *_ = tables = [_table(each) for each in source.sources]
+    return {**first, "path": [each["path"] for each in tables]}
 
 
 def _override(values: dict[str, Any], override: str) -> None:

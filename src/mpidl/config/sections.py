@@ -12,6 +12,7 @@ from msgspec import Meta
 from mpidl import schema
 from mpidl.data import Augmentation, Dataset, Normalisation, Source, Split
 from mpidl.data.dataset import PYTHON
+from mpidl.data.dealing import Deal
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import FunctionName, check_name
 from mpidl.loggers import LOGGERS
@@ -146,6 +147,13 @@ class DataSection(Checked):
     keep : {"files", "memory", "distributed"}
         Storage of the samples. "files": the source. "memory": memory shared by the workers of a node, which reads the
         samples once. "distributed": each node reads a part of them into memory, and fetches the rest from the others.
+    private : bool
+        Each worker's training samples are those of its own file, which ``path`` lists in the workers' order, or of its
+        own item of a list that a script or a factory gives. Otherwise any worker trains with any samples.
+    split : str, optional
+        Deal out the samples of any source to the workers by their labels and ``run.seed``, as if they were private.
+        "label:2": sorted by label, they are cut into equal pieces, two for each worker. "dirichlet:0.1": the workers'
+        shares of a label are drawn from a Dirichlet distribution of this concentration; small ones are uneven.
     augment : Augmentation
         ``[data.augment]``.
     normalise : Normalisation
@@ -158,6 +166,8 @@ class DataSection(Checked):
     shuffle: Literal["samples", "portion"] | None = None
     drop_last: bool = False
     keep: Literal["files", "memory", "distributed"] = "files"
+    private: bool = False
+    split: str | None = None
     augment: Augmentation = field(default_factory=Augmentation)
     normalise: Normalisation = field(default_factory=Normalisation)
 
@@ -167,6 +177,20 @@ class DataSection(Checked):
             object.__setattr__(self, "portion", 4 * self.batch)
         elif self.portion % self.batch:
             raise UsageError(f"portion: {self.portion}, expected a multiple of data.batch ({self.batch})")
+        if self.split is not None:
+            try:
+                Deal.parse(self.split)
+            except UsageError as error:
+                raise UsageError(f"split: {error}") from None
+        if self.private and self.split is not None:
+            raise UsageError(f"split: {quoted(self.split)}, but data.private is true, expected one of them")
+
+    @property
+    def owned(self) -> str | None:
+        """The key by which training samples belong to workers, with its value; None if they don't."""
+        if self.split is not None:
+            return f"data.split: {quoted(self.split)}"
+        return "data.private: true" if self.private else None
 
     def by_portions(self, split: Split) -> bool:
         """Return whether portions are blocks of neighbours, as `shuffle` says."""

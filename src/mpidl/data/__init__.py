@@ -16,6 +16,7 @@ from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
 from mpidl.data.indexed import Factory, Indexed
 from mpidl.data.preprocessing import Augmentation, Augmented, Normalisation, Normalised, augmented, normalised
+from mpidl.data.private import Private
 from mpidl.data.ragged import Ragged
 from mpidl.data.schedule import Portions
 from mpidl.data.subset import Subset, held_out
@@ -48,6 +49,7 @@ __all__ = [
     "Normalisation",
     "Normalised",
     "Portions",
+    "Private",
     "Ragged",
     "Source",
     "Split",

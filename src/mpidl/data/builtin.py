@@ -138,6 +138,9 @@ class SyntheticSplit(Split):
         total += np.take(rows, row, axis=0, out=term, mode="clip")
         return Batch(total.reshape(n, *table.source.shape), labels)
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer]:
+        return np.arange(self._first + start, self._first + stop) % self._table.source.classes
+
     def load(self) -> None:
         _ = self._table.rows
 

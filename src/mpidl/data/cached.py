@@ -181,6 +181,9 @@ class CachedSplit(Split):
     def check_classes(self, name: str, classes: int | None) -> None:
         self._split.check_classes(name, classes)
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        return self._split.labels(start, stop)
+
     def checksum(self) -> str:
         """Return the checksum of the split itself."""
         own = super().checksum()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -162,6 +162,8 @@ class Dataset:
         The order of each epoch's training samples, in place of a random one.
     kept : KeptState or None
         State of the training samples, which checkpoints hold for each replica.
+    owners : array (samples,) of integers, or None
+        The worker to which each training sample belongs, if they belong to workers.
 
     Raises
     ------
@@ -183,6 +185,7 @@ class Dataset:
     validation: Split | None = None
     order: SampledOrder | None = field(default=None, kw_only=True)
     kept: KeptState | None = field(default=None, kw_only=True)
+    owners: NDArray[np.integer] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         shape = convert(self.input_shape, tuple[Count, ...] | None, "Dataset.input_shape")
@@ -219,15 +222,12 @@ class Dataset:
 
 
 class Source(Protocol):
-    """A source of data: a dataclass of its keys in the ``[data]`` section, registered in `SOURCES`.
+    """A source of data: a dataclass of its keys in the ``[data]`` section, registered in `SOURCES`."""
 
-    Attributes
-    ----------
-    name : str
-        The source's name in ``data.source``; `PYTHON` for one that only a script can make.
-    """
-
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The source's name in ``data.source``; `PYTHON` for one that only a script can make."""
+        ...
 
     def open(self) -> Dataset:
         """Open the data, and check everything but the inputs; UsageError if a file is missing or invalid."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
+from mpidl.data.drawing import Draws, OwnPosition
 from mpidl.data.schedule import Assignment, Schedule
 
 
@@ -29,6 +30,8 @@ class Loader:
         Whether to take a portion ahead even if reading is fast.
     ask : callable, optional
         Requests a ticket, for which `take` then waits; returns whether it has requested one.
+    draws : Draws, optional
+        Whose samples a portion has; those of the schedule's portions by default.
 
     Attributes
     ----------
@@ -41,6 +44,7 @@ class Loader:
     retaken : list of int
         Those of their tickets that stand for what others have given back.
     schedule : Schedule
+    draws : Draws
     """
 
     def __init__(
@@ -53,7 +57,9 @@ class Loader:
         prepare: bool = False,
         ahead: bool = False,
         ask: Callable[[], bool] = lambda: False,
+        draws: Draws | None = None,
     ) -> None:
+        self.draws = draws or Draws(schedule.portions)
         self._prepare, self._announced = prepare, 0
         self._ask, self._asked = ask, False
         self._takes_ahead = ahead or split.contiguous or (prepare and split.lookahead > 1)
@@ -87,16 +93,19 @@ class Loader:
             self._asked = self._ask()
         if self._prepare:
             self._announce()
-        return self._batches[self.done - 1]
+        return self._batches[self.done - 1 - self.current.first]
 
     def coming(self, most: int) -> list[Minibatch]:
         """Return up to `most` of the batches that follow, in portions that have been taken."""
         if self.current is None or self._stopped:
             return []
-        coming = self._batches[self.done : self.current.last]
-        if self.ahead is not None:
-            coming += self._batches_ahead[self.ahead.first : self.ahead.last]
-        return coming[:most]
+        return self._unused()[:most]
+
+    def _unused(self, used: int = 0) -> list[Minibatch]:
+        """Return the batches drawn that follow, with the last `used` that were handed out."""
+        if self.current is None:
+            return []
+        return self._batches[self.done - used - self.current.first :] + self._batches_ahead
 
     def _announce(self) -> None:
         """Have the split prepare the batches that follow, each once."""
@@ -119,6 +128,14 @@ class Loader:
         coming = [each for each in (self.ahead, *self._coming) if each is not None]
         return [*self._left, *self._rest(unused), *((each.portion, each.first) for each in coming)]
 
+    def own_position(self, unused: int, unpushed: int) -> OwnPosition | None:
+        """Return how far the replica is in data of its own; None if it has none.
+
+        The last `unused` batches that were handed out count as not used; before them, the gradients of the last
+        `unpushed` samples have not been pushed.
+        """
+        return self.draws.position(sum(len(each.indices) for each in self._unused(unused)), unpushed)
+
     def _rest(self, unused: int = 0) -> list[tuple[int, int]]:
         """Return the current portion with its next batch, unless it is used up."""
         if self.current is None or self.done - unused >= self.schedule.batches(self.current.portion):
@@ -138,9 +155,7 @@ class Loader:
         assignment = self._coming.popleft() if self._coming else self._take_portion()
         if assignment is None:
             return None, []
-        if self._split.contiguous:
-            self._split.prefetch(self.schedule.portions.indices(assignment.portion))
-        return assignment, self.schedule.portions.minibatches(assignment.portion)
+        return assignment, self.draws.begin(assignment, self._split)
 
     def _advance(self) -> None:
         self._left += self._rest()
@@ -148,7 +163,7 @@ class Loader:
             self.current, self._batches = self.ahead, self._batches_ahead
         else:
             self.current, self._batches = self._next_portion()
-        self.ahead = None
+        self.ahead, self._batches_ahead = None, []
         if self.current is None:
             return
         self.done = self.current.first

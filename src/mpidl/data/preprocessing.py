@@ -97,6 +97,9 @@ class Augmented(Split):
         """Start to gather and augment a batch in the background; the last two batches are kept."""
         self._prepared.add(indices, epoch, self._submit(self._make, indices, epoch))
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        return self._split.labels(start, stop)
+
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         if len(indices) in self._lent:
             self._free[len(indices)].append(self._lent.pop(len(indices)))
@@ -188,6 +191,9 @@ class Normalised(Split):
 
     def prepare(self, indices: NDArray[np.int64], epoch: int = 0) -> None:
         self._split.prepare(indices, epoch)
+
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        return self._split.labels(start, stop)
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         batch = self._split.gather(indices, epoch)

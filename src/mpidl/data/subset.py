@@ -37,6 +37,10 @@ class Subset(Split):
             raise outside(indices, 0, self.samples)
         return self._split.gather(self._chosen[indices], epoch)
 
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        of_all = self._split.labels(0, self._split.samples)
+        return None if of_all is None else of_all[self._chosen[start:stop]]
+
     def copy(self) -> Subset:
         return Subset(self._split.copy(), self._chosen)
 
@@ -70,9 +74,11 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
     if samples < 2:
         raise UsageError(f"data.validation: {share:g} of {samples} training sample, expected at least 2 samples")
     chosen = _chosen(samples, share, portion if train.contiguous else 1, seed)
+    rest = np.flatnonzero(~chosen)
     return replace(
-        dataset, train=Subset(train, np.flatnonzero(~chosen)), validation=Subset(train.copy(), np.flatnonzero(chosen))
-    )
+        dataset, train=Subset(train, rest), validation=Subset(train.copy(), np.flatnonzero(chosen)),
+        owners=None if dataset.owners is None else dataset.owners[rest],
+    )  # fmt: skip
 
 
 def _chosen(samples: int, share: float, block: int, seed: int) -> NDArray[np.bool_]:

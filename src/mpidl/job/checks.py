@@ -112,8 +112,9 @@ def check_order(checkpoint: Checkpoint, config: Config) -> None:
     if checkpoint.position.at_beginning:
         return
     present = config.to_dict()
-    keys = [("data", key) for key in ("batch", "portion", "shuffle", "validation", "drop_last")] + [("run", "seed")]
-    absent = {"shuffle": None, "validation": None, "drop_last": False}
+    data_keys = ("batch", "portion", "shuffle", "validation", "drop_last", "private", "split")
+    keys = [("data", key) for key in data_keys] + [("run", "seed")]
+    absent = {"shuffle": None, "validation": None, "drop_last": False, "private": False, "split": None}
     for section, key in keys:
         now = present[section].get(key)
         saved = checkpoint.sections.get(section, {}).get(key, absent.get(key, now))

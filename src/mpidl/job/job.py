@@ -23,6 +23,7 @@ from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
 from mpidl.job.notes import notes_on
+from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
 from mpidl.metrics import Metric
 from mpidl.nn.adaptation import adapt
@@ -121,6 +122,7 @@ class Job:
         if original.tables:
             original.rows = FirstRows(original.tables, run.seed, original.dtype)
         check_parts(config, prepared, original)
+        check_ownership(config, prepared)
         path, first_values = config.model.initial, original.initial
         if checkpoint is None and path is not None:
             first_values = Initial(user_path(path), original).read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.algorithm import Coordinated, Exchange
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.data.likeness import portions_are_alike
@@ -15,6 +15,8 @@ from mpidl.rules import RateSchedule, Rule
 
 #: Names that a line lists.
 NAMES = 5
+#: Asynchronous algorithms in which the data of fast workers don't weigh more.
+EVEN = ("rescaled", "ringleader")
 
 
 def notes_on(config: Config, train: Split, read: Dataset) -> list[str]:
@@ -24,6 +26,7 @@ def notes_on(config: Config, train: Split, read: Dataset) -> list[str]:
         *_on_rule(config),
         *_on_unused(config),
         *_on_data(config, train),
+        *_on_owners(config),
         *_on_classes(config, train, read),
     ]
 
@@ -86,6 +89,16 @@ def _on_data(config: Config, train: Split) -> list[str]:
     return [
         f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
         f"for two portions: use a multiple of {train.chunk}"
+    ]
+
+
+def _on_owners(config: Config) -> list[str]:
+    algorithm = config.algorithm
+    in_turn = algorithm.exchange is Exchange.REDUCTION or algorithm.policy(1).awaited
+    if config.data.owned is None or in_turn or algorithm.name in ("ssp", *EVEN):
+        return []
+    return [
+        f"{config.data.owned}, and {algorithm.name} leans towards the data of fast workers: {' and '.join(EVEN)} don't"
     ]
 
 

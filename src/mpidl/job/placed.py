@@ -9,10 +9,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.data.drawing import Draws, OwnDraws
 from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut
+from mpidl.job.ownership import own_positions, shares
 from mpidl.job.rates import own_schedule
 from mpidl.nn.groups import segments_of, statistics_in
 from mpidl.parameters import Layout, Range, moves
@@ -71,6 +73,23 @@ class PlacedJob:
     def notes(self) -> list[str]:
         """What the user may not have meant or may want to know, in lines."""
         return [*self.job.notes, *([] if self.plan is None else notes_on_cut(self.job.config, self.plan))]
+
+    @cached_property
+    def draws(self) -> Sequence[Draws]:
+        """What each replica draws samples from.
+
+        Raises
+        ------
+        UsageError
+            Samples belong to replicas, but not to these.
+        """
+        found = shares(self.job.config, self.job.dataset, self.replicas)
+        if found is None:
+            return [Draws(self.schedule.portions)] * self.replicas
+        draws = [OwnDraws(self.schedule.portions, own, owner) for owner, own in enumerate(found)]
+        for own, position in zip(draws, own_positions(self.job.checkpoint, self.replicas), strict=True):
+            own.resume(position, computed=self.replicas_resume)
+        return draws
 
     @property
     def replicas_resume(self) -> bool:

@@ -28,6 +28,8 @@ def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) 
         return "run.deterministic: true, which needs all workers"
     if topology.transport == "messages":
         return "topology.transport: messages, ranks don't share memory"
+    if config.data.owned is not None:
+        return f"{config.data.owned}, which no other worker can compute with"
     if config.algorithm.exchange is not Exchange.SERVERS:
         return f"algorithm.name: {name} exchanges by {config.algorithm.exchange.value}"
     if config.algorithm.policy(1).awaited:

@@ -8,7 +8,8 @@ from typing import Any
 
 from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
-from mpidl.data import Dataset, Source, opened
+from mpidl.data import Dataset, Private, Source, opened
+from mpidl.data.private import Given, as_source
 from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
 from mpidl.job.checkpoints import restore
@@ -46,7 +47,7 @@ def newest(run: Path) -> Path:
 def evaluate(
     run: str | Path,
     model: Model | Module | None = None,
-    data: Dataset | Source | None = None,
+    data: Given | None = None,
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
     step: int | str | None = None,
@@ -60,7 +61,7 @@ def evaluate(
     model : Model or torch.nn.Module, optional
         The model, if a Python script gave it to `train`: its parameters become those of the checkpoint. Otherwise the
         run's configuration describes it.
-    data : Dataset or Source, optional
+    data : Dataset or Source, or list of them, optional
         The data, if a Python script gave them to `train`, or others to test with. Otherwise the run's configuration
         names them.
     loss : str or callable, optional
@@ -81,10 +82,10 @@ def evaluate(
     MpidlError
         A checkpoint can't be read for another reason than damage.
     """
-    run = Path(run)
+    run, others = Path(run), as_source(data)
     checkpoint = checkpoint_of(run, step)
-    config = config_of(run, model is not None, data)
-    dataset = opened(config.data_source if data is None else data)
+    config = config_of(run, model is not None, others)
+    dataset = opened(config.data_source if others is None else others)
     given = build_model(config, dataset) if model is None else own_model(model, config, loss)
     with on_loan(given):
         job = Job.of(config, dataset, given)
@@ -119,6 +120,7 @@ def config_of(run: Path, own_model: bool = False, data: Dataset | Source | None 
     if data is not None:
         # Not the keys of the source, which may be one that no configuration can name.
         sections["data"] = {key: value for key, value in values["data"].items() if key in keys(DataSection)}
+        sections["data"]["private"] = isinstance(data, Private)
     if own_model:
         sections["model"] = {"factory": PYTHON_MODEL} | {
             key: value for key, value in values.get("model", {}).items() if key == "loss"

@@ -45,6 +45,8 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     data_keep: Annotated[Literal["files", "memory", "distributed"] | None, "data.keep"]
     validation: Annotated[float | None, "data.validation"]
     drop_last: Annotated[bool | None, "data.drop_last"]
+    private: Annotated[bool | None, "data.private"]
+    split: Annotated[str | None, "data.split"]
     augment: Annotated[Augmentation | Section | None, "data.augment"]
     normalise: Annotated[Normalisation | Section | None, "data.normalise"]
     label_smoothing: Annotated[float | None, "model.label_smoothing"]

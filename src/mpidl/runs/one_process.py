@@ -62,6 +62,7 @@ class OneProcess:
         job = identify(job, of_data(job.given) | of_samples(job.given))
         self._placed = placed = place(job, replicas)
         self._check_memory(times)
+        draws = placed.draws
         local = local_model(placed)
         # A replica alone that only reads the parameters computes with the shards' own.
         self._alone = replicas == 1 and not self._virtual and job.algorithm.pattern(1).only_reads
@@ -89,7 +90,7 @@ class OneProcess:
         self._reporter.placed([str(local.device)] if local.device else [])
         state = partial(replica_state, placed, local)
         self._engine = VirtualEngine(
-            Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, self._beside),
+            Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, self._beside, draws),
             self._shards,
             replicas,
             time=VirtualTime(

@@ -136,6 +136,7 @@ def _place(world: World, job: Job) -> PlacedJob:
     roles, node = world.roles, world.nodes[world.rank]
 
     def check() -> None:
+        _ = placed.draws
         capacity = capacity_of(placed, len(roles.servers), Figures(job.metrics))
         found = zip(footprints(placed, intermediaries.routes(roles, capacity)), world.nodes, strict=True)
         check_memory(placed, [each for each, other in found if other == node])

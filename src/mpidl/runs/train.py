@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, source_of
-from mpidl.data import Dataset, Source, opened
+from mpidl.data import Private, opened
+from mpidl.data.private import Given, as_source
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 def train(
     model: Model | Module | None = None,
-    data: Dataset | Source | None = None,
+    data: Given | None = None,
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
     config: Config | str | Path | Mapping[str, Mapping[str, Any]] | None = None,
@@ -65,9 +66,10 @@ def train(
     model : Model or torch.nn.Module, optional
         A `Network`, a PyTorch module, a `mpidl.jax.JaxModel`, or any object with ``parameters`` and
         ``loss_and_gradient(batch)``. Replaces the layers or the factory in the section ``[model]`` of `config`.
-    data : Dataset or Source, optional
+    data : Dataset or Source, or list of them, optional
         For example ``mpidl.data.Idx("data/fashion-mnist")``, ``Arrays((x, y), (test_x, test_y))``, or a dataset of
-        your own by ``Indexed(train, test)``. Replaces the source that ``[data]`` of `config` names.
+        your own by ``Indexed(train, test)``. Replaces the source that ``[data]`` of `config` names. Of a list, each
+        belongs to one worker, as ``data.private`` says.
     loss : str or callable, optional
         ``model.loss``. For a PyTorch module: a name in `torch.nn.functional`, or a function of (outputs, targets).
     config : Config, str, Path or mapping, optional
@@ -121,15 +123,18 @@ def train(
         # The process that trains says in one line what is wrong with the script.
         raise SystemExit(1)
     end_job_together()
+    given = as_source(data)
+    if isinstance(given, Private):
+        keywords["private"] = True
 
     def resolved_here() -> Config:
         check(keywords, inspect.signature(train).parameters, rule)
         if on_interrupt not in ("exit", "return"):
             raise UsageError(f"on_interrupt: expected 'exit' or 'return', found {quoted(on_interrupt)}")
-        check_parts(data, algorithm, rule)
+        check_parts(given, algorithm, rule)
         Callbacks(callbacks)
         check_loggers(loggers)
-        source = None if data is None else source_of(data)
+        source = None if given is None else source_of(given)
         found = resolve(config, _section(model, loss), source, algorithm, rule, keywords)
         if named := tuple(each for each in loggers if isinstance(each, str)):
             found = replace(found, run=replace(found.run, loggers=named))
@@ -141,7 +146,7 @@ def train(
         resolved = together(resolved_here)
 
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
-        dataset = opened(config.data_source if data is None else data)
+        dataset = opened(config.data_source if given is None else given)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
         models.append(lent.enter_context(on_loan(built)))
         objects = [each for each in loggers if not isinstance(each, str)]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from mpidl.data.drawing import OwnPosition
 from mpidl.data.schedule import Schedule
 
 
@@ -34,6 +35,8 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
         Each shard's clock at the last fetch.
     counts : dict of str to int
         Those of its `mpidl.algorithms.replica_state.ReplicaState`.
+    own : OwnPosition, optional
+        How far it is in data of its own.
     """
 
     batches: int
@@ -46,6 +49,7 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
     clock: int = 0
     fetched: list[list[int]] = []
     counts: dict[str, int] = {}
+    own: OwnPosition | None = None
 
 
 class Position(NamedTuple):
@@ -75,6 +79,8 @@ class Position(NamedTuple):
         In a deterministic run, the `next_portion` and `unfinished` that the replicas' tickets count from.
     rates : dict, optional
         The state of a schedule of rates that follows evaluations.
+    owners : list of OwnPosition, optional
+        How far each replica is in data of its own, where samples belong to replicas.
     """
 
     step: int
@@ -88,6 +94,7 @@ class Position(NamedTuple):
     passed_over: list[tuple[int, int]] | None = None
     beginning: tuple[int, list[tuple[int, int]]] | None = None
     rates: dict[str, Any] | None = None
+    owners: list[OwnPosition] | None = None
 
     @property
     def at_beginning(self) -> bool:
@@ -104,7 +111,7 @@ class Position(NamedTuple):
             "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
             "seconds": self.seconds,
         }
-        names = ("replicas", "passed_over", "beginning", "rates")
+        names = ("replicas", "passed_over", "beginning", "rates", "owners")
         more: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.state is not None:
             more["coordinator"] = self.state
@@ -138,6 +145,7 @@ class Position(NamedTuple):
             decoded("passed_over", pairs),
             decoded("beginning", tuple[int, pairs]),
             decoded("rates", dict),
+            decoded("owners", list[OwnPosition]),
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
@@ -198,9 +206,11 @@ def cut_position(
     samples -= sum(schedule.samples(*part) for part in unpushed)
     step = start.step + sum(replica.batches for replica in replicas) - sum(last - first for _, first, last in unpushed)
     epoch = samples / schedule.portions.samples
+    owners = [replica.own for replica in replicas if replica.own is not None]
     return Position(
-        step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning
-    )
+        step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning,
+        owners=owners or None,
+    )  # fmt: skip
 
 
 class Best(msgspec.Struct, frozen=True):

@@ -66,18 +66,20 @@ class CheckpointParticipant:
     @property
     def position(self) -> ReplicaPosition:
         """The position of the replica."""
-        figures, handler = self._handler.status.figures, self._handler
+        figures, handler, loader = self._handler.status.figures, self._handler, self._loader
+        unpushed = sum(loader.schedule.samples(*part) for part in handler.unpushed.parts)
         return ReplicaPosition(
             batches=int(figures["batches"]),
             samples=int(figures["samples"]),
             unpushed=[(portion, first, last) for portion, first, last in handler.unpushed.parts],
-            working=self._loader.unfinished(self.unused),
-            tickets=self._tickets_before + self._loader.tickets,
-            recent=[*self._loader.retaken, *self._recent],
+            working=loader.unfinished(self.unused),
+            tickets=self._tickets_before + loader.tickets,
+            recent=[*loader.retaken, *self._recent],
             portion=handler.unpushed.portion,
             clock=self.clock,
             fetched=self._source.last_fetched(),
             counts=dict(self._state.counts),
+            own=loader.own_position(self.unused, unpushed),
         )
 
     def look(self) -> None:

@@ -12,6 +12,7 @@ import simpy
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
+from mpidl.data.drawing import OwnPosition
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
@@ -157,7 +158,12 @@ class VirtualReplica(Exchanger):
             clock=int(self.clock) if self.clock < math.inf else 0,
             fetched=[[clock] for clock in self.fetched],
             counts=dict(self.state.counts),
+            own=self.own_position(),
         )
+
+    def own_position(self) -> OwnPosition | None:
+        """Return how far it is in data of its own, if it has any."""
+        return self.loader.own_position(0, sum(self.loader.schedule.samples(*part) for part in self.unpushed))
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of all vectors of the replica's state."""
@@ -208,6 +214,10 @@ class VirtualReplica(Exchanger):
         for portion, first in [*((part.portion, part.first) for part in self.unpushed), *self.loader.unfinished()]:
             firsts[portion] = min(first, firsts.get(portion, first))
         return sorted(firsts.items())
+
+    def draw_again(self) -> None:
+        """Draw what it has not pushed of its own data again, if it has any."""
+        self.loader.draws.resume(self.own_position())
 
     def unpushed_batches(self) -> list[Assignment]:
         """Return the batches whose gradients it has computed and not pushed."""

@@ -245,7 +245,10 @@ class VirtualEngine:
         unpushed = [part for replica in self.replicas for part in replica.unpushed_batches()]
         samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
         batches = self._totals.batches - self._lives.wasted_batches - len(unpushed)
-        return Saved(shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued)
+        owners = [replica.own_position() for replica in self.replicas]
+        return Saved(
+            shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued, owners
+        )
 
     def restart(self, saved: Saved, at: float) -> None:
         """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
@@ -254,6 +257,8 @@ class VirtualEngine:
         for shard, copy in zip(self.shards, saved.shards, strict=True):
             shard.become(copy)
             shard.policy.expect_all()
+        for draws, position in zip(self._training.draws or (), saved.owners, strict=False):
+            draws.resume(position)
         self._state, self._accrued = saved.state, saved.accrued
         self.supply.reset(saved.tickets, saved.left)
         self._restarts += 1

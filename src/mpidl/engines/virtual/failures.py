@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mpidl.data.drawing import OwnPosition
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.times import Distribution, Failures
 from mpidl.errors import MpidlError
@@ -37,6 +38,8 @@ class Saved:
         State of a coordinator's last `Iteration`.
     accrued : int
         Samples that it had accrued.
+    owners : list of OwnPosition or None
+        How far each replica was in data of its own.
     """
 
     shards: list[Shard]
@@ -46,6 +49,7 @@ class Saved:
     batches: int
     state: dict[str, Any] | None
     accrued: int
+    owners: list[OwnPosition | None]
 
 
 class Mortal(Protocol):

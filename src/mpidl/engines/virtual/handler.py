@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.dataset import Split
+from mpidl.data.drawing import Draws
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualReplica
@@ -51,7 +52,7 @@ class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
     `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
-    their vectors.
+    their vectors. `draws` is what each replica draws samples from, by default from all.
     """
 
     algorithm: Algorithm
@@ -60,6 +61,7 @@ class Training:
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
     beside: Nothing = field(default_factory=Nothing)
+    draws: Sequence[Draws] | None = None
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Lives:
         if self._training.algorithm.exchange is Exchange.REDUCTION:
             # There are no servers to fetch the parameters from.
             self._cluster.collect(vector)
-        loader = self._loader(() if position is None else position.working)
+        loader = self._loader(number, () if position is None else position.working)
         replica = VirtualReplica(number, vector, loader, self._training.replica_state())
         if position is not None:
             replica.load(position, kept or {}, in_turn)
@@ -91,7 +91,7 @@ class Lives:
         replica.process = self._environment.process(self._live(replica))
         return replica
 
-    def _loader(self, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
+    def _loader(self, number: int, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
         alone, training, supply = self._cluster.machines is None, self._training, self._supply
         return Loader(
             training.schedule,
@@ -101,6 +101,7 @@ class Lives:
             resumed,
             prepare=alone,
             ahead=training.beside.ahead > 0,
+            draws=None if training.draws is None else training.draws[number],
         )
 
     def _live(self, replica: VirtualReplica) -> Process:
@@ -144,7 +145,8 @@ class Lives:
         left, computed = replica.unfinished(), replica.unpushed_batches()
         self._cluster.totals.again += sum(self._training.schedule.samples(*part) for part in computed)
         self.wasted_batches += len(computed)
-        replica.loader, replica.unpushed, replica.computing = self._loader(), [], None
+        replica.draw_again()
+        replica.loader, replica.unpushed, replica.computing = self._loader(replica.number), [], None
         self._supply.give_back(left)
         self._log("failure", replica, portions=[portion for portion, _ in left])
 

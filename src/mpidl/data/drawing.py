@@ -1,0 +1,169 @@
+"""The samples of a replica's portions: those of the schedule or, of data that belong to replicas, its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidl.data.batch import Minibatch
+from mpidl.data.dataset import Split
+from mpidl.data.schedule import Assignment, Portions
+
+#: Separates the orders of several owners' data, and the end of data that never end.
+STREAM, ENDLESS = 0x6F776E, 1 << 62
+
+#: Places [start, stop) in an endless sequence of samples.
+Places = tuple[int, int]
+
+
+class OwnPosition(msgspec.Struct, frozen=True):
+    """How far a replica is in data of its own: places in the sequence of its epochs' samples.
+
+    Attributes
+    ----------
+    next : int
+        The first place that has not been drawn.
+    unused : list of (int, int)
+        Places drawn before whose gradients have not been computed.
+    unpushed : list of (int, int)
+        Places whose gradients have been computed and not pushed.
+    """
+
+    next: int
+    unused: list[Places] = []
+    unpushed: list[Places] = []
+
+
+class Draws:
+    """The samples of portions that any replica may take: each portion has its own.
+
+    Parameters
+    ----------
+    portions : Portions
+    """
+
+    def __init__(self, portions: Portions) -> None:
+        self._portions = portions
+
+    def begin(self, part: Assignment, split: Split) -> list[Minibatch]:
+        """Return the minibatches of a part of a portion, which the split begins to read."""
+        if split.contiguous:
+            split.prefetch(self._portions.indices(part.portion))
+        return self._portions.minibatches(part.portion)[part.first : part.last]
+
+    def position(self, unused: int, unpushed: int) -> OwnPosition | None:
+        """Return how far a replica is, given the numbers of its last samples that it hasn't used, or not pushed.
+
+        None if its samples don't depend on what it has drawn before.
+        """
+        return None
+
+    def resume(self, position: OwnPosition | None, computed: bool = False) -> None:
+        """Go on at a position; `computed` says whether the gradients that weren't pushed have been kept."""
+
+
+class OwnDraws(Draws):
+    """The samples of one replica's own data.
+
+    It draws them epoch by epoch of its own, each in another order. A portion only says how many it draws: how many
+    passes a replica makes through its data depends on the number of portions that it takes.
+
+    Parameters
+    ----------
+    portions : Portions
+        Those of all data, which determine the sizes of batches.
+    samples : array (n,) of int64
+        Indices of the replica's samples.
+    owner : int
+        The replica. The first one's order, alone with all samples, is that of data that belong to no one.
+    """
+
+    def __init__(self, portions: Portions, samples: NDArray[np.int64], owner: int) -> None:
+        super().__init__(portions)
+        seed = portions.seed
+        if owner:
+            seed = int(np.random.SeedSequence(seed, spawn_key=(STREAM, owner)).generate_state(1)[0])
+        self._samples = samples
+        self._own = Portions(len(samples), portions.batch, portions.portion, seed, portions.contiguous)
+        self._drawn: list[Places] = []
+        self._coming = deque([(0, ENDLESS)])
+
+    def begin(self, part: Assignment, split: Split) -> list[Minibatch]:
+        portions = self._portions
+        before = part.portion % portions.per_epoch * portions.portion
+        bounds = [min(before + batch * portions.batch, portions.samples) for batch in range(part.first, part.last + 1)]
+        first = part.portion * (portions.portion // portions.batch) + part.first
+        batches = [self._batch(stop - start, first + i) for i, (start, stop) in enumerate(pairwise(bounds))]
+        if split.contiguous and batches:
+            split.prefetch(np.concatenate([each.indices for each in batches]))
+        return batches
+
+    def _batch(self, size: int, number: int) -> Minibatch:
+        """Draw a batch: its epoch, for which samples are augmented, is that of its first sample."""
+        places = self._draw(size)
+        parts = [part for start, stop in places for part in self._parts(start, stop)]
+        return Minibatch(self._samples[np.concatenate(parts)], number, places[0][0] // self._own.samples)
+
+    def _draw(self, size: int) -> list[Places]:
+        """Take places in order."""
+        taken: list[Places] = []
+        while size:
+            start, stop = self._coming.popleft()
+            end = min(stop, start + size)
+            if end < stop:
+                self._coming.appendleft((end, stop))
+            taken.append((start, end))
+            size -= end - start
+        _extend(self._drawn, taken)
+        return taken
+
+    def _parts(self, start: int, stop: int) -> list[NDArray[np.int64]]:
+        """Return what is at places [start, stop) of the sequence of all epochs."""
+        own, found = self._own, []
+        while start < stop:
+            epoch, within = divmod(start, own.samples)
+            number, first = divmod(within, own.portion)
+            part = own.indices(epoch * own.per_epoch + number)[first : first + stop - start]
+            found.append(part)
+            start += len(part)
+        return found
+
+    def position(self, unused: int, unpushed: int) -> OwnPosition:
+        rest, left = _last(self._drawn, unused)
+        _, computed = _last(rest, unpushed)
+        *again, (following, _) = self._coming
+        _extend(left, again)
+        return OwnPosition(following, left, computed)
+
+    def resume(self, position: OwnPosition | None, computed: bool = False) -> None:
+        if position is None:
+            position = OwnPosition(0)
+        self._drawn = list(position.unpushed) if computed else []
+        again = position.unused if computed else [*position.unpushed, *position.unused]
+        self._coming = deque([*again, (position.next, ENDLESS)])
+
+
+def _extend(places: list[Places], more: Iterable[Places]) -> None:
+    """Append places, neighbours as one."""
+    for start, stop in more:
+        if places and places[-1][1] == start:
+            start = places.pop()[0]
+        places.append((start, stop))
+
+
+def _last(places: list[Places], size: int) -> tuple[list[Places], list[Places]]:
+    """Divide places into those before the last `size` of them, and these."""
+    before, after = list(places), deque[Places]()
+    while size:
+        start, stop = before.pop()
+        cut = max(start, stop - size)
+        after.appendleft((cut, stop))
+        if start < cut:
+            before.append((start, cut))
+        size -= stop - cut
+    return before, list(after)

@@ -1,0 +1,128 @@
+"""Data that belong to replicas: each draws its own samples, once in each of its epochs, and goes on where it was."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpidl.data import Portions
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.drawing import OwnDraws
+from mpidl.data.loader import Loader
+from mpidl.data.schedule import Schedule
+
+sizes = st.tuples(st.integers(3, 60), st.integers(1, 7), st.integers(1, 4))
+
+
+def dealt(samples, owners, random):
+    """Return the samples of each owner, at least one."""
+    bounds = np.sort(random.choice(np.arange(1, samples), owners - 1, replace=False))
+    return np.split(random.permutation(samples), bounds)
+
+
+class Cluster:
+    """Replicas that take portions at any speed, and count what they have computed."""
+
+    def __init__(self, portions, own, epochs, contiguous, taken=0, before=None):
+        self.schedule = Schedule(portions, epochs=epochs)
+        split = ArraySplit(np.zeros((portions.samples, 1)), np.zeros(portions.samples, int))
+        split.contiguous = contiguous
+        self.tickets = itertools.count(taken)
+        self.draws = [OwnDraws(portions, samples, owner) for owner, samples in enumerate(own)]
+        self.before = before or [((), None)] * len(own)
+        for draws, (_, position) in zip(self.draws, self.before, strict=True):
+            draws.resume(position, computed=True)
+        self.loaders = [
+            Loader(self.schedule, split, self.tickets.__next__, lambda epoch: None, working, draws=draws)
+            for draws, (working, _) in zip(self.draws, self.before, strict=True)
+        ]
+        self.active = list(range(len(own)))
+
+    def run(self, data, used, most):
+        """Let replicas compute up to `most` batches in any order."""
+        for _ in range(most):
+            if not self.active:
+                return
+            replica = data.draw(st.sampled_from(self.active))
+            batch = self.loaders[replica].next()
+            if batch is None:
+                self.active.remove(replica)
+            else:
+                used[replica].update(batch.indices.tolist())
+
+    def position(self):
+        return [(loader.unfinished(), loader.own_position(0, 0)) for loader in self.loaders]
+
+
+def check(used, own, samples, epochs):
+    """Each sample was used as often as any other of its owner's, or once more; the run had its length."""
+    for count, samples_of_owner in zip(used, own, strict=True):
+        assert count.keys() <= set(samples_of_owner.tolist())
+        times = [count[sample] for sample in samples_of_owner.tolist()]
+        assert max(times) - min(times) <= 1
+    assert sum(count.total() for count in used) == epochs * samples
+
+
+@settings(max_examples=30)
+@given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
+def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners, contiguous, data):
+    samples, batch, batches = size
+    own = dealt(samples, owners, np.random.default_rng(data.draw(st.integers(0, 99))))
+    portions = Portions(samples, batch, batch * batches, 3, contiguous)
+    used = [Counter() for _ in own]
+    Cluster(portions, own, epochs, contiguous).run(data, used, 1 << 30)
+    check(used, own, samples, epochs)
+
+
+@settings(max_examples=30)
+@given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
+def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, owners, contiguous, data):
+    samples, batch, batches = size
+    own = dealt(samples, owners, np.random.default_rng(data.draw(st.integers(0, 99))))
+    portions = Portions(samples, batch, batch * batches, 3, contiguous)
+    used, taken, before = [Counter() for _ in own], 0, None
+    for most in (data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40)), 1 << 30):
+        cluster = Cluster(portions, own, epochs, contiguous, taken, before)
+        cluster.run(data, used, most)
+        before, taken = cluster.position(), next(cluster.tickets)
+    check(used, own, samples, epochs)
+
+
+@settings(max_examples=30)
+@given(size=sizes, epochs=st.integers(1, 3), contiguous=st.booleans())
+def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, epochs, contiguous):
+    samples, batch, batches = size
+    portions = Portions(samples, batch, batch * batches, 3, contiguous)
+    schedule = Schedule(portions, epochs=epochs)
+    draws, split = OwnDraws(portions, np.arange(samples), 0), ArraySplit(np.zeros((samples, 1)), np.zeros(samples, int))
+    for ticket in range(schedule.tickets):
+        found = draws.begin(schedule.assignment(ticket), split)
+        for own, other in zip(found, portions.minibatches(ticket), strict=True):
+            assert (own.indices.tolist(), *own[1:]) == (other.indices.tolist(), *other[1:])
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
+    portions = Portions(29, 3, 6, 1)
+    split, samples = ArraySplit(np.zeros((29, 1)), np.zeros(29, int)), np.arange(4, 21)
+    draws = OwnDraws(portions, samples, 1)
+    order = [each for number in range(8) for each in _drawn(draws, portions, split, number)]
+    draws.resume(None)
+    drawn = [each for number in range(3) for each in _drawn(draws, portions, split, number)]
+    unused = data.draw(st.integers(0, 18))
+    unpushed = data.draw(st.integers(0, 18 - unused))
+    position = draws.position(unused, unpushed)
+    for computed, again in ((True, unused), (False, unused + unpushed)):
+        draws.resume(position, computed)
+        if computed:
+            assert draws.position(0, unpushed) == position
+        coming = [each for number in range(5) for each in _drawn(draws, portions, split, number)]
+        assert coming == order[len(drawn) - again : len(order) - again]
+
+
+def _drawn(draws, portions, split, number):
+    part = Schedule(portions, epochs=9).assignment(number)
+    return [index for batch in draws.begin(part, split) for index in batch.indices.tolist()]
