@@ -164,6 +164,8 @@ DEFAULTS = {
     "easgd": {"rate": 0.3, "tau": 1, "alpha": None, "asynchronous": True},
     "fedprox": {"rate": 0.05, "window": 16, "mu": 0.01, "inner": "momentum", "dynamic": False},
     "hogwild": {},
+    "rescaled": {"n_fetch": 1, "n_push": 1, "schedule": "aligned", "rate": None, "warm_start": 0.0, "overlap": False},
+    "ringleader": {},
     "sandblaster": {
         "history": 10, "batch": 1.0, "overlap": 0.25, "unit": 2, "backups": True, "warm_start": 0,
         "tolerance": 0.0,
@@ -208,6 +210,8 @@ POLICIES = [
     ("easgd", {}, 2, "AddChange", {"scale": "unscaled"}),
     ("fedprox", {}, 2, "Assign", {}),
     ("hogwild", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
+    ("rescaled", {}, 3, "RescaledRate", {"workers": 3}),
+    ("ringleader", {}, 3, "GradientTable", {"workers": 3}),
     ("softsync", {}, 8, "Gather", {"count": 8, "scale": "inverse"}),
     ("softsync", {"n": 3, "modulate": False}, 8, "Gather", {"count": 2, "scale": "unscaled"}),
     ("softsync", {"n": 9}, 8, "Gather", {"count": 1, "scale": "inverse"}),

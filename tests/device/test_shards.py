@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Softsync
+from mpidl.algorithms import Adag, BackupSync, Dcasgd, Diloco, Downpour, Easgd, Rescaled, Ringleader, Softsync
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Momentum, Nesterov, Sgd
 from mpidl.shards.on_device import ShardOnDevice, rehearse
@@ -22,6 +22,8 @@ CASES = [
     (Adag(), Sgd()),
     (Diloco(asynchronous=True), Nesterov(0.7, 0.9)),
     (BackupSync(), Sgd(0.1)),
+    (Rescaled(), Adagrad(0.1)),
+    (Ringleader(), Momentum(0.1)),
     (Diloco(quorum=2, grace=1.0), Nesterov(0.7, 0.9)),
 ]
 

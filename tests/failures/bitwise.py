@@ -117,6 +117,8 @@ THROUGH_SERVERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"name": "eamsgd", "tau": 3}, {}),
     ({"name": "easgd", "tau": 2}, {}),
     ({"name": "softsync"}, ADAM),
+    ({"name": "rescaled", "n_push": 2, "n_fetch": 2}, MOMENTUM),
+    ({"name": "ringleader"}, ADAM),
     ({"name": "softsync", "n": 2, "modulate": False}, MOMENTUM),
     ({"name": "ssp", "bound": 2}, RMSPROP),
 )
@@ -140,6 +142,7 @@ WITH_TABLES: tuple[tuple[dict[str, Any], dict[str, Any], dict[str, Any]], ...] =
     ({"name": "softsync"}, ADAGRAD, {"max_age": 10}),
     ({"name": "softsync", "n": 2}, SGD, {"admission": 0.3, "max_rows": 500}),
     ({"name": "backup_sync", "backup": 1}, ADAGRAD, {"max_rows": 800}),
+    ({"name": "ringleader"}, ADAGRAD, {"max_rows": 800}),
     ({"name": "backup_sync", "backup": 0}, SGD, {"admission": 2, "max_age": 20}),
     ({"name": "ssp", "bound": 2}, ADAM, {"max_rows": 800, "max_age": 30}),
     ({"name": "dcasgd"}, ADAGRAD, {"rule": "sgd", "rate": 0.1}),

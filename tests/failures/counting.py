@@ -230,6 +230,8 @@ CASES = (
     Case("softsync", {"name": "softsync", "n": 100, "modulate": False}),
     Case("dcasgd", {"name": "dcasgd", "variance": 0.0}),
     Case("dynsgd, window 3", {"name": "dynsgd", "rate": 1.0, "window": 3}, **ALONE),
+    Case("rescaled, n_push 2", {"name": "rescaled", "n_push": 2}, **ALONE),
+    Case("ringleader", {"name": "ringleader"}, **ALONE),
     Case("hogwild", {"name": "hogwild"}, moves=False, **APART),
     Case("sync", {"name": "sync"}, **APART, **ALONE),
     Case("averaging, tau 3", {"name": "averaging", "rate": 1.0, "tau": 3, "inner": "sgd"}, **APART, **ALONE),

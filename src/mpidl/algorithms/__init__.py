@@ -14,6 +14,8 @@ from mpidl.algorithms.eamsgd import Eamsgd
 from mpidl.algorithms.easgd import Easgd
 from mpidl.algorithms.fedprox import Fedprox
 from mpidl.algorithms.hogwild import Hogwild
+from mpidl.algorithms.rescaled import Rescaled
+from mpidl.algorithms.ringleader import Ringleader
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.softsync import Softsync
 from mpidl.algorithms.ssp import Ssp
@@ -21,7 +23,7 @@ from mpidl.algorithms.sync import Sync
 
 _ALL: tuple[type[Algorithm], ...] = (
     Adag, Aeasgd, Agn, Averaging, BackupSync, Dcasgd, Diloco, Downpour, Dynsgd, Eamsgd, Easgd, Fedprox, Hogwild,
-    Sandblaster, Softsync, Ssp, Sync,
+    Rescaled, Ringleader, Sandblaster, Softsync, Ssp, Sync,
 )  # fmt: skip
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
 # The ADAG of dist-keras, with a window, is the AGN of Hermans' thesis.
@@ -44,6 +46,8 @@ __all__ = [
     "Exchange",
     "Fedprox",
     "Hogwild",
+    "Rescaled",
+    "Ringleader",
     "Sandblaster",
     "Softsync",
     "Ssp",

@@ -53,7 +53,7 @@ class ServerTables:
     def end_push(self, shard: ShardState, policy: Policy, push: PushHeader, dropped: bool) -> None:
         parts = self._coming.pop(push.worker, [])
         if not dropped:
-            self._accepted.append((parts, policy.scale(push.staleness)))
+            self._accepted.append((parts, policy.factor(push)))
         self.settle(shard, policy)
 
     def settle(self, shard: ShardState, policy: Policy) -> None:

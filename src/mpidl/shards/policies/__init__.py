@@ -2,8 +2,10 @@
 
 from mpidl.shards.policies.first import FirstOfStep
 from mpidl.shards.policies.gather import DelayedNesterov, Gather
+from mpidl.shards.policies.gradient_table import GradientTable
 from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, DropStale
 from mpidl.shards.policies.policy import Policy, Scale, inverse, inverse_plus_one, unscaled
+from mpidl.shards.policies.rescaled import RescaledRate
 from mpidl.shards.state import PushHeader
 
 __all__ = [
@@ -16,8 +18,10 @@ __all__ = [
     "DropStale",
     "FirstOfStep",
     "Gather",
+    "GradientTable",
     "Policy",
     "PushHeader",
+    "RescaledRate",
     "Scale",
     "inverse",
     "inverse_plus_one",

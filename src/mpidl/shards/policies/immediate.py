@@ -21,7 +21,7 @@ class ApplyAtOnce(Policy):
         self.scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        shard.update(chunk, values, push.ordinal, self.scale(push.staleness))
+        shard.update(chunk, values, push.ordinal, self.factor(push))
 
 
 class AddChange(Policy):
@@ -55,7 +55,7 @@ class DropStale(Policy):
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
         self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
-        self.stateless, self.scale, self.count = policy.stateless, policy.scale, policy.count
+        self.stateless, self.count = policy.stateless, policy.count
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)
@@ -80,6 +80,9 @@ class DropStale(Policy):
 
     def takes(self, staleness: int) -> bool:
         return staleness <= self._bound
+
+    def factor(self, push: PushHeader) -> float:
+        return self._policy.factor(push)
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         if self.takes(push.staleness):

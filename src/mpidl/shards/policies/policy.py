@@ -75,6 +75,10 @@ class Policy:
         """Tell whether a push with this staleness at its first chunk counts as an update of the rule."""
         return True
 
+    def factor(self, push: PushHeader) -> float:
+        """Return the factor of the rate of a push that was not dropped; by default it depends on its staleness."""
+        return self.scale(push.staleness)
+
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""
         shard.clock += 1

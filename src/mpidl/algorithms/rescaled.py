@@ -1,0 +1,27 @@
+"""Rescaled asynchronous SGD (Mahran, Maranjyan, Richtarik 2026)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mpidl.algorithms.downpour import Downpour
+from mpidl.shards.policies import Policy, RescaledRate
+
+
+@dataclass(frozen=True)
+class Rescaled(Downpour):
+    """Downpour in which a replica's rate is in proportion to its computing time, so that all count the same.
+
+    Notes
+    -----
+    The rate of a push is the rule's times tau / mean(tau), where tau is the time of the replica between two pushes, and
+    the mean is over the replicas. Where each replica has data of its own, training settles at the optimum of the mean
+    of their objectives, up to the size of a step. If all replicas are equally fast it is `Downpour`, bit for bit.
+    """
+
+    name: ClassVar[str] = "rescaled"
+
+    def policy(self, replicas: int) -> Policy:
+        """Return the policy that scales the rate of each push by its replica's time."""
+        return RescaledRate(replicas)
