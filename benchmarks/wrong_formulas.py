@@ -118,10 +118,21 @@ FORMULAS = (
     Wrong("shards/matrix.py", "self.columns[start : start + len(rows)]", "self.columns[: len(rows)]"),
     Wrong("shards/matrix.py", "block *= self.factor", "pass"),
     Wrong("storage/matrix_files.py", "[own[found] - block.start][:, places]", "[own[found] - block.start]"),
+    Wrong("algorithms/ringleader.py", "GradientTable(replicas)", "GradientTable(replicas + 1)"),
+    Wrong("algorithms/rescaled.py", "RescaledRate(replicas)", "RescaledRate(replicas - 1)"),
     # Policies.
     Wrong("shards/policies/policy.py", "1.0 / max(staleness, 1)", "1.0 / (staleness + 1)"),
     Wrong("shards/policies/policy.py", "1.0 / (staleness + 1)", "1.0 / max(staleness, 1)"),
     Wrong("shards/policies/immediate.py", "shard.add(chunk, values, self.scale", "shard.add(chunk, values, unscaled"),
+    Wrong("shards/policies/rescaled.py", "* len(times) / sum(times)", "/ self._workers"),
+    Wrong("shards/policies/rescaled.py", "min(pushes, self.HORIZON)", "1"),
+    Wrong("shards/policies/rescaled.py", "if self._last[push.worker] != push.ordinal:", "if True:"),
+    Wrong("shards/policies/rescaled.py", " if pushes]", "]"),
+    Wrong("shards/policies/gradient_table.py", "change /= counts[push.worker]", "pass"),
+    Wrong("shards/policies/gradient_table.py", "            change /= self._workers", "            pass"),
+    Wrong("shards/policies/gradient_table.py", "        mean /= self._workers", "        mean /= len(given)"),
+    Wrong("shards/policies/gradient_table.py", "elif not awaited:", "else:"),
+    Wrong("shards/policies/gradient_table.py", "self._active.issubset(given)", "len(given) >= self._workers"),
     Wrong("shards/policies/gather.py", "self._factors[chunk] / self.count", "1.0"),
     Wrong("shards/policies/gather.py", "gathered /= self._factors[chunk]", "gathered /= self.count"),
     Wrong("shards/policies/immediate.py", "corrected *= gradient\n        corrected *=", "corrected *="),
@@ -247,7 +258,7 @@ def rooms(file: str) -> list[list[str]]:
     named = [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     own = [named] if named else []
     if room in ("algorithms", "shards"):
-        names = ("policies", "trajectories", "family", "steps", "quorum")
+        names = ("policies", "uneven", "trajectories", "family", "steps", "quorum")
         first = [f"tests/algorithms/test_{name}.py" for name in names]
         return [*own, *([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
     return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]

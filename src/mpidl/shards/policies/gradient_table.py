@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpidl.parameters.ranges import within
 from mpidl.shards.policies.gather import for_chunks
 from mpidl.shards.policies.policy import Policy
 from mpidl.shards.state import PushHeader, ShardState
@@ -18,6 +19,8 @@ class GradientTable(Policy):
     A round first gathers until each worker that trains has pushed. The push that completes it makes the first update,
     and the next push of each other worker joins that worker's gradients and makes another. What a worker pushes after
     its update belongs to the next round. So each gradient is used, none by more than 2 `workers` - 2 updates late.
+
+    Statistics, such as running means, take one step in a round, by the mean of all changes.
 
     The table takes the memory of `workers` + 1 vectors like the parameters. A worker that has left the training counts
     as a gradient of 0, so that the others keep their share of the rate.
@@ -34,7 +37,6 @@ class GradientTable(Policy):
     push, so that the gradients that wait for the next round are fresher.
     """
 
-    adds_up = True
     count = None
 
     def __init__(self, workers: int) -> None:
@@ -50,6 +52,7 @@ class GradientTable(Policy):
         self._counts = [[0] * self._workers for _ in range(shard.chunks)]
         self._awaited: list[set[int]] = [set() for _ in range(shard.chunks)]
         self._clocks = [shard.clock] * shard.chunks
+        self._statistics = [[slice(*part) for part in within(shard.statistics, piece)] for piece in shard.pieces]
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         row, counts, awaited = shard.part(self._rows[push.worker], chunk), self._counts[chunk], self._awaited[chunk]
@@ -88,7 +91,10 @@ class GradientTable(Policy):
 
     def _update(self, shard: ShardState, chunk: int, worker: int | None) -> None:
         self._clocks[chunk] += 1
-        shard.update(chunk, shard.part(self._mean, chunk), self._clocks[chunk])
+        mean = shard.part(self._mean, chunk)
+        shard.update(chunk, mean, self._clocks[chunk])
+        for part in self._statistics[chunk]:
+            mean[part] = 0
         shard.clock = min(self._clocks)
         if worker is not None:
             self._clear(shard, chunk, worker)
