@@ -17,6 +17,8 @@ from mpidl.algorithms import (
     Downpour,
     Easgd,
     Hogwild,
+    Rescaled,
+    Ringleader,
     Softsync,
     Ssp,
     Sync,
@@ -97,6 +99,30 @@ def test_backup_workers_lose_nothing_but_what_is_late(comm, tmp_path, tally, bac
     assert summary["samples"] == 3 * SAMPLES
     if backup == 0:
         assert summary["dropped"] == 0
+
+
+class Own:
+    """The objective (x - center)^2 / 2, with gradients that take some time."""
+
+    def __init__(self, center, seconds):
+        self.parameters, self._center, self._seconds = np.zeros(5), center, seconds
+
+    def loss_and_gradient(self, batch):
+        time.sleep(self._seconds)
+        return 0.0, self.parameters - self._center
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("algorithm", [Rescaled(), Ringleader()])
+def test_replicas_with_data_of_their_own_settle_at_the_mean_whatever_their_speeds(comm, tmp_path, tally, algorithm):
+    """The first is at 0 and six times slower than the others, at 1: the mean by speeds is 6/7 of two."""
+    slow = comm.rank == 2
+    model = Own(0.0 if slow else 1.0, 0.006 if slow else 0.001)
+    summary = run(comm, (model, tally(samples=1200)[1]), algorithm, tmp_path, rule=Sgd(0.05), epochs=1, portion=4)
+    assert (summary["samples"], summary["dropped"]) == (1200, 0)
+    workers = comm.size - 2
+    if comm.rank > 1:
+        assert model.parameters == pytest.approx(np.full(5, 1 - 1 / workers), abs=0.15)
 
 
 class Disjoint:
