@@ -138,8 +138,9 @@ class GradientTable(Policy):
         self._mean[...] = state["mean"]
         self._clocks = for_chunks(state["clocks"], chunks).tolist()
         self._active = set(np.flatnonzero(state["active"][: self._workers]).tolist())
-        awaited = for_chunks(state["awaited"], chunks) if saved == self._workers else [[]] * chunks
-        self._awaited = [set(np.flatnonzero(each).tolist()) for each in awaited]
+        self._awaited = [set() for _ in range(chunks)]
+        if saved == self._workers:
+            self._awaited = [set(np.flatnonzero(each).tolist()) for each in for_chunks(state["awaited"], chunks)]
         # Rows that are one too many join others: without open pushes, all chunks have the same counts.
         counts = np.zeros((chunks, self._workers), np.int64)
         for worker, added in enumerate(for_chunks(state["counts"], chunks).T):
