@@ -16,7 +16,7 @@ class Rescaled(Downpour):
     Notes
     -----
     The rate of a push is the rule's times tau / mean(tau), where tau is the time of the replica between two pushes, and
-    the mean is over the replicas. Where each replica has data of its own, training settles at the optimum of the mean
+    the mean is over the replicas. Where each replica has data of its own, training converges to the optimum of the mean
     of their objectives, up to the size of a step. If all replicas are equally fast it is `Downpour`, bit for bit.
     """
 
