@@ -19,9 +19,9 @@ class Ringleader(Algorithm):
     -----
     x <- x - rate (1/n) sum_i (1/b_i) sum_j g_ij, where g_ij are the b_i gradients of replica i in this round. A round
     first gathers until each replica has pushed; then each replica's next push makes an update, and what it pushes after
-    that belongs to the next round. Where each replica has data of its own, training converges to the optimum of the mean
-    of their objectives. No replica waits, no gradient is dropped, and none is more than 2 n - 2 updates late. A server
-    needs the memory of n + 1 more vectors like its parameters.
+    that belongs to the next round. Where each replica has data of its own, training converges to the optimum of the
+    mean of their objectives. No replica waits, no gradient is dropped, and none is more than 2 n - 2 updates late. A
+    server needs the memory of n + 1 more vectors like its parameters.
     """
 
     name: ClassVar[str] = "ringleader"
