@@ -60,7 +60,12 @@ class Lab:
             for part in shards(model.parameters.size, servers)
         ]
         training = Training(
-            algorithm, model, split, self.schedule(problem, epochs), partial(ReplicaState, **(of_steps or {}))
+            algorithm,
+            model,
+            split,
+            self.schedule(problem, epochs),
+            partial(ReplicaState, **(of_steps or {})),
+            layout=getattr(model, "layout", None),
         )
         return VirtualEngine(
             training, parts, replicas, time=VirtualTime(times, seed, start=self.start), hooks=Hooks(**hooks)

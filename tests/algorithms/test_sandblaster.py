@@ -35,9 +35,9 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_only_sandblaster_has_a_coordinator(name):
+def test_two_algorithms_have_a_coordinator(name):
     algorithm = ALGORITHMS[name]()
-    coordinated = name == "sandblaster"
+    coordinated = name in ("sandblaster", "stacking")
     assert isinstance(algorithm, Coordinated) is coordinated
     assert (algorithm.vectors() != ()) is (not algorithm.takes_statistics) is coordinated
     assert algorithm.warm_start_run() is None

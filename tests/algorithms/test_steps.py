@@ -14,7 +14,7 @@ from mpidl.rules import Momentum, Sgd
 from mpidl.rules.schedule import RateSchedule
 
 #: A line search takes the place of rates, and leaves no place for statistics.
-NAMES = sorted({cls.name for cls in ALGORITHMS.values()} - {"sandblaster"})
+NAMES = sorted({cls.name for cls in ALGORITHMS.values()} - {"sandblaster", "stacking"})
 TIMES = Times(compute=Exponential(1.0), latency=Exponential(0.1))
 #: Elements of the parameters that are statistics: more than one, in the second shard of two and at its edge.
 STATISTICS = [Range(3, 5), Range(6, 7)]

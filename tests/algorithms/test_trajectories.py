@@ -172,6 +172,7 @@ DEFAULTS = {
     },
     "softsync": {"n": 1, "modulate": True},
     "ssp": {"bound": 3},
+    "stacking": {"modules": 3, "hidden": 300, "ridge": 1.0, "unit": 2, "backups": True},
     "sync": {},
 }  # fmt: skip
 

@@ -124,7 +124,7 @@ def test_the_table_of_more_replicas_has_every_algorithm_within_3_points_of_downp
     section = (ROOT / "docs" / "algorithms.rst").read_text().partition("More replicas\n")[2].partition("\n-----")[0]
     lines = re.findall(r"^([a-z_]+)  .*  +(-?[\d.]+)$", section, re.MULTILINE)
     behind = {name: float(points) for name, points in lines}
-    assert sorted(behind) == sorted({cls.name for cls in ALGORITHMS.values()})
+    assert sorted(behind) == sorted({cls.name for cls in ALGORITHMS.values()} - {"stacking"})
     # Three full batches are three evaluations of an objective; a few rounds are as many steps.
     del behind["sandblaster"], behind["ringleader"]
     assert max(behind.values()) <= 3, behind

@@ -60,7 +60,7 @@ def compiled(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "more"),
-    [(name, {}) for name in ALGORITHMS]
+    [(name, {}) for name in ALGORITHMS if name != "stacking"]
     + [
         ("downpour", {"wire": "onebit"}),
         ("downpour", {"wire_fetch": "int8"}),

@@ -21,7 +21,7 @@ def train(module, shared_path, **options):
     return mpidl.train(module, mpidl.Digits(), **options)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"stacking"}))
 def test_every_algorithm_trains_a_module(comm, shared_path, name):
     algorithm = ALGORITHMS[name]()
     # Sandblaster minimises one function: statistics are not part of it.

@@ -19,11 +19,12 @@ from mpidl.algorithms.ringleader import Ringleader
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.algorithms.softsync import Softsync
 from mpidl.algorithms.ssp import Ssp
+from mpidl.algorithms.stacking import Stacking
 from mpidl.algorithms.sync import Sync
 
 _ALL: tuple[type[Algorithm], ...] = (
     Adag, Aeasgd, Agn, Averaging, BackupSync, Dcasgd, Diloco, Downpour, Dynsgd, Eamsgd, Easgd, Fedprox, Hogwild,
-    Rescaled, Ringleader, Sandblaster, Softsync, Ssp, Sync,
+    Rescaled, Ringleader, Sandblaster, Softsync, Ssp, Stacking, Sync,
 )  # fmt: skip
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _ALL}
 # The ADAG of dist-keras, with a window, is the AGN of Hermans' thesis.
@@ -51,5 +52,6 @@ __all__ = [
     "Sandblaster",
     "Softsync",
     "Ssp",
+    "Stacking",
     "Sync",
 ]

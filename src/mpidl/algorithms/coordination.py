@@ -19,7 +19,10 @@ SEGMENTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Operate:
-    """Let all servers execute operations. Answer: a list of floats, the results of all `Dot` among them in order."""
+    """Let all servers execute operations.
+
+    Answer: a list of the results of all `Dot` and `Read` among them, in order: floats and `Parts`.
+    """
 
     operations: tuple[Operation, ...]
 
@@ -46,9 +49,16 @@ class Evaluate:
     """Let the replicas compute the loss and the gradient of a batch at the shards' `parameters`.
 
     The vectors of the segments are set to 0 first. Answer: an `Evaluation`.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+    task : int
+        What replicas compute instead of the gradient, if the algorithm has several such tasks: `Unit.task`.
     """
 
     segments: tuple[Segment, ...]
+    task: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,15 @@ from typing import Any, TypeVar
 
 from mpidl.parameters.ranges import Range
 
+#: A function of a model and of a batch.
+Function = Callable[[Any, Any], tuple[float, Any]]
+
+
+def loss_and_gradient(model: Any, batch: Any) -> tuple[float, Any]:
+    """Return a model's mean loss over a batch and its gradient, shape (size,)."""
+    found: tuple[float, Any] = model.loss_and_gradient(batch)
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
@@ -20,15 +29,25 @@ class NextBatch:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Compute the gradient of a batch's mean loss at `parameters`.
+    """Compute the gradient of a batch's mean loss at `parameters`, or another function of these.
 
-    With `unless_late`, give it up if every shard has been updated since this replica's last fetch: nothing waits for it
-    any more. Answer: a vector that the replica may change, or None if the gradient was given up. It is valid until it
-    is pushed, or until the next `Gradient`.
+    Answer: a vector that the replica may change, or None if it was given up. It is valid until it is pushed, or until
+    the next `Gradient`.
+
+    Attributes
+    ----------
+    parameters : array, shape (size,)
+    batch
+        The handle of a batch.
+    function : callable
+        Takes the model, which has these parameters, and a `mpidl.data.Batch`; returns a loss and the vector.
+    unless_late : bool
+        Give it up if every shard has been updated since this replica's last fetch: nothing waits for it any more.
     """
 
     parameters: Any
     batch: Any
+    function: Function = loss_and_gradient
     unless_late: bool = False
 
 
@@ -154,11 +173,14 @@ class Unit:
         The unit in this evaluation, from 0.
     batches : tuple
         Handles for `Gradient`.
+    task : int
+        What the replica computes of them, in an algorithm with several tasks: that of `Evaluate`.
     """
 
     evaluation: int
     number: int
     batches: tuple[Any, ...]
+    task: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, inf
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator, Replica, WarmStart, check_timing
+from mpidl.algorithms.algorithm import Coordinated, Coordinator, WarmStart, check_timing
 from mpidl.algorithms.broyden import InverseHessian
 from mpidl.algorithms.coordination import (
     SEGMENTS,
@@ -23,9 +23,8 @@ from mpidl.algorithms.coordination import (
 from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Curvature
 from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import LimitedMemory, MoreThuente, Point
-from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit
 from mpidl.errors import UsageError
+from mpidl.parameters import Layout
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.state import PARAMETERS
@@ -100,24 +99,11 @@ class Sandblaster(Coordinated):
             return LimitedMemory(self.history, state)
         return InverseHessian(self.method == "ssbroyden", state)
 
-    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the paper's model replica (its algorithm 7.2)."""
-        accrued = parameters.copy()
-        evaluation = None
-        while (unit := (yield NextUnit())) is not None:
-            if unit.evaluation != evaluation:
-                yield Fetch(parameters)
-                evaluation = unit.evaluation
-            accrued.fill(0)
-            for batch in unit.batches:
-                gradient = yield Gradient(parameters, batch)
-                gradient *= state.weight
-                accrued += gradient
-            yield Accrue(unit, accrued)
-
-    def coordinator(self, portions: int, state: dict[str, Any] | None = None) -> Coordinator:
+    def coordinator(
+        self, portions: int, state: dict[str, Any] | None = None, layout: Layout | None = None, samples: float = inf
+    ) -> Coordinator:
         """Return the coordinator of the paper's algorithm 7.2."""
-        return _Optimiser(self, portions, state or {}).run()
+        return Optimiser(self, portions, state or {}).run()
 
     def units(self, portions: int) -> int:
         # Each segment may end with a smaller unit.
@@ -132,7 +118,7 @@ class Sandblaster(Coordinated):
         check_timing("name", self.name, deterministic)
 
 
-class _Optimiser:
+class Optimiser:
     """The coordinator's state and its iteration."""
 
     def __init__(self, settings: Sandblaster, portions: int, state: dict[str, Any]) -> None:
@@ -158,7 +144,7 @@ class _Optimiser:
             yield from curvature.forget()
         while True:
             norm = yield from curvature.gradient_norm()
-            if (self._number or curvature.known) and (yield self._report(norm)):
+            if (self._number or curvature.known) and (yield from self._report(norm)):
                 return
             if norm <= self._settings.tolerance:
                 return
@@ -172,21 +158,24 @@ class _Optimiser:
             self._number, self._step = self._number + 1, accepted.step
             yield from curvature.learn(accepted.step, self._shared)
 
-    def _report(self, norm: float) -> Iteration:
+    def _report(self, norm: float) -> Generator[CoordinatorRequest, Any, bool]:
+        """Report an iteration; return whether to stop."""
         found, self._found = self._found, []
         self._evaluations += len(found)
-        state = {
-            "iteration": self._number, "batch": self._batch, "evaluations": self._evaluations,
-            **self._curvature.state(),
-        }  # fmt: skip
-        return Iteration(
+        stop: bool = yield Iteration(
             self._number, self._value, norm, self._step, len(found), self._evaluations, self._samples,
             portions=sum(each.portions for each in found),
             backups=sum(each.backups for each in found),
             won=sum(each.won for each in found),
             waiting=fsum(each.waiting for each in found),
-            state=state,
+            state=self._progress(),
         )  # fmt: skip
+        return stop
+
+    def _progress(self) -> dict[str, Any]:
+        """Return the state from which another coordinator resumes."""
+        numbers = {"iteration": self._number, "batch": self._batch, "evaluations": self._evaluations}
+        return {**numbers, **self._curvature.state()}
 
     @property
     def _whole(self) -> bool:

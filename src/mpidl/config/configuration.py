@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import toml
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
@@ -209,11 +210,19 @@ def from_dict(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
             "overlap, expected no returns"
         )
+    _check_model(config)
     config.topology.check(config.algorithm, config.run)
     _check_average(config)
     if config.rate.patience is not None and config.run.deterministic:
         raise UsageError("rate.schedule: 'plateau' depends on timing, which rules out run.deterministic = true")
     return config
+
+
+def _check_model(config: Config) -> None:
+    """Check that the configuration describes a model if the algorithm doesn't."""
+    section, algorithm = config.model, config.algorithm
+    if not (section.layer or section.factory or (isinstance(algorithm, Coordinated) and algorithm.makes_model)):
+        raise UsageError("model.layer: expected [[model.layer]] sections or model.factory, found neither")
 
 
 def _check_average(config: Config) -> None:

@@ -220,6 +220,8 @@ def source_of(data: Dataset | Source) -> Source:
 class ModelSection(Checked):
     """``[model]``: the layers and the loss of a network, or a factory of any other model, such as a PyTorch module.
 
+    Some algorithms determine the layers and the loss themselves.
+
     Attributes
     ----------
     layer : list of dict, optional
@@ -271,12 +273,11 @@ class ModelSection(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.layer is None) == (self.factory is None):
-            found = "neither" if self.layer is None else "both"
-            raise UsageError(f"layer: expected [[model.layer]] sections or model.factory, found {found}")
+        if self.layer is not None and self.factory is not None:
+            raise UsageError("layer: expected [[model.layer]] sections or model.factory, found both")
         if self.layer is not None:
             self._check_layers()
-        else:
+        elif self.factory is not None:
             self._check_factory()
 
     def _check_layers(self) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config.sections import RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
@@ -104,6 +105,8 @@ class TopologySection(Checked):
 
     def check(self, algorithm: Algorithm, run: RunSection) -> None:
         """Raise UsageError if the topology is incompatible with the algorithm or the run."""
+        if isinstance(algorithm, Coordinated) and algorithm.makes_model:
+            self.check_whole(f"but {algorithm.name} trains whole modules")
         if self.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
             found = f"topology.partitions: {self.partitions}"
             raise UsageError(f"{found}, but {algorithm.name}'s replicas share one whole vector, expected 1")

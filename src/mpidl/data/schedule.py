@@ -174,6 +174,11 @@ class Schedule:
         whole, rest = divmod(self.steps, self.steps_per_epoch)
         self.end = whole * portions.per_epoch + -(-rest // self.per_portion)
 
+    @property
+    def samples_in_all(self) -> float:
+        """Number of samples of the whole run."""
+        return self.steps / self.steps_per_epoch * self.portions.samples
+
     def batches(self, portion: int) -> int:
         """Return the number of batches in a portion; an epoch's last portion may have fewer."""
         return min(self.per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self.per_portion)

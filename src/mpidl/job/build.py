@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from mpidl.algorithms.algorithm import Coordinated
 from mpidl.config import Config, ModelSection
 from mpidl.data import Dataset
 from mpidl.errors import UsageError, kind_of
@@ -29,7 +33,27 @@ def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
     Raise UsageError if a file is missing, the model can't be built, or the parts don't fit together.
     """
     dataset = config.data_source.open()
+    config = with_model(config, dataset)
     return Job.of(config, dataset, build_model(config, dataset), checkpoint)
+
+
+def with_model(config: Config, dataset: Dataset) -> Config:
+    """Return a configuration with the keys of ``[model]`` that its algorithm determines.
+
+    Raise UsageError if the section has other values for them.
+    """
+    algorithm, section = config.algorithm, config.model
+    if not (isinstance(algorithm, Coordinated) and algorithm.makes_model):
+        return config
+    if section.factory is not None:
+        raise UsageError(f"model: given, but {algorithm.name} makes its own, expected none")
+    classes = dataset.classes
+    made = algorithm.model(dataset.train.gather(np.arange(1)).targets.shape[1] if classes is None else classes)
+    for key, value in made.items():
+        found = getattr(section, key)
+        if found not in (value, getattr(ModelSection, key)):
+            raise UsageError(f"model.{key}: given, but {algorithm.name} makes its own model, expected none")
+    return replace(config, model=replace(section, **made))
 
 
 def build_model(config: Config, dataset: Dataset) -> Model:

@@ -178,7 +178,10 @@ class Job:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
         if self.checkpoint is None:
             return False
-        return not isinstance(self.algorithm, Coordinated) or self.checkpoint.position.state is not None
+        if not isinstance(self.algorithm, Coordinated):
+            return True
+        saved = self.checkpoint.sections.get("algorithm", {}).get("name", self.algorithm.name)
+        return self.checkpoint.position.state is not None and saved == self.algorithm.name
 
     @cached_property
     def same_algorithm(self) -> bool:

@@ -116,6 +116,10 @@ def _device(job: Job, number: int) -> Device | None:
         if kind == "cuda":
             raise UsageError("device.kind: 'cuda', but the model has tables, whose rows are in the host's memory")
         return None
+    if isinstance(job.algorithm, Coordinated) and job.algorithm.makes_model:
+        if kind == "cuda":
+            raise UsageError(f"device.kind: 'cuda', but {job.algorithm.name} computes on the CPU, expected 'auto'")
+        return None
     if isinstance(job.original, Movable):
         return None if kind == "cpu" else choose(kind, number)
     if kind == "cuda":

@@ -159,6 +159,7 @@ def place(job: Job, replicas: int, plan: Plan | Sections | None = None) -> Place
     layout = job.original.layout if plan is None else plan.layout
     slices = [Range(0, layout.size)] if plan is None else plan.slices
     position = job.checkpoint.position if job.checkpoint is not None else Position(0, 0, 0.0, 0, [])
+    position = position if job.resumes else position._replace(state=None)
     schedule = _schedule(job, position)
     if _resume(job, replicas):
         position = position.with_replicas(schedule, deterministic)

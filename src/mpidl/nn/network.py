@@ -176,10 +176,6 @@ class Network(CompleteModel):
             return np.array(super().initial(whole, layout))
         return self._tensors.initial(Range(*whole), self.layout if layout is None else layout)
 
-    def takes_as_is(self, index: int) -> bool:
-        """Return whether a layer takes the network's inputs unconverted."""
-        return self.layers[index].takes_integers and self.graph.operands[index] == (0,)
-
     def check_inputs(self, inputs: Any) -> None:
         """Raise UsageError if a batch's inputs have another shape than the network takes."""
         if inputs.shape[1:] != self.input_shape:
@@ -188,14 +184,22 @@ class Network(CompleteModel):
         if isinstance(inputs, Ragged) and not self._lookups.takes_bags:
             raise UsageError("a batch of bags of ids, which only sparse embeddings with a mode take")
 
-    def _forward(self, batch: Batch, training: bool) -> Pass:
-        """Compute the outputs of all layers."""
+    def values(self, batch: Batch, layers: int) -> tuple[list[Any], Any]:
+        """Return the outputs (n, *shape) of the first layers, in evaluation, and the flat vector of gradients.
+
+        All are valid until the next pass.
+        """
+        calls = self._forward(batch, False, layers).calls[:layers]
+        return [call.outputs for call in calls], self._tensors.gradient
+
+    def _forward(self, batch: Batch, training: bool, layers: int | None = None) -> Pass:
+        """Compute the outputs of all layers, or of the first ones."""
         self.check_inputs(batch.inputs)
         assert self.parameters is not None  # They are allocated at their first use.
         self._number = batch.number
         work = self._passes.take(len(batch.inputs))
         self._passes.feed(work, batch.inputs)
-        for call in work.calls:
+        for call in work.calls[:layers]:
             call.workspace.training = training
             call.forward()
         return work

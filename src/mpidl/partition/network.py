@@ -71,7 +71,9 @@ class CutNetwork(CompleteModel):
         self.statistics = [piece.range for piece in plan.layout if piece.name in self._untrained]
         self._weights = self._own({name for name in plan.layout.shapes if name.endswith("/weight")})
         self.freeze(())
-        as_is = {step for step, layer in enumerate(self._layers) if network.takes_as_is(layer)}
+        takes = zip(network.layers, network.graph.operands, strict=True)
+        unconverted = [layer.takes_integers and operands == (0,) for layer, operands in takes]
+        as_is = {step for step, layer in enumerate(self._layers) if unconverted[layer]}
         shapes = [network.graph.shapes[layer + 1] for layer in self._layers]
         self._local = local = Local(plan, rank, shapes, as_is)
         self._tensors = Tensors(plan, rank, network.xp, self.dtype.name, 2 * local.tags)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from mpidl.algorithms.coordination import Segment
+from mpidl.algorithms.coordination import Evaluate
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
 from mpidl.transport.protocol import TICKETS, Control, Notice
@@ -22,9 +22,10 @@ class ShownEvaluation:
         if shared.capacity.units:
             self._notice, self._copies = shared.window.local("notice"), shared.window.local("copies")
 
-    def show(self, number: int, segments: Sequence[Segment]) -> None:
+    def show(self, number: int, evaluate: Evaluate) -> None:
         """Let workers take the units of evaluation `number`."""
-        self._notice[Notice.SEGMENTS] = len(segments)
+        segments = evaluate.segments
+        self._notice[Notice.SEGMENTS], self._notice[Notice.TASK] = len(segments), evaluate.task
         places = [place for segment in segments for place in (segment.first, segment.count)]
         self._notice[len(Notice) : len(Notice) + len(places)] = places
         # A worker that still holds a ticket of the last evaluation reads the notice until it is that of its ticket.

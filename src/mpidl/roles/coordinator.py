@@ -62,8 +62,8 @@ class Coordinator(Role):
         self._control = RunControl(placed, reporter, self, files, monotonic.now(), rank)
         self._sandblaster: SandblasterCoordinator | None = None
         if isinstance(job.algorithm, Coordinated):
-            portions, state = placed.schedule.portions, placed.position.state
-            self._sandblaster = SandblasterCoordinator(job.algorithm, portions, state, self)
+            schedule, state = placed.schedule, placed.position.state
+            self._sandblaster = SandblasterCoordinator(job.algorithm, schedule, placed.layout, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
         files_of_shards = 1 if shared else shards
         self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)

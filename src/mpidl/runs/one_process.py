@@ -90,7 +90,16 @@ class OneProcess:
         self._reporter.placed([str(local.device)] if local.device else [])
         state = partial(replica_state, placed, local)
         self._engine = VirtualEngine(
-            Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, self._beside, draws),
+            Training(
+                job.algorithm,
+                local.model,
+                job.dataset.train,
+                placed.schedule,
+                state,
+                self._beside,
+                draws,
+                placed.layout,
+            ),
             self._shards,
             replicas,
             time=VirtualTime(

@@ -15,7 +15,7 @@ from mpidl.data import Private, opened
 from mpidl.data.private import Given, as_source
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
-from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.build import PYTHON_MODEL, build_model, own_model, with_model
 from mpidl.job.callbacks import Callbacks
 from mpidl.job.checkpoints import identify, restore
 from mpidl.job.description import of_data, of_samples
@@ -147,6 +147,7 @@ def train(
 
     def make(config: Config, checkpoint: Checkpoint | None) -> Job:
         dataset = opened(config.data_source if given is None else given)
+        config = with_model(config, dataset)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
         models.append(lent.enter_context(on_loan(built)))
         objects = [each for each in loggers if not isinstance(each, str)]

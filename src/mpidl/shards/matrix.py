@@ -1,4 +1,4 @@
-"""Operations on square matrices of which each shard has the rows of its parameters, with vectors that travel whole."""
+"""Operations with vectors that travel, and on square matrices of which each shard has the rows of its parameters."""
 
 from __future__ import annotations
 
@@ -9,18 +9,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.device import from_host, to_host
+from mpidl.parameters.ranges import Range
 from mpidl.shards.state import BLOCK
 from mpidl.shards.vectors import Pieces, Result, Vectors
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The elements of a vector: pieces, a copy of each shard's part."""
+    """The elements of a vector, or those of a range: pieces, a copy of each shard's part."""
 
     vector: str
+    part: Range | None = None
 
     def carry_out(self, vectors: Vectors) -> list[Result]:
-        return [{vectors.start: np.array(to_host(vectors[self.vector]))}]
+        own = vectors.range if self.part is None else vectors.range.intersect(self.part)
+        return [{} if own is None else {own.start: np.array(to_host(vectors.view(self.vector, own)))}]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """The elements of target from `start` on = `values`, shape (n,)."""
+
+    target: str
+    start: int
+    values: NDArray[Any]
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        own = vectors.range.intersect(Range(self.start, self.start + len(self.values)))
+        if own is not None:
+            target = vectors.view(self.target, own)
+            from_host(self.values[slice(*own.shift(-self.start))].astype(target.dtype), target)
+        return []
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
 from mpidl.shards.state import BLOCK
 
@@ -85,7 +86,8 @@ class Vectors:
     def __init__(self, vectors: Mapping[str, Any], block: int | None = BLOCK, start: int = 0) -> None:
         self._vectors, self.start = vectors, start
         any_vector = next(iter(vectors.values()))
-        size = any_vector.size
+        size = len(any_vector)
+        self.range = Range(start, start + size)
         block = max(1, size) if block is None else block
         self._blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
         self._sum = np.empty_like(any_vector[:block])
@@ -116,6 +118,10 @@ class Vectors:
                 case _:
                     results += operation.carry_out(self)
         return results
+
+    def view(self, name: str, part: Range) -> Any:
+        """Return a part of a vector that lies in this shard, by its place in the whole vector."""
+        return self._vectors[name][slice(*part.shift(-self.range.start))]
 
     def _dots(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         vectors = [(self._vectors[a], self._vectors[b]) for a, b in pairs]

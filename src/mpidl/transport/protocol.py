@@ -312,6 +312,7 @@ class Notice(IntEnum):
     SEGMENTS = 3  # number of segments
     PIECE = 4  # ticket of the next piece of the test data
     NEWS = 5  # number of changes of the first three
+    TASK = 6  # what replicas compute of the units
 
 
 class Tag(IntEnum):

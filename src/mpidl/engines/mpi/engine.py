@@ -183,7 +183,7 @@ class MpiEngine:
                 batch = self.split.take(request.batch)
                 if request.parameters is not self.model.parameters:
                     np.copyto(self.model.parameters, request.parameters)
-                loss, gradient = self.model.loss_and_gradient(batch)
+                loss, gradient = request.function(self.model, batch)
         except GivenUp:
             return None
         pause = self._hooks.delay(time.perf_counter() - since)

@@ -18,6 +18,7 @@ from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import Process
 from mpidl.nn.model import Model
+from mpidl.parameters import Layout
 
 #: Handles one request of a replica; the process returns the answer.
 Action = Callable[[VirtualReplica, Any], Process]
@@ -52,7 +53,8 @@ class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
     `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
-    their vectors. `draws` is what each replica draws samples from, by default from all.
+    their vectors. `draws` is what each replica draws samples from, by default from all. `layout` is that of the
+    parameters, for coordinators that depend on it.
     """
 
     algorithm: Algorithm
@@ -62,6 +64,7 @@ class Training:
     replica_state: Callable[[], ReplicaState] = ReplicaState
     beside: Nothing = field(default_factory=Nothing)
     draws: Sequence[Draws] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)

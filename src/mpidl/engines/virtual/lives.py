@@ -177,7 +177,7 @@ class Lives:
         if request.parameters is not model.parameters:
             model.parameters = request.parameters
         beside.computing(replica)
-        loss, gradient = model.loss_and_gradient(batch)
+        loss, gradient = request.function(model, batch)
         if not math.isfinite(loss) and not self._coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:

@@ -62,9 +62,9 @@ class VirtualSandblaster(ThroughServers):
         super().__init__(cluster, training.algorithm, replicas=1)
         assert isinstance(training.algorithm, Coordinated)
         self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
-        self._accrued = accrued
+        self._accrued, self._layout = accrued, training.layout
         schedule, self._portions = training.schedule, training.schedule.portions
-        self._samples = schedule.steps / schedule.steps_per_epoch * schedule.portions.samples
+        self._samples = schedule.samples_in_all
         self.actions = {
             Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
         }  # fmt: skip
@@ -79,7 +79,7 @@ class VirtualSandblaster(ThroughServers):
         self._takers: list[list[int]] = []  # for each unit, the replicas that have taken it
         self._single: deque[int] = deque()  # units without a backup, in the order of their assignment
         self._lost: list[int] = []  # units of replicas that died
-        self._evaluation = self._backups = self._won = 0
+        self._evaluation = self._task = self._backups = self._won = 0
         self._handed_out = self._operating = 0.0
         self._messages = 0
         self._over = False
@@ -88,7 +88,8 @@ class VirtualSandblaster(ThroughServers):
     # The coordinator.
 
     def _coordinate(self) -> Process:
-        coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
+        layout, samples = self._layout, self._samples
+        coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state, layout, samples)
         actions: dict[type, Callable[[Any], Process]] = {
             Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
         }  # fmt: skip
@@ -116,6 +117,7 @@ class VirtualSandblaster(ThroughServers):
 
     def _evaluate(self, request: Evaluate) -> Process:
         self._evaluation += 1
+        self._task = request.task
         self._units = cut_units(request.segments, self._algorithm.unit)
         self._takers = [[] for _ in self._units]
         self._single = deque(range(len(self._units)))
@@ -157,7 +159,7 @@ class VirtualSandblaster(ThroughServers):
                     yield from self._cluster.machines.tell(replica.number)
                 self._cluster.begin()
                 replica.loss = replica.weight = 0.0
-                return Unit(self._evaluation, number, minibatches(self._units[number], self._portions))
+                return Unit(self._evaluation, number, minibatches(self._units[number], self._portions), self._task)
             yield self._changed.next
         return None
 

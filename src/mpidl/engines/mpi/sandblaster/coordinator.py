@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpidl.algorithms.algorithm import Coordinated
-from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate, Segment, cut_units, segment_sums
+from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate, cut_units, segment_sums
 from mpidl.algorithms.requests import drive
-from mpidl.data.schedule import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.parameters import Layout
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.shards.vectors import merged
 from mpidl.transport.protocol import Begin, Complete, Obeyed
@@ -46,11 +47,13 @@ class SandblasterCoordinator:
     """
 
     def __init__(
-        self, algorithm: Coordinated, portions: Portions, state: dict[str, Any] | None, hooks: CoordinatorHooks
-    ) -> None:
-        self._algorithm, self._portions, self._state, self._hooks = algorithm, portions, state, hooks
+        self, algorithm: Coordinated, schedule: Schedule, layout: Layout, state: dict[str, Any] | None,
+        hooks: CoordinatorHooks,
+    ) -> None:  # fmt: skip
+        self._algorithm, self._portions, self._hooks = algorithm, schedule.portions, hooks
+        self._coordinator = algorithm.coordinator(schedule.portions.per_epoch, state, layout, schedule.samples_in_all)
         self._evaluation = self._tests = 0
-        self._segments: tuple[Segment, ...] = ()
+        self._shown = Evaluate(())
         self._over = False
         self._messages, self._operating = 0, 0.0
 
@@ -58,7 +61,7 @@ class SandblasterCoordinator:
         """Reach the other ranks by `link` from now on; workers take the units of the present evaluation again."""
         self._link, self._servers = link, link.holders
         if self._evaluation:
-            link.evaluation.show(self._evaluation, self._segments)
+            link.evaluation.show(self._evaluation, self._shown)
         if self._tests:
             link.evaluation.show_test(self._tests)
         if self._over:
@@ -66,11 +69,10 @@ class SandblasterCoordinator:
 
     def steps(self) -> Steps:
         """Run the whole training."""
-        coordinator = self._algorithm.coordinator(self._portions.per_epoch, self._state)
         actions: dict[type, Callable[[Any], Steps]] = {
             Operate: self._operate, Evaluate: self._evaluate, Iteration: self._iterate,
         }  # fmt: skip
-        yield from drive(coordinator, actions)
+        yield from drive(self._coordinator, actions)
         self._over = True
         self._link.evaluation.show_over()
 
@@ -91,8 +93,8 @@ class SandblasterCoordinator:
     def _evaluate(self, request: Evaluate) -> Steps:
         units = cut_units(request.segments, self._algorithm.unit)
         yield from self._call(Begin(self._evaluation + 1, request.segments, self._algorithm.unit))
-        self._evaluation, self._segments = self._evaluation + 1, request.segments
-        self._link.evaluation.show(self._evaluation, self._segments)
+        self._evaluation, self._shown = self._evaluation + 1, request
+        self._link.evaluation.show(self._evaluation, request)
         complete: dict[int, Complete] = {}
         handed_out = time.perf_counter()
         while len(complete) < self._servers:

@@ -41,7 +41,7 @@ class SandblasterWorker(ThroughServers):
         self._algorithm, self._order, self._between, self._test = algorithm, portions, between, test
         self._notice = np.zeros(NOTICE, np.int64)
         self._done = np.zeros(algorithm.units(portions.per_epoch), np.uint8)
-        self._known, self._tested = 0, 0
+        self._known = self._tested = self._task = 0
         self._places: Sequence[int] = ()
         self._units: list[UnitData] = []
         self._taken: set[int] = set()
@@ -63,11 +63,11 @@ class SandblasterWorker(ThroughServers):
             if found == TEST:
                 self._tested = self._test()
                 continue
-            evaluation, number, copy, *places = found
+            evaluation, number, copy, task, *places = found
             if not self.lead.leads:
                 self._know(evaluation, places)
                 self._copy = bool(copy)
-            return Unit(evaluation, number, minibatches(self._units[number], self._order))
+            return Unit(evaluation, number, minibatches(self._units[number], self._order), task)
         return None
 
     def _next_task(self) -> Sequence[int]:
@@ -78,7 +78,7 @@ class SandblasterWorker(ThroughServers):
         """Wait for the next task; called on the lead of the replica.
 
         It is empty if training is over, `TEST` to evaluate the test data, or else an evaluation, the number of a unit,
-        whether it is a copy, and the first portion and the count of each segment.
+        whether it is a copy, its task, and the first portion and the count of each segment.
         """
         while True:
             self._link.evaluation.read(self._notice)
@@ -88,7 +88,7 @@ class SandblasterWorker(ThroughServers):
                 return TEST
             number = self._take() if self._notice[Notice.NUMBER] else None
             if number is not None:
-                return self._known, number, self._copy, *self._places
+                return self._known, number, self._copy, self._task, *self._places
             self._backoff.until(self._has_news)
 
     def _has_news(self) -> bool:
@@ -118,7 +118,7 @@ class SandblasterWorker(ThroughServers):
         self._link.evaluation.read(self._notice)
         if self._notice[Notice.NUMBER] > evaluation:
             return False
-        count = int(self._notice[Notice.SEGMENTS])
+        count, self._task = int(self._notice[Notice.SEGMENTS]), int(self._notice[Notice.TASK])
         self._know(evaluation, self._notice[len(Notice) :][: 2 * count].tolist())
         return True
 
