@@ -13,7 +13,7 @@ PEERS = ("torch", "scipy", "matplotlib")
 COMMANDS = [[path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main__"' in path.read_text()]
 LONG = [
     ["bring.py", "--only", "mlp"], ["crashes.py", "--deterministic"], ["downpour.py", "--models", "module"],
-    ["partition.py", "--predict"], ["sparse.py", "--only", "pytorch", "ddp", "ahead"],
+    ["sparse.py", "--only", "pytorch", "ddp", "ahead"],
 ]  # fmt: skip
 
 
