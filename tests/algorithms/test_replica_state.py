@@ -184,7 +184,7 @@ def test_what_a_wire_format_leaves_out_is_kept_too(least_squares, name, wire, wa
         return least_squares(dtype="float32")
 
     expected = Run(make(), algorithm).parameters
-    for gaps in ([1], [2], [5], [13], [25], [1] * BATCHES):
+    for gaps in ([2], [13], [1] * BATCHES):
         check(make, algorithm, gaps, expected=expected)
 
 

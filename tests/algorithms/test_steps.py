@@ -47,7 +47,7 @@ def test_statistics_go_to_their_mean_whatever_the_rule(name, lab, least_squares)
     algorithm = ALGORITHMS[name]()
     rule = None if algorithm.default_rule is None else Momentum(1e-4, 0.9)
     engine = lab.engine(
-        (model, problem[1]), algorithm, rule=rule, replicas=3, epochs=150, times=TIMES,
+        (model, problem[1]), algorithm, rule=rule, replicas=3, epochs=120, times=TIMES,
         of_steps={"statistics": STATISTICS}, of_shards={"statistics": STATISTICS},
         servers=1 if name == "hogwild" else 2,
     )  # fmt: skip

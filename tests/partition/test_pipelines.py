@@ -102,7 +102,7 @@ def test_training_is_that_of_the_uncut_network(planned, partitions, stages, sche
     check_training(net, plan, threads.run(partitions, rank), batches)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from([*SCHEDULES]),

@@ -140,7 +140,7 @@ def check(case, size, chunk, dtype, actions, xp=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(happenings=happenings())
 def test_the_copy_is_the_shard_that_received_what_came_before_the_marks(case, happenings):
     check(case, **happenings)

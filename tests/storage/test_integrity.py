@@ -16,7 +16,7 @@ from mpidl.parameters import Range
 from mpidl.storage import checkpoints, integrity
 from mpidl.storage.checkpoints import latest, newest_good
 from mpidl.storage.files import scratch
-from mpidl.storage.integrity import BLOCK, DamagedError, create, verify
+from mpidl.storage.integrity import BLOCK, DamagedError, create, verify, verify_file, verify_index
 from mpidl.storage.writer import Index, save_index, save_shard
 
 FILES = ["index.h5", "shard-0.h5", "shard-1.h5", "shard-2.h5", OTHER]
@@ -107,10 +107,13 @@ def test_every_byte_of_a_seal_counts(run, file):
     path = run / "checkpoints" / "42" / file
     contents = path.read_bytes()
     assert contents.startswith(b"xxh3_128 of the %d bytes from byte 512 on: " % (len(contents) - BLOCK))
+    seals = verify_index(path.parent)[1]
     for at in range(BLOCK):
         path.write_bytes(contents[:at] + bytes([contents[at] ^ 32]) + contents[at + 1 :])
         with pytest.raises(DamagedError):
-            verify(path.parent)
+            verify_file(path, seals[file]) if file in seals else verify_index(path.parent)
+    with pytest.raises(DamagedError):
+        verify(path.parent)
     path.write_bytes(contents)
     verify(path.parent)
 

@@ -28,7 +28,7 @@ def places(statistics):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(shard=ranges(), chunk=CHUNKS, dtype=st.sampled_from(["float32", "float64"]), with_origin=st.booleans())
 def test_statistics_arrive_as_they_are_and_all_else_as_without_them(name, shard, chunk, dtype, with_origin):
     (statistics, size), wire = shard, WithOrigin(parse(name)) if with_origin else parse(name)
