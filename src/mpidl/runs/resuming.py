@@ -81,6 +81,9 @@ def begun(config: Config) -> Path | None:
 
 def _check_keys(config: Config, run: Path) -> None:
     saved, asked = read(run / "config.toml", of_run=True), tomllib.loads(config.to_toml())
+    if not (config.model.layer or config.model.factory):
+        # What the algorithm has made of the model isn't asked for.
+        asked["model"] = saved.get("model", {}) | asked["model"]
     for section in ("data", "model", "algorithm", "server", "rate"):
         before, now = saved.get(section, {}), asked.get(section, {})
         for key in [*now, *before]:

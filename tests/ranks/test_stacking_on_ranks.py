@@ -1,0 +1,53 @@
+"""Stacking networks on real ranks: sums of all samples exactly once, whatever the timing, and runs that go on."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.algorithms import Stacking
+from mpidl.nn import Network
+
+pytestmark = pytest.mark.mpi(min_size=3)
+ALGORITHM = Stacking(modules=2, hidden=20, ridge=0.2, unit=1)
+
+
+def check(run):
+    """Compare the upper weights of both modules with the ridge regression on all training samples."""
+    network, train = mpidl.load(run), mpidl.Digits().open().train
+    samples = train.gather(np.arange(train.samples))
+    targets = np.eye(10)[samples.targets]
+    for number in (1, 2):
+        hidden = network.values(samples, 3 * number)[0][-2]
+        above = np.concatenate([hidden, np.sqrt(0.2) * np.eye(20)])
+        beside = np.concatenate([targets, np.zeros((20, 10))])
+        upper = network.layout.views(network.parameters)[f"outputs-{number}/weight"]
+        np.testing.assert_allclose(upper, np.linalg.lstsq(above, beside, rcond=None)[0], rtol=0, atol=1e-10)
+
+
+def test_upper_weights_are_those_of_all_samples(comm, shared_path, monkeypatch):
+    """One worker is slow, so that another one takes its units, too; then there are more servers in its place."""
+    values = Network.values
+
+    def slow(self, batch, layers):
+        time.sleep(0.02 * (comm.rank == comm.size - 1))
+        return values(self, batch, layers)
+
+    monkeypatch.setattr(Network, "values", slow)
+    options = {
+        "data": mpidl.Digits(), "algorithm": ALGORITHM, "batch": 64, "portion": 64, "dtype": "float64",
+        "dir": str(shared_path), "name": "run",
+    }  # fmt: skip
+    first = mpidl.train(epochs=12, **options)
+    monkeypatch.undo()
+    assert first["test_accuracy"] > 0.8
+    assert first["iteration"]["portions"] == 23 * (first["iteration"]["portions"] // 23)
+    run = Path(first["run_dir"])
+    if comm.rank == 0:
+        check(run)
+    again = mpidl.train(epochs=18, servers=comm.size - 2, resume=True, **options)
+    assert again["iteration"]["objective"] < first["iteration"]["objective"]
+    if comm.rank == 0:
+        check(run)
