@@ -1,0 +1,42 @@
+"""Shared by the contrasts that need no data: a virtual cluster around a function that returns a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpidl.algorithms import Algorithm
+from mpidl.data import Batch, Portions
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
+from mpidl.parameters import Range
+from mpidl.rules import Rule
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+
+class Objective:
+    """A model whose gradient depends on the parameters only."""
+
+    def __init__(self, start: np.ndarray, gradient: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.parameters, self._gradient = start.copy(), gradient
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
+        """Return no loss, and the gradient at the parameters."""
+        return 0.0, self._gradient(self.parameters)
+
+
+def engine(
+    algorithm: Algorithm, model: Objective, replicas: int, steps: int, times: Times, rule: Rule, seed: int, **hooks: Any
+) -> VirtualEngine:
+    """Return a cluster with one server, whose replicas make a number of steps in all."""
+    nothing = np.zeros((steps, 1), np.float32)
+    training = Training(
+        algorithm, model, ArraySplit(nothing, nothing), Schedule(Portions(steps, 1, 1, seed=0), steps=steps)
+    )
+    size = model.parameters.size
+    shard = Shard(Range(0, size), model.parameters.copy(), ScheduledRule(rule), algorithm.shard_policy(replicas), size)
+    return VirtualEngine(training, [shard], replicas, time=VirtualTime(times, seed), hooks=Hooks(**hooks))
