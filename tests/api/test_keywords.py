@@ -18,6 +18,7 @@ VALUES = {
     "name": "other", "dir": "elsewhere", "epochs": 3, "steps": 5, "seed": 1, "deterministic": True, "metrics": ("f1",),
     "target": "accuracy > 0.5", "patience": 3, "report": 2.0, "trace": 4.0, "ema": 0.5, "terminate_on_nan": False,
     "batch": 16, "portion": 256, "shuffle": "portion", "drop_last": True, "data_keep": "memory", "validation": 0.25,
+    "private": True, "split": "label:2",
     "augment": mpidl.data.Augmentation(reflect=True),
     "normalise": mpidl.data.Normalisation(mean=0.5), "label_smoothing": 0.1, "l2": 0.25, "clip": 2.0,
     "dtype": "float64", "groups": (Group("*", rate=2.0),), "initial": "weights.npz",

@@ -12,9 +12,10 @@ from mpidl.data.cifar10 import Cifar10
 from mpidl.data.click_log import ClickLog
 from mpidl.data.clicks import Clicks
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split, opened
+from mpidl.data.factory import Factory
 from mpidl.data.hdf5 import Hdf5
 from mpidl.data.idx import Idx
-from mpidl.data.indexed import Factory, Indexed
+from mpidl.data.indexed import Indexed
 from mpidl.data.preprocessing import Augmentation, Augmented, Normalisation, Normalised, augmented, normalised
 from mpidl.data.private import Private
 from mpidl.data.ragged import Ragged

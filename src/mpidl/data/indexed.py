@@ -1,25 +1,25 @@
-"""Data of the user's own: samples by number, from anything with ``__len__`` and ``__getitem__``, and factories."""
+"""Data of the user's own: samples by number, from anything with ``__len__`` and ``__getitem__``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch, BatchMaker, Prepared, outside
-from mpidl.data.dataset import PYTHON, Dataset, Split, opened
+from mpidl.data.dataset import PYTHON, Dataset, Split
 from mpidl.data.kept import KeptState, methods
 from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
 from mpidl.data.sampler import SampledOrder
 from mpidl.data.workers import Task, Workers
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
-from mpidl.functions import FunctionName, call, check_name, same_random_numbers
-from mpidl.schema import Checked, Count, Natural, convert
+from mpidl.functions import same_random_numbers
+from mpidl.schema import Count, Natural, convert
 
 SAMPLES_PER_CHECKSUM = 16
 #: Batches that each worker makes ahead.
@@ -182,38 +182,3 @@ class IndexedSplit(Split):
         some = np.linspace(0, self.samples - 1, min(SAMPLES_PER_CHECKSUM, self.samples), dtype=np.int64)
         digest.update(self.gather(some))
         return digest.text()
-
-
-@dataclass(frozen=True)
-class Factory(Checked):
-    """Data returned by a user's function; ``source`` needn't be given.
-
-    Attributes
-    ----------
-    factory : str
-        ``"module:function"``: a function without arguments that returns a `Dataset` or a source, such as `Indexed`. The
-        module may be in the current directory.
-    workers : int, optional
-        Number of processes per training rank that make an `Indexed`'s batches, in place of its own number.
-    """
-
-    name: ClassVar[str] = "factory"
-    factory: FunctionName
-    workers: Natural | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_name("factory", self.factory)
-
-    def open(self) -> Dataset:
-        data = call("data.factory", self.factory, "no arguments")
-        where = f"{self.factory} returned {kind_of(data)}"
-        if isinstance(data, type) or not (isinstance(data, Dataset) or hasattr(data, "open")):
-            raise UsageError(
-                f"data.factory: {where}, expected a Dataset or a source, such as mpidl.Indexed(train, test)"
-            )
-        if self.workers is not None:
-            if not isinstance(data, Indexed):
-                raise UsageError(f"data.workers: {self.workers}, but {where}: only mpidl.Indexed has workers")
-            data = replace(data, workers=self.workers)
-        return opened(data)

@@ -15,6 +15,7 @@ from mpidl.data.batch import Batch, outside
 from mpidl.data.dataset import PYTHON, Dataset, Source, Split, opened
 from mpidl.data.indexed import Indexed
 from mpidl.data.kept import methods
+from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, kind_of
 
@@ -139,6 +140,14 @@ class Joined(Split):
         places = np.argsort(order)
         inputs, targets = (_stacked(list(each), places) for each in list(zip(*batches, strict=True))[:2])
         return Batch(inputs, targets)
+
+    def checksum(self) -> str:
+        """Return a checksum of those of all parts, which keep nothing that was read for them."""
+        digest = Digest(self.samples)
+        for part in self._parts:
+            digest.update(part.checksum())
+            part.release()
+        return digest.text()
 
     def copy(self) -> Joined:
         return Joined([part.copy() for part in self._parts])

@@ -77,6 +77,9 @@ def _without_trace(job: Job) -> Iterator[None]:
 def _first_batch(job: Job, size: int | None = None) -> Batch:
     """Return the first batch or, if `size` is given, that many of its samples."""
     first = job.portions.minibatches(0)[0]
+    if job.dataset.owners is not None:
+        # The samples of one owner: others' needn't be read.
+        first = first._replace(indices=np.arange(min(len(first.indices), len(job.dataset.owners))))
     return job.dataset.train.take(first._replace(indices=first.indices[:size]))
 
 

@@ -235,7 +235,10 @@ class Message(NamedTuple):
 
 
 class Row(IntEnum):
-    """Numbers of a worker's row, where workers share memory; places follow, each a portion and its next batch."""
+    """Numbers of a worker's row, where workers share memory; places follow, each a portion and its next batch.
+
+    After these come places of its own data, if it has any: first those drawn and not used, each with its end.
+    """
 
     UPDATES = 0  # its updates of the parameters
     CHANGING = 1  # whether it is changing the parameters or the row
@@ -243,10 +246,11 @@ class Row(IntEnum):
     SAMPLES = 3
     TICKETS = 4
     PLACES = 5  # number of places
+    OWN = 6  # number of places of its own data
 
 
 #: Most places in a row.
-PLACES = 8
+PLACES = 16
 
 
 class Meeting(IntEnum):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.requests import Update
+from mpidl.data.drawing import ENDLESS, OwnPosition
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
@@ -84,8 +85,10 @@ class Gate(CheckpointSource):
         """Show this worker's position, and that it changes nothing."""
         row, position = self._rows[self._number], self.where()
         row[Row.BATCHES], row[Row.SAMPLES] = position.batches, position.samples
-        row[Row.PLACES], row[Row.TICKETS] = len(position.working), position.tickets
-        row[NUMBERS : NUMBERS + 2 * len(position.working)] = [number for place in position.working for number in place]
+        own = [] if position.own is None else [*position.own.unused, (position.own.next, ENDLESS)]
+        row[Row.PLACES], row[Row.OWN], row[Row.TICKETS] = len(position.working), len(own), position.tickets
+        numbers = [number for place in (*position.working, *own) for number in place]
+        row[NUMBERS : NUMBERS + len(numbers)] = numbers
         self._link.shared.sync()
         row[Row.CHANGING] = 0
 
@@ -117,11 +120,12 @@ class Gate(CheckpointSource):
         counters: Mapping[str, Any] = self._shard.state() | {"clock": np.array(self.clock)}
         replicas = {}
         for number, row in enumerate(self._rows.tolist()):
-            end = NUMBERS + 2 * row[Row.PLACES]
-            working = list(zip(row[NUMBERS:end:2], row[NUMBERS + 1 : end : 2], strict=True))
+            places, end = list(zip(row[NUMBERS::2], row[NUMBERS + 1 :: 2], strict=True)), row[Row.PLACES]
+            working, own = places[:end], places[end : end + row[Row.OWN]]
             replicas[number] = ReplicaPosition(
-                batches=row[Row.BATCHES], samples=row[Row.SAMPLES], working=working, tickets=row[Row.TICKETS]
-            )
+                batches=row[Row.BATCHES], samples=row[Row.SAMPLES], working=working, tickets=row[Row.TICKETS],
+                own=OwnPosition(own[-1][0], own[:-1]) if own else None,
+            )  # fmt: skip
         return Contribution(replicas, {0: (self.whole.range, {**counters, **self._copies})}, taken)
 
 

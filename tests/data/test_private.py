@@ -1,0 +1,139 @@
+"""Sources that belong to workers, as one dataset: from files, arrays, and data of the user's own."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.config import from_dict
+from mpidl.data import Arrays, Indexed, Private, Ragged, held_out
+from mpidl.errors import UsageError
+from mpidl.job.build import build
+
+CONFIG = {"run": {"epochs": 1}, "model": {"layer": [{"type": "dense", "units": 5}]}, "algorithm": {"name": "downpour"}}
+
+
+def arrays(first, stop, labels=5):
+    """Return samples that are their numbers, a few of them to test with."""
+    x, y = np.arange(first, stop, dtype=np.float32)[:, None], np.arange(first, stop) % labels
+    return Arrays((x, y), (x[: first + 1], y[: first + 1]))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return the paths of three files with 7, 4 and 9 samples."""
+    bounds = [0, 7, 11, 20]
+    for number, (first, stop) in enumerate(pairwise(bounds)):
+        x, y = np.arange(first, stop, dtype=np.float32)[:, None], np.arange(first, stop) % 5
+        np.savez(tmp_path / f"site-{number}.npz", **{"train/x": x, "train/y": y, "test/x": x[:2], "test/y": y[:2]})
+    return [str(tmp_path / f"site-{number}.npz") for number in range(3)]
+
+
+def config(path, **keys):
+    return from_dict({**CONFIG, "data": {"source": "arrays", "path": path, "private": True, **keys}})
+
+
+def test_each_file_of_a_list_or_a_pattern_is_a_workers(files):
+    found = config(files)
+    dataset = build(found).dataset
+    assert np.bincount(dataset.owners).tolist() == [7, 4, 9]
+    assert (dataset.train.samples, dataset.test.samples, dataset.classes) == (20, 6, 5)
+    assert dataset.train.gather(np.array([19, 3, 8, 7])).inputs[:, 0].tolist() == [19, 3, 8, 7]
+    pattern = config(files[0].replace("site-0", "site-*"))
+    assert pattern.to_dict()["data"]["path"] == files
+    assert from_dict(found.to_dict()) == found == pattern
+
+
+def test_samples_of_several_parts_are_those_of_the_parts():
+    dataset = Private([arrays(0, 5), arrays(5, 6), arrays(6, 13)]).open()
+    order = np.random.default_rng(0).permutation(13)
+    batch = dataset.train.gather(order)
+    assert batch.inputs[:, 0].tolist() == order.tolist()
+    assert batch.targets.tolist() == (order % 5).tolist()
+    assert dataset.train.labels(3, 9).tolist() == [3, 4, 0, 1, 2, 3]
+    with pytest.raises(IndexError):
+        dataset.train.gather(np.array([13]))
+    assert dataset.train.checksum() != Private([arrays(0, 5), arrays(5, 7), arrays(7, 13)]).open().train.checksum()
+
+
+def test_bags_of_several_parts():
+    def bags(*given):
+        return Arrays((Ragged.of(given), np.zeros(len(given), int)), (Ragged.of(given), np.zeros(len(given), int)))
+
+    split = Private([bags([1, 2], []), bags([3])]).open().train
+    assert split.gather(np.array([2, 0])).inputs.values.tolist() == [3, 1, 2]
+
+
+def test_samples_that_are_held_out_leave_the_others_their_owners():
+    dataset = held_out(Private([arrays(0, 8), arrays(8, 20)]).open(), 0.25, 4, seed=0)
+    values = dataset.train.gather(np.arange(15)).inputs[:, 0]
+    assert dataset.owners.tolist() == (values >= 8).tolist()
+
+
+class Numbers:
+    def __init__(self, *numbers):
+        self._numbers = numbers
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def __getitem__(self, index):
+        return np.float32([self._numbers[index]]), self._numbers[index] % 2
+
+
+def indexed(*numbers, **options):
+    return Indexed(Numbers(*numbers), Numbers(*numbers[:1]), **options)
+
+
+def two():
+    """Return data of two workers, as a factory does."""
+    return [indexed(1, 2, 3), indexed(4, 5)]
+
+
+def test_data_of_the_users_own_for_each_worker():
+    factory = from_dict({**CONFIG, "data": {"factory": f"{__name__}:two", "private": True}}).data_source.open()
+    for dataset in (Private(two()).open(), factory):
+        assert dataset.owners.tolist() == [0, 0, 0, 1, 1]
+        assert dataset.train.gather(np.array([4, 0, 3])).inputs[:, 0].tolist() == [5, 1, 4]
+        assert dataset.test.gather(np.array([1])).inputs.tolist() == [[4]]
+
+
+class Staged(Numbers):
+    def state(self):
+        return {}
+
+    def load_state(self, state):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(("sources", "message"), [
+    ([], r"^data: no sources, expected one for each worker$"),
+    ([arrays(0, 5), 3], r"^data\[1\]: expected a Dataset or a source, found "),
+    ([arrays(0, 5), Arrays((np.zeros((3, 2)), np.zeros(3, int)), (np.zeros((3, 2)), np.zeros(3, int)))],
+     r"^data of worker 1: input_shape \(2,\), expected \(1,\) as that of worker 0$"),
+    ([indexed(1), indexed(2, classes=2)], r"^data\[1\]: another Indexed.classes than data\[0\], expected the same"),
+    ([indexed(1), Indexed(Numbers(2))], r"^data\[1\]: Indexed.test is given for some, expected it for all or none$"),
+    ([indexed(1), indexed(2, sampler=[0])], r"^data\[1\]: its samples have a sampler, expected none in data that"),
+    ([Indexed(Staged(1)), Indexed(Staged(2))], r"^data\[0\]: its samples have a state, expected none in data that"),
+])  # fmt: skip
+def test_sources_that_do_not_fit_together(sources, message):
+    with pytest.raises(UsageError, match=message):
+        Private(sources).open()
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    ({"source": "digits", "private": True}, "^data.private: true, expected data.path with the path of each worker's"),
+    ({"source": "arrays", "path": ["a.npz", 3], "private": True}, r"^data.path: expected str or list of str, found \["),
+    ({"source": "arrays", "path": [], "private": True}, "^data.path: no files, expected at least one file$"),
+    ({"source": "digits", "split": "label:0"}, "^data.split: 'label:0', expected 'label:' and a number of labels, or"),
+    ({"source": "arrays", "path": ["a"], "private": True, "split": "label:1"}, "^data.split: 'label:1', but data.priv"),
+])  # fmt: skip
+def test_keys_that_do_not_fit_together(data, message):
+    with pytest.raises(UsageError, match=message):
+        from_dict({**CONFIG, "data": data})
+
+
+def test_a_list_of_something_else_is_refused_as_anything_else_is(tmp_path):
+    with pytest.raises(UsageError, match=r"^data: expected a Dataset or a source"):
+        mpidl.train(mpidl.Network([mpidl.Dense(1)], (1,)), [np.zeros(3)], dir=tmp_path)
