@@ -58,7 +58,9 @@ $(VENV)/.tools: $(VENV)/.installed
 demo: venv
 	$(BIN)/mpidl train jobs/digits.toml -n 4
 
-test: lint unit cluster ranks smoke
+# Two parts at a time, since tests wait much of theirs; the output of each comes at its end.
+test: tools
+	@$(MAKE) --no-print-directory -j 2 -O lint unit cluster ranks smoke
 
 lint: tools
 	$(BIN)/ruff check .

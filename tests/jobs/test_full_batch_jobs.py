@@ -45,6 +45,7 @@ def iterations(summary):
     return [record for record in map(json.loads, lines) if "iteration" in record]
 
 
+@pytest.mark.long
 def test_the_physics_informed_network_reaches_scipys_objective_in_as_many_evaluations(configured):
     job = build(configured("torch_burgers"))
     assert job.dataset.train.gather(np.arange(3)).inputs.dtype == np.float64
