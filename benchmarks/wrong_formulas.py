@@ -232,7 +232,7 @@ def main() -> None:
     """Try all formulas; print those that no test notices."""
     parser = argparse.ArgumentParser(description="Wrong formulas that the tests must notice.")
     parser.add_argument("--only", default="", help="files whose name has this in it")
-    options = parse(parser, only="wire/quantisation")
+    options = parse(parser, only="partition/timeline")
     chosen = [formula for formula in FORMULAS if options.only in formula.file]
     with tempfile.TemporaryDirectory(prefix="wrong-formulas-") as directory:
         tree = Path(directory)
