@@ -13,7 +13,8 @@ from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards
-from mpidl.shards.vectors import Accrual, Combine, Dot, Multiply, Vectors, copy
+from mpidl.shards.matrix import Gather, Scatter, whole
+from mpidl.shards.vectors import Accrual, Combine, Dot, Multiply, Vectors, copy, merged
 
 COUNTS = [1, 2, 3, 7]
 
@@ -86,6 +87,28 @@ def test_operations():
     np.testing.assert_array_equal(vectors["b"], -2.0 * np.arange(5))
     vectors.carry_out([Combine("c")])
     assert not vectors["c"].any()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_range_of_a_vector_is_read_and_written_wherever_its_elements_are(count):
+    whole_vector = np.random.default_rng(1).normal(size=23)
+    parts = [Vectors({"a": whole_vector[slice(*part)].copy()}, start=part.start) for part in shards(23, count)]
+
+    def read(*arguments):
+        (pieces,) = merged([vectors.carry_out([Gather("a", *arguments)]) for vectors in parts])
+        return whole(pieces)
+
+    np.testing.assert_array_equal(read(), whole_vector)
+    np.testing.assert_array_equal(read(Range(5, 19)), whole_vector[5:19])
+    for start, values in ((4, np.arange(15.0)), (0, np.ones(1)), (22, np.full(1, 7.0))):
+        for vectors in parts:
+            assert vectors.carry_out([Scatter("a", start, values)]) == []
+        whole_vector[start : start + len(values)] = values
+    np.testing.assert_array_equal(read(), whole_vector)
+    # What was read isn't changed by what is written later.
+    before, copied = read(), whole_vector.copy()
+    parts[0].carry_out([Scatter("a", 0, np.zeros(23))])
+    np.testing.assert_array_equal(before, copied)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])

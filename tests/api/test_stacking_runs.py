@@ -40,6 +40,11 @@ def test_the_trained_model_is_an_ordinary_network(trained, run):
     assert mpidl.evaluate(run)["test_loss"] == pytest.approx(trained["test_loss"], rel=1e-6)
 
 
+def test_three_modules_of_300_know_digits(tmp_path):
+    summary = mpidl.train(data=mpidl.Digits(), algorithm=Stacking(), epochs=24, dir=tmp_path)
+    assert summary["test_accuracy"] > 0.95
+
+
 @pytest.mark.parametrize("config", [FILE, "config.toml"])
 def test_a_run_goes_on_with_its_own_file_or_the_resolved_one(trained, run, config):
     """The last module, with its history."""

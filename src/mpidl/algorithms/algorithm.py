@@ -8,7 +8,7 @@ from enum import Enum
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
-from mpidl.algorithms.coordination import CoordinatorRequest
+from mpidl.algorithms.coordination import SEGMENTS, CoordinatorRequest
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import (
     Accrue,
@@ -217,6 +217,9 @@ class Coordinated(Algorithm):
         Whether outstanding units near the end of a batch are assigned to a second replica.
     """
 
+    default_rule: ClassVar[Rule | None] = None
+    takes_statistics: ClassVar[bool] = False
+
     unit: int
     backups: bool
 
@@ -279,7 +282,12 @@ class Coordinated(Algorithm):
 
     def units(self, portions: int) -> int:
         """Return the largest number of units of an evaluation, given the number of portions of the data."""
-        raise NotImplementedError
+        # Each segment may end with a smaller unit.
+        return -(-portions // self.unit) + SEGMENTS
+
+    def check(self, deterministic: bool, rule: Rule | None) -> None:
+        # Sums are in the order in which units arrive.
+        check_timing("name", self.name, deterministic)
 
 
 def matrices(algorithm: Algorithm) -> tuple[str, ...]:

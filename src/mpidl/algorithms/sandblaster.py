@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator, WarmStart, check_timing
+from mpidl.algorithms.algorithm import Coordinated, Coordinator, WarmStart
 from mpidl.algorithms.broyden import InverseHessian
 from mpidl.algorithms.coordination import (
-    SEGMENTS,
     CoordinatorRequest,
     Evaluate,
     Evaluation,
@@ -25,7 +24,7 @@ from mpidl.algorithms.downpour import Downpour
 from mpidl.algorithms.lbfgs import LimitedMemory, MoreThuente, Point
 from mpidl.errors import UsageError
 from mpidl.parameters import Layout
-from mpidl.rules import Adagrad, Rule
+from mpidl.rules import Adagrad
 from mpidl.schema import Count, Natural, NonNegative
 from mpidl.shards.state import PARAMETERS
 from mpidl.shards.vectors import Combine, Dot, copy
@@ -65,8 +64,6 @@ class Sandblaster(Coordinated):
     """
 
     name: ClassVar[str] = "sandblaster"
-    default_rule: ClassVar[Rule | None] = None
-    takes_statistics: ClassVar[bool] = False
 
     method: Literal["lbfgs", "bfgs", "ssbroyden"] = "lbfgs"
     history: Annotated[int, Meta(ge=1, le=1000)] = 10
@@ -105,17 +102,9 @@ class Sandblaster(Coordinated):
         """Return the coordinator of the paper's algorithm 7.2."""
         return Optimiser(self, portions, state or {}).run()
 
-    def units(self, portions: int) -> int:
-        # Each segment may end with a smaller unit.
-        return -(-portions // self.unit) + SEGMENTS
-
     def warm_start_run(self) -> WarmStart | None:
         """Return the warm start of the paper's hybrid."""
         return WarmStart(Downpour(), Adagrad(0.01), self.warm_start) if self.warm_start else None
-
-    def check(self, deterministic: bool, rule: Rule | None) -> None:
-        # Sums are in the order in which units arrive.
-        check_timing("name", self.name, deterministic)
 
 
 class Optimiser:

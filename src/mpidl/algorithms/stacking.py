@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator, check_timing
+from mpidl.algorithms.algorithm import Coordinated, Coordinator
 from mpidl.algorithms.coordination import CoordinatorRequest, Evaluate, Evaluation, Operate, Segment
 from mpidl.algorithms.curvature import GRADIENT
 from mpidl.algorithms.requests import Function
 from mpidl.algorithms.sandblaster import Optimiser, Sandblaster
 from mpidl.nn.stacking import Module, gradient, layers, normal_equations, solve
 from mpidl.parameters import Layout, Range
-from mpidl.rules import Rule
 from mpidl.schema import Count, Positive
 from mpidl.shards.matrix import Gather, Scatter, whole
 from mpidl.shards.state import PARAMETERS
@@ -51,8 +50,6 @@ class Stacking(Coordinated):
     """
 
     name: ClassVar[str] = "stacking"
-    default_rule: ClassVar[Rule | None] = None
-    takes_statistics: ClassVar[bool] = False
 
     modules: Count = 3
     hidden: Count = 300
@@ -78,13 +75,6 @@ class Stacking(Coordinated):
     ) -> Coordinator:
         assert layout is not None
         return _Modules(self, portions, state or {}, layout).train(samples)
-
-    def units(self, portions: int) -> int:
-        return -(-portions // self.unit)
-
-    def check(self, deterministic: bool, rule: Rule | None) -> None:
-        # Sums are in the order in which units arrive.
-        check_timing("name", self.name, deterministic)
 
 
 class _Modules(Optimiser):
