@@ -34,6 +34,7 @@ MODULES = ("autocast", "compile", "micro_batches", "loss_weights")
 #: What some of them need beside them.
 BESIDE = {
     "stages": {"partitions": 2},
+    "private": {"config": NETWORK | {"data": {"source": "hdf5", "path": ["a.h5", "b.h5"]}}},
     **{key: {"stages": 2, "partitions": 2} for key in ("topology_schedule", "topology_micro_batches")},
     **{key: {"config": {"model": {"factory": "a:b"}}} for key in MODULES},
 }
