@@ -69,6 +69,16 @@ def test_state_follows_the_rule():
     assert plan(config(server={"rule": "adam"}))["state_bytes"] == 2 * 552
 
 
+def test_servers_keep_what_their_algorithm_gathers():
+    """With 3 workers: a vector like the parameters for each, and one more."""
+    table, alone, gathered = (
+        plan(config(name, server={"rule": "sgd"}, topology={"servers": 1}), ranks=5)
+        for name in ("ringleader", "downpour", "softsync")
+    )
+    state = [found["roles"][1]["memory"]["state"] for found in (table, alone, gathered)]
+    assert state == [(3 + 1) * 552, 0, 552]
+
+
 def test_servers_hold_shards_and_workers_models():
     found = plan(config(topology={"servers": 2}), ranks=5)
     coordinator, first, second, *workers = found["roles"]

@@ -85,10 +85,11 @@ def _tables(job: Job) -> int:
     return found
 
 
-def state_bytes(job: Job, own: int) -> int:
+def state_bytes(job: Job, own: int, replicas: int = 1) -> int:
     """Return the bytes that a shard with a number of parameters keeps beside them, without tables."""
+    vectors = len(job.states) + job.algorithm.shard_policy(replicas).vectors
     columns = len(matrices(job.algorithm)) * job.original.layout.size * np.dtype(np.float64).itemsize
-    return own * (len(job.states) * job.dtype.itemsize + columns)
+    return own * (vectors * job.dtype.itemsize + columns)
 
 
 def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
@@ -99,7 +100,7 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     found[roles.coordinator] = Footprint(exchange=nbytes(regions(routes, roles.coordinator)))
     for number, rank in enumerate(roles.servers):
         parameters = sum(capacity.shards[shard].size for shard in capacity.held_by(number))
-        own, state = parameters * itemsize, state_bytes(placed.job, parameters)
+        own, state = parameters * itemsize, state_bytes(placed.job, parameters, placed.replicas)
         exchange = nbytes(regions(routes, rank)) - own * len(capacity.vectors)
         tables = _tables(placed.job) // len(roles.servers)
         found[rank] = Footprint(own, state=state, tables=tables, exchange=exchange, checkpoint=own + state + tables)
@@ -173,7 +174,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
     return Footprint(
         parameters=(2 + replicas + 4 * intermediaries) * vector,  # shards, model and replicas; an intermediary has four
         gradient=vector,
-        state=state_bytes(job, placed.layout.size),
+        state=state_bytes(job, placed.layout.size, replicas),
         tables=_tables(job),
         exchange=replicas * REPLICA,
         activations=activation_bytes(job.original, batch) or 0,

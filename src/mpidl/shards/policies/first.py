@@ -36,6 +36,7 @@ class FirstOfStep(Policy):
     """
 
     awaited = True
+    vectors = 1
     count = None
 
     def __init__(self, count: int, workers: int, grace: float = 0.0) -> None:

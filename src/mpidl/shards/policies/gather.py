@@ -20,6 +20,8 @@ def for_chunks(counts: np.ndarray, chunks: int) -> np.ndarray:
 class Gathering(Policy):
     """A sum of gradients and, for each chunk, the number of gradients in it and of earlier updates."""
 
+    vectors = 1
+
     def attach(self, shard: ShardState) -> None:
         self._sum = np.zeros_like(shard.parameters)
         self._gathered = [0] * shard.chunks

@@ -40,7 +40,7 @@ class GradientTable(Policy):
     count = None
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self._workers, self.vectors = workers, workers + 1
 
     def attach(self, shard: ShardState) -> None:
         self._active = set(range(self._workers))

@@ -55,7 +55,7 @@ class DropStale(Policy):
     def __init__(self, policy: Policy, bound: int) -> None:
         self._policy, self._bound = policy, bound
         self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
-        self.stateless, self.count = policy.stateless, policy.count
+        self.stateless, self.vectors, self.count = policy.stateless, policy.vectors, policy.count
 
     def __copy__(self) -> DropStale:
         return DropStale(copy(self._policy), self._bound)
@@ -138,6 +138,7 @@ class DelayCompensated(_Compensating):
 
     def __init__(self, variance: float, decay: float | None = None) -> None:
         self._variance, self._decay, self.stateless = variance, decay, decay is None
+        self.vectors = 0 if decay is None else 1
 
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)

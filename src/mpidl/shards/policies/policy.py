@@ -49,6 +49,8 @@ class Policy:
         by stale pushes are damped.
     stateless : bool
         Whether it keeps nothing between two chunks; then `state` is empty, and another instance can go on with a shard.
+    vectors : int
+        Number of vectors like the parameters that it keeps.
     scale : callable
         Returns the factor of a push's rate for its staleness.
     count : int or None
@@ -61,6 +63,7 @@ class Policy:
     by_arrival: bool = False
     adds_up: bool = False
     stateless: bool = False
+    vectors: int = 0
     scale: Scale = staticmethod(unscaled)
     count: int | None = 1
 
