@@ -132,7 +132,7 @@ FORMULAS = (
     # Policies.
     Wrong("shards/policies/policy.py", "1.0 / max(staleness, 1)", "1.0 / (staleness + 1)"),
     Wrong("shards/policies/policy.py", "1.0 / (staleness + 1)", "1.0 / max(staleness, 1)"),
-    Wrong("shards/policies/immediate.py", "shard.add(chunk, values, self.scale", "shard.add(chunk, values, unscaled"),
+    Wrong("shards/policies/immediate.py", "shard.add(chunk, values, self.factor(push))", "shard.add(chunk, values)"),
     Wrong("shards/policies/rescaled.py", "* len(times) / sum(times)", "/ self._workers"),
     Wrong("shards/policies/rescaled.py", "min(pushes, self.HORIZON)", "1"),
     Wrong("shards/policies/rescaled.py", "if self._last[push.worker] != push.ordinal:", "if True:"),

@@ -74,8 +74,11 @@ class Gather(Gathering):
         super().attach(shard)
         self._factors = [0.0] * shard.chunks
 
+    def factor(self, push: PushHeader) -> float:
+        return self.scale(push.staleness)
+
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        factor = self.scale(push.staleness)
+        factor = self.factor(push)
         self._adding.update(shard.part(self._sum, chunk), (), values, 1, -factor)
         self._factors[chunk] += factor
         self._gathered[chunk] += 1

@@ -20,6 +20,9 @@ class ApplyAtOnce(Policy):
     def __init__(self, scale: Scale = unscaled) -> None:
         self.scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
+    def factor(self, push: PushHeader) -> float:
+        return self.scale(push.staleness)
+
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.update(chunk, values, push.ordinal, self.factor(push))
 
@@ -34,8 +37,11 @@ class AddChange(Policy):
         # Scaling damps all changes, those of statistics too.
         self.sums = self.adds_up = scale is unscaled
 
+    def factor(self, push: PushHeader) -> float:
+        return self.scale(push.staleness)
+
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        shard.add(chunk, values, self.scale(push.staleness))
+        shard.add(chunk, values, self.factor(push))
 
 
 class Assign(Policy):

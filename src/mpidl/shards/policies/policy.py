@@ -51,8 +51,6 @@ class Policy:
         Whether it keeps nothing between two chunks; then `state` is empty, and another instance can go on with a shard.
     vectors : int
         Number of vectors like the parameters that it keeps.
-    scale : callable
-        Returns the factor of a push's rate for its staleness.
     count : int or None
         Pushes of one update, where this is made by their mean; None: all that were accepted since the last one.
     """
@@ -64,7 +62,6 @@ class Policy:
     adds_up: bool = False
     stateless: bool = False
     vectors: int = 0
-    scale: Scale = staticmethod(unscaled)
     count: int | None = 1
 
     def attach(self, shard: ShardState) -> None:
@@ -79,8 +76,8 @@ class Policy:
         return True
 
     def factor(self, push: PushHeader) -> float:
-        """Return the factor of the rate of a push that was not dropped; by default it depends on its staleness."""
-        return self.scale(push.staleness)
+        """Return the factor of the rate of a push that was not dropped; by default 1."""
+        return 1.0
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""
