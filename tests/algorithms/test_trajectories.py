@@ -152,7 +152,7 @@ DEFAULTS = {
     "aeasgd": {"rate": 0.3, "window": 2, "rho": None},
     "agn": {"rate": None, "window": None},
     "averaging": {"rate": 0.05, "tau": 4, "inner": "momentum", "dynamic": False},
-    "backup_sync": {"backup": 1, "grace": 0.0},
+    "backup_sync": {"backup": 1, "grace": 0.0, "restart": False},
     "dcasgd": {"variance": None, "adaptive": False, "decay": 0.95},
     "diloco": {
         "rate": 0.001, "window": 16, "inner": "adamw", "fragments": 1, "overlap": 0, "mixing": 0.0,
@@ -168,7 +168,7 @@ DEFAULTS = {
     "ringleader": {},
     "sandblaster": {
         "history": 10, "batch": 1.0, "overlap": 0.25, "unit": 2, "backups": True, "warm_start": 0,
-        "tolerance": 0.0,
+        "tolerance": 0.0, "method": "lbfgs",
     },
     "softsync": {"n": 1, "modulate": True},
     "ssp": {"bound": 3},
