@@ -120,3 +120,11 @@ def test_what_it_has_no_use_for_is_refused(tmp_path, options, line):
     with pytest.raises(UsageError) as error:
         mpidl.train(config=FILE, dir=tmp_path, epochs=1, **options)
     assert str(error.value).startswith(line)
+
+
+def test_targets_of_another_kind_are_one_line(tmp_path):
+    samples = [(np.ones(3, np.float32), np.ones((2, 2), np.float32))] * 4
+    with pytest.raises(UsageError) as error:
+        mpidl.train(data=mpidl.Indexed(samples, samples), algorithm=SMALL, epochs=1, dir=tmp_path)
+    expected = "expected labels of known classes, or floats (n, outputs)"
+    assert str(error.value) == f"data: targets of a batch (1, 2, 2), {expected}"

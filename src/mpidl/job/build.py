@@ -47,13 +47,21 @@ def with_model(config: Config, dataset: Dataset) -> Config:
         return config
     if section.factory is not None:
         raise UsageError(f"model: given, but {algorithm.name} makes its own, expected none")
-    classes = dataset.classes
-    made = algorithm.model(dataset.train.gather(np.arange(1)).targets.shape[1] if classes is None else classes)
+    made = algorithm.model(_outputs(dataset) if dataset.classes is None else dataset.classes)
     for key, value in made.items():
         found = getattr(section, key)
         if found not in (value, getattr(ModelSection, key)):
             raise UsageError(f"model.{key}: given, but {algorithm.name} makes its own model, expected none")
     return replace(config, model=replace(section, **made))
+
+
+def _outputs(dataset: Dataset) -> int:
+    """Return the number of floats that are a sample's target; UsageError if the targets are anything else."""
+    targets = dataset.train.gather(np.arange(1)).targets
+    if getattr(targets, "ndim", None) != 2:
+        found = getattr(targets, "shape", kind_of(targets))
+        raise UsageError(f"data: targets of a batch {found}, expected labels of known classes, or floats (n, outputs)")
+    return int(targets.shape[1])
 
 
 def build_model(config: Config, dataset: Dataset) -> Model:
