@@ -181,7 +181,7 @@ def test_a_run_on_gpus_is_one_on_cpus(comm, shared_path, monkeypatch, cupy, on_c
         (Ssp(), SHARDS),
         (BackupSync(), SHARDS),
         (Sandblaster(history=3), STAGED),
-        (Sandblaster(history=3), SHARDS),
+        (Sandblaster(method="ssbroyden"), SHARDS),
     ],
 )
 def test_what_timing_decides_is_trained_on_gpus_too(comm, shared_path, monkeypatch, cupy, algorithm, device):
