@@ -1,9 +1,9 @@
-"""Sandblaster L-BFGS: against SciPy's L-BFGS-B and PyTorch's, with a slow worker, and against Downpour.
+"""Sandblaster: L-BFGS against SciPy's and PyTorch's, with a slow worker, against Downpour, and against other methods.
 
     pip install -r benchmarks/requirements.txt scipy
     python benchmarks/sandblaster.py [--only PART ...]
 
-Five parts, on Fashion-MNIST except for the module:
+Six parts, on Fashion-MNIST except for the module and the methods:
 
 - "logistic": multinomial logistic regression with L2 in float64, from zeros: evaluations to SciPy's objective.
 - "evaluation": seconds of an evaluation of 784-1024-1024-10, by SciPy on the same gradient code and with workers.
@@ -11,6 +11,8 @@ Five parts, on Fashion-MNIST except for the module:
   virtual cluster of 1000 replicas whose portions take exponential times.
 - "module": the physics-informed network of jobs/torch_burgers.toml, five seeds, with 3 workers: evaluations to the
   objective of SciPy's converged run; SciPy itself comes as near after about half of its evaluations.
+- "methods": the same network with 16 units, exact measurements and no cost of parameters, three seeds: the objective
+  after 100, 300 and 1000 evaluations by each method.
 - "network": 784-1024-1024-10 to its best test accuracy, beside Downpour with Adagrad; over time and over passes.
 
 Prints a table for each and writes them to results/sandblaster-PART.json, the curves to results/sandblaster.png.
@@ -56,7 +58,10 @@ L2 = 1e-4
 
 def main() -> None:
     """Run the requested parts."""
-    parts = {"logistic": logistic, "evaluation": evaluation, "slow": slow, "module": module, "network": network}
+    parts = {
+        "logistic": logistic, "evaluation": evaluation, "slow": slow, "module": module, "methods": methods,
+        "network": network,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description="Sandblaster L-BFGS.")
     add_data(parser)
     parser.add_argument("--only", nargs="*", choices=list(parts), default=list(parts))
@@ -225,9 +230,7 @@ def compared(case: str, backups: bool, run: dict[str, Any], ideal: float) -> dic
 
 def module(_: Path) -> list[dict[str, Any]]:
     """Return evaluations of a physics-informed network in PyTorch, by three optimisers."""
-    sys.path.insert(0, str(ROOT))
-    os.chdir(ROOT)
-    torch_burgers = importlib.import_module("jobs.torch_burgers")
+    torch_burgers = burgers()
     split = torch_burgers.data().open().as_double().train
     batch = split.gather(np.arange(split.samples))
     rows = []
@@ -260,6 +263,34 @@ def module(_: Path) -> list[dict[str, Any]]:
                 "of SciPy's evaluations": ours / found.nfev,
             }
         )
+    return rows
+
+
+def burgers() -> ModuleType:
+    """Return the module of the physics-informed network."""
+    sys.path.insert(0, str(ROOT))
+    os.chdir(ROOT)
+    return importlib.import_module("jobs.torch_burgers")
+
+
+def methods(_: Path) -> list[dict[str, Any]]:
+    """Return objectives after numbers of evaluations, by each method."""
+    torch_burgers, rows = burgers(), []
+    torch_burgers.NOISE = torch_burgers.DECAY = 0.0  # type: ignore[attr-defined]
+    for seed in range(3):
+        for method in ("lbfgs", "bfgs", "ssbroyden"):
+            torch.manual_seed(seed)
+            with tempfile.TemporaryDirectory() as runs:
+                mpidl.train(
+                    torch_burgers.Burgers(16), torch_burgers.data(), loss=torch_burgers.loss, dir=runs, name="r",
+                    algorithm=Sandblaster(method=method), batch=1000, portion=1000, epochs=1000,
+                )  # fmt: skip
+                lines = (Path(runs) / "r" / "metrics.jsonl").read_text().splitlines()
+            found = [record for record in map(json.loads, lines) if "iteration" in record]
+            rows.append({"seed": seed, "method": method})
+            for most in (100, 300, 1000):
+                lowest = min(each["iteration"]["objective"] for each in found if each["epoch"] <= most)
+                rows[-1][f"after {most}"] = f"{lowest:.1e}"
     return rows
 
 

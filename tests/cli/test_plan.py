@@ -29,7 +29,7 @@ def config(algorithm="downpour", model=None, **sections):
     values = {
         "data": {"source": "synthetic", "shape": [13], "classes": 5, "test_samples": 100, "batch": 30},
         "model": {"layer": layers} if model is None else model,
-        "algorithm": {"name": algorithm},
+        "algorithm": {"name": algorithm} if isinstance(algorithm, str) else algorithm,
         **sections,
     }
     return from_dict(values)
@@ -169,6 +169,16 @@ def test_what_sandblaster_keeps_on_servers_is_state():
     # Besides the parameters: gradient, three more, and a history of 10 + 1 pairs.
     assert found["state_bytes"] == found["roles"][1]["memory"]["state"] == 552 * (4 + 2 * 11)
     assert found["roles"][1]["memory"]["exchange"] > 0
+
+
+def test_rows_of_the_inverse_hessian_are_state():
+    algorithm = {"name": "sandblaster", "method": "ssbroyden"}
+    found = plan(config(algorithm=algorithm, topology={"servers": 2}), ranks=4)
+    # Besides the parameters: gradient and four more of float32, and a row of float64 for each parameter.
+    assert found["state_bytes"] == 138 * (4 * 5 + 8 * 138)
+    for rank in found["roles"][1:3]:
+        assert rank["memory"]["state"] == 69 * (4 * 5 + 8 * 138)
+        assert rank["memory"]["checkpoint"] == rank["memory"]["state"] + 69 * 4
 
 
 def test_a_shared_vector_is_counted_once():

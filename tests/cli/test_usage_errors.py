@@ -187,6 +187,21 @@ def test_a_model_beyond_memory_is_one_line_and_can_be_planned(capsys, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
+def test_an_inverse_hessian_beyond_memory_is_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layers = [{"type": "dense", "units": 10**5}, {"type": "dense", "units": 10}]
+    algorithm = {"name": "sandblaster", "method": "ssbroyden"}
+    job = {"data": {"source": "digits"}, "model": {"layer": layers}, "algorithm": algorithm}
+    Path("job.toml").write_text(tomli_w.dumps(job))
+    assert main(["train", "job.toml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    size = 100_000 * (64 + 1 + 10) + 10
+    assert line.startswith(
+        f"mpidl: {size:,} parameters with a matrix of {size:,} x {size:,} elements take 4.5e+05 GB, "
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
 def test_a_refused_run_leaves_no_directory_behind(capsys, tmp_path, monkeypatch):
     """Refused for images that can't be read, or at its first batch."""
     monkeypatch.chdir(tmp_path)

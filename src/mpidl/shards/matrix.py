@@ -77,12 +77,10 @@ class Update:
         left = _beside(rows, self.columns[start : start + len(rows)] @ self.weights)
         right = _beside(rows, np.ascontiguousarray(self.columns.T))
         size = max(1, BLOCK // rows.shape[1])
-        product = np.empty_like(rows[:size])
         for first in range(0, len(rows), size):
             block = rows[first : first + size]
-            np.matmul(left[first : first + size], right, out=product[: len(block)])
             block *= self.factor
-            block += product[: len(block)]
+            block += left[first : first + size] @ right
         return []
 
 
