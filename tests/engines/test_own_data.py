@@ -33,8 +33,8 @@ def arrays(samples=range(SAMPLES)):
     return Arrays((x, y), (x[:1], y[:1]), classes=3)
 
 
-def counts(tmp_path, data, times=UNEVEN, replicas=REPLICAS, rate=1.0, algorithm="downpour", **keys):
-    """Return how often each sample was trained with."""
+def train(tmp_path, data, times=UNEVEN, replicas=REPLICAS, rate=1.0, algorithm="downpour", **keys):
+    """Return the summary, and how often each sample was trained with."""
     config = from_dict(
         {"run": {"name": "own", "dir": str(tmp_path), "epochs": EPOCHS}, "data": {"batch": 4, "portion": 8, **keys},
          "model": {"factory": "python:object"}, "algorithm": {"name": algorithm},
@@ -42,13 +42,15 @@ def counts(tmp_path, data, times=UNEVEN, replicas=REPLICAS, rate=1.0, algorithm=
         data_source=source_of(data),
     )  # fmt: skip
     model = Counter()
-    OneProcess(Job.of(config, data.open(), model), replicas, times).run()
-    return np.rint(model.parameters).astype(int)
+    summary = OneProcess(Job.of(config, data.open(), model), replicas, times).run()
+    return summary, np.rint(model.parameters).astype(int)
 
 
-def check(found, shares):
-    """Each sample was used as often as the others of its owner, or once more."""
-    assert found.sum() == EPOCHS * SAMPLES
+def check(trained, shares):
+    """Each sample was used as often as the others of its owner, or once more, and owners were counted."""
+    summary, found = trained
+    assert summary["owner_samples"] == [found[share].sum() for share in shares]
+    assert found.sum() == summary["samples"] == EPOCHS * SAMPLES
     for share in shares:
         assert np.ptp(found[share]) <= 1
 
@@ -59,38 +61,40 @@ def dealt(how):
 
 @pytest.mark.parametrize(("algorithm", "how"), [("downpour", "label:2"), ("dcasgd", "dirichlet:0.3")])
 def test_fast_replicas_pass_more_often_through_their_own_samples(tmp_path, how, algorithm):
-    found, shares = counts(tmp_path, arrays(), split=how, algorithm=algorithm), dealt(how)
-    check(found, shares)
-    batches = [found[share].sum() / 4 for share in shares]
-    assert batches[0] < min(batches[1:]) / 2
+    trained, shares = train(tmp_path, arrays(), split=how, algorithm=algorithm), dealt(how)
+    check(trained, shares)
+    slow, *fast = trained[0]["owner_samples"]
+    assert slow < min(fast) / 2
 
 
 def test_replicas_that_step_together_take_equal_shares(tmp_path):
-    found = counts(tmp_path, arrays(), split="label:1", algorithm="sync", rate=float(REPLICAS))
-    check(found, dealt("label:1"))
-    assert found.tolist() == [EPOCHS] * SAMPLES
+    trained = train(tmp_path, arrays(), split="label:1", algorithm="sync", rate=float(REPLICAS))
+    check(trained, dealt("label:1"))
+    assert trained[1].tolist() == [EPOCHS] * SAMPLES
 
 
 @pytest.mark.parametrize("changes", [
     {"deaths": (Death(1, 0.55, 1.2), Death(0, 1.05))},
-    {"failures": Failures(Exponential(8.0), every=0.7, restart=Constant(0.3))},
+    {"failures": Failures(Exponential(5.0), every=0.3, restart=Constant(0.3))},
 ])  # fmt: skip
 def test_what_a_death_takes_is_drawn_again(tmp_path, changes):
     times = Times(Constant(0.1), **changes)
-    check(counts(tmp_path, arrays(), times, split="label:2"), dealt("label:2"))
+    trained = train(tmp_path, arrays(), times, split="label:2")
+    check(trained, dealt("label:2"))
+    assert trained[0]["failures"] > 0
 
 
 def test_each_of_several_sources_belongs_to_one_replica(tmp_path):
     own = [np.arange(0, 35), np.arange(35, 40), np.arange(40, 60)]
     data = Private([arrays(each) for each in own])
-    found = counts(tmp_path, data, private=True)
-    check(found, own)
-    assert found[own[1]].min() > EPOCHS
+    trained = train(tmp_path, data, private=True)
+    check(trained, own)
+    assert trained[1][own[1]].min() > EPOCHS
 
 
 def test_one_replica_alone_trains_as_with_data_that_belong_to_no_one(tmp_path):
     data = arrays()
-    assert counts(tmp_path, data, replicas=1, split="label:3").tolist() == [EPOCHS] * SAMPLES
+    assert train(tmp_path, data, replicas=1, split="label:3")[1].tolist() == [EPOCHS] * SAMPLES
 
 
 @pytest.mark.parametrize(("data", "keys", "message"), [
@@ -105,5 +109,5 @@ def test_one_replica_alone_trains_as_with_data_that_belong_to_no_one(tmp_path):
 ])  # fmt: skip
 def test_what_does_not_fit_is_one_line(tmp_path, data, keys, message):
     with pytest.raises(UsageError, match=message):
-        counts(tmp_path, data, **keys)
+        train(tmp_path, data, **keys)
     assert not list(tmp_path.iterdir())

@@ -55,10 +55,12 @@ def test_own_samples_are_used_alike_by_a_run_that_goes_on(comm, shared_path, alg
     replicas = comm.size - (2 if name == "downpour" else 1)
     # The rate undoes the mean of a reduction.
     options = {"algorithm": algorithm, "split": "label:2", "rate": float(replicas) if name == "sync" else 1.0}
+    options["deterministic"] = name == "sync"
     train(shared_path, name, data, STEPS // 3, **options)
     summary, found = train(shared_path, name, data, resume=True, **options)
     assert (summary["replicas"], summary["samples"]) == (replicas, STEPS * BATCH)
     check(found, dealt(replicas))
+    assert summary["owner_samples"] == [found[share].sum() for share in dealt(replicas)]
 
 
 def test_each_of_several_sources_belongs_to_one_worker(comm, shared_path, capfd):

@@ -38,6 +38,11 @@ class OwnPosition(msgspec.Struct, frozen=True):
     unused: list[Places] = []
     unpushed: list[Places] = []
 
+    @property
+    def used(self) -> int:
+        """The number of samples whose gradients have been computed."""
+        return self.next - sum(stop - start for start, stop in self.unused)
+
 
 class Draws:
     """The samples of portions that any replica may take: each portion has its own.
@@ -49,6 +54,11 @@ class Draws:
 
     def __init__(self, portions: Portions) -> None:
         self._portions = portions
+
+    @property
+    def drawn(self) -> int:
+        """The number of samples of its own that the replica has drawn so far; 0 if it has none."""
+        return 0
 
     def begin(self, part: Assignment, split: Split) -> list[Minibatch]:
         """Return the minibatches of a part of a portion, which the split begins to read."""
@@ -132,6 +142,12 @@ class OwnDraws(Draws):
             found.append(part)
             start += len(part)
         return found
+
+    @property
+    def drawn(self) -> int:
+        """The number of samples that it has drawn so far, without those that it will draw again."""
+        *again, (following, _) = self._coming
+        return following - sum(stop - start for start, stop in again)
 
     def position(self, unused: int, unpushed: int) -> OwnPosition:
         rest, left = _last(self._drawn, unused)

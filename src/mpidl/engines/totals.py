@@ -143,6 +143,8 @@ class Totals:
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
+    by_replica : list of int
+        Number of samples of each replica; on a virtual cluster, of those in its own data.
     """
 
     now: float
@@ -163,6 +165,7 @@ class Totals:
     shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
+    by_replica: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -270,4 +273,5 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         shards=ShardCounts(int(servers["dropped"].sum()), beside),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
+        by_replica=leads["samples"].tolist(),
     )

@@ -17,6 +17,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
 from mpidl.job.description import scoring
+from mpidl.job.ownership import own_positions
 from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
@@ -74,6 +75,7 @@ class Reporter:
         self._placed = placed
         self._job, self.recorder, self._origin = job, recorder, origin or {}
         self._done_before, self._seconds_before = placed.position.samples, placed.position.seconds
+        self._owners_before = own_positions(job.checkpoint, placed.replicas)
         self._samples_per_epoch = placed.schedule.portions.samples
         total = min(placed.schedule.steps * job.config.data.batch, placed.schedule.epochs * self._samples_per_epoch)
         model = size(placed.layout.size, placed.layout.size * job.dtype.itemsize)
@@ -277,8 +279,16 @@ class Reporter:
             **counts(totals),
             **vars(totals.learning),
             **self._iteration,
+            **self._by_owner(totals),
             "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
+
+    def _by_owner(self, totals: Totals) -> dict[str, Any]:
+        """Return the number of samples of each replica, where they belong to replicas."""
+        if self._job.config.data.owned is None:
+            return {}
+        before = [0 if each is None else each.used for each in self._owners_before]
+        return {"owner_samples": [own + done for own, done in zip(totals.by_replica, before, strict=False)]}
 
     def _measure(self, totals: Totals, mark: bool = True) -> None:
         """Compute the recent training loss and, if enough time has passed, speed and load.
@@ -346,6 +356,7 @@ class Reporter:
             **self._losses,
             "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
+            **self._by_owner(totals),
             "failures": self.recorder.counts["failure"],
             "recoveries": self.recorder.counts["recovery"],
             "run_dir": str(self.recorder.directory),

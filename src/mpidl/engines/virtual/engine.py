@@ -61,6 +61,7 @@ class VirtualEngine:
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
         self.supply, self._totals = Supply(training.schedule, self._hooks.on_epoch, taken), Totals(0.0)
         self._accrued, self._paused, self._restarts = 0, 0.0, 0
+        self._drawn_before = [draws.drawn for draws in training.draws or ()]
         self._vectors = self._allocate(replicas)
         self._begin(resumed or {}, taken > 0)
         times = self._time.times
@@ -196,6 +197,10 @@ class VirtualEngine:
                 [replica.state.rate for replica in self.replicas],
                 [math.sqrt(replica.state.norm.square) for replica in self.replicas],
             ),
+            by_replica=[
+                draws.drawn - before
+                for draws, before in zip(self._training.draws or (), self._drawn_before, strict=True)
+            ],
         )
 
     def settled_shards(self) -> Iterator[Shard]:
