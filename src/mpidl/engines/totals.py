@@ -17,7 +17,7 @@ from mpidl.shards.staleness import Histogram
 
 @dataclass
 class Spent:
-    """The time of a run's ranks, as they measure it.
+    """The time of a run's ranks, as they measure it, and the samples of each replica.
 
     Attributes
     ----------
@@ -35,6 +35,8 @@ class Spent:
         out.
     busy_seconds : list of float
         Time that the server of each shard has worked.
+    samples : list of int
+        Number of samples of each replica; on a virtual cluster, of those in its own data.
     """
 
     workers: int = 0
@@ -48,6 +50,7 @@ class Spent:
     waiting_seconds: float = 0.0
     bytes_behind: int = 0
     busy_seconds: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
 
     def shares(self, seconds: float) -> dict[str, float]:
         """Return the fractions of a worker's `seconds` of training by activity; empty if nothing was measured.
@@ -143,8 +146,6 @@ class Totals:
         Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
-    by_replica : list of int
-        Number of samples of each replica; on a virtual cluster, of those in its own data.
     """
 
     now: float
@@ -165,7 +166,6 @@ class Totals:
     shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
-    by_replica: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -256,6 +256,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         **{name: leads[name].sum().item() for name in SPENT_OF_LEADS},
         waiting_seconds=float(workers["waiting_seconds"].mean()),
         busy_seconds=servers["busy_seconds"].tolist(),
+        samples=leads["samples"].tolist(),
     )
     beside = {name: int(servers[name].sum()) for name in FIGURES if servers["rows_new"].any()}
     norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
@@ -273,5 +274,4 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         shards=ShardCounts(int(servers["dropped"].sum()), beside),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
-        by_replica=leads["samples"].tolist(),
     )

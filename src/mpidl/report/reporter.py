@@ -288,7 +288,7 @@ class Reporter:
         if self._job.config.data.owned is None:
             return {}
         before = [0 if each is None else each.used for each in self._owners_before]
-        return {"owner_samples": [own + done for own, done in zip(totals.by_replica, before, strict=False)]}
+        return {"owner_samples": [own + done for own, done in zip(totals.spent.samples, before, strict=False)]}
 
     def _measure(self, totals: Totals, mark: bool = True) -> None:
         """Compute the recent training loss and, if enough time has passed, speed and load.

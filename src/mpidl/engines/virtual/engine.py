@@ -186,10 +186,12 @@ class VirtualEngine:
 
     def current_totals(self) -> Totals:
         """Return the totals so far, including those of the shards."""
+        draws = zip(self._training.draws or (), self._drawn_before, strict=True)
+        drawn = [each.drawn - before for each, before in draws]
         return replace(
             self.totals,
             now=self._cluster.clock(),
-            spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers]),
+            spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers], samples=drawn),
             staleness=Histogram.total(shard.staleness for shard in self.shards),
             shards=ShardCounts.of(self.shards),
             learning=Learning.of(
@@ -197,10 +199,6 @@ class VirtualEngine:
                 [replica.state.rate for replica in self.replicas],
                 [math.sqrt(replica.state.norm.square) for replica in self.replicas],
             ),
-            by_replica=[
-                draws.drawn - before
-                for draws, before in zip(self._training.draws or (), self._drawn_before, strict=True)
-            ],
         )
 
     def settled_shards(self) -> Iterator[Shard]:
