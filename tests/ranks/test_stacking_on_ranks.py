@@ -32,22 +32,22 @@ def test_upper_weights_are_those_of_all_samples(comm, shared_path, monkeypatch):
     values = Network.values
 
     def slow(self, batch, layers):
-        time.sleep(0.02 * (comm.rank == comm.size - 1))
+        time.sleep(0.01 * (comm.rank == comm.size - 1))
         return values(self, batch, layers)
 
     monkeypatch.setattr(Network, "values", slow)
     options = {
-        "data": mpidl.Digits(), "algorithm": ALGORITHM, "batch": 64, "portion": 64, "dtype": "float64",
+        "data": mpidl.Digits(), "algorithm": ALGORITHM, "batch": 128, "portion": 128, "dtype": "float64",
         "dir": str(shared_path), "name": "run",
     }  # fmt: skip
-    first = mpidl.train(epochs=12, **options)
+    first = mpidl.train(epochs=8, **options)
     monkeypatch.undo()
-    assert first["test_accuracy"] > 0.8
-    assert first["iteration"]["portions"] == 23 * (first["iteration"]["portions"] // 23)
+    assert first["test_accuracy"] > 0.7
+    assert first["iteration"]["portions"] == 12 * (first["iteration"]["portions"] // 12)
     run = Path(first["run_dir"])
     if comm.rank == 0:
         check(run)
-    again = mpidl.train(epochs=18, servers=comm.size - 2, resume=True, **options)
+    again = mpidl.train(epochs=12, servers=comm.size - 2, resume=True, **options)
     assert again["iteration"]["objective"] < first["iteration"]["objective"]
     if comm.rank == 0:
         check(run)
