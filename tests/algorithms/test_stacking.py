@@ -72,7 +72,7 @@ def test_upper_weights_are_those_of_all_samples_once(lab, servers, replicas, uni
 
 def test_the_objective_falls_from_module_to_module(lab):
     algorithm = Stacking(modules=3, hidden=6, ridge=0.1)
-    engine, seen, found = run(lab, algorithm, servers=2, replicas=3, epochs=90)
+    engine, seen, found = run(lab, algorithm, servers=2, replicas=3, epochs=48)
     assert all(after.objective <= before.objective * (1 + 1e-12) for before, after in pairwise(seen))
     assert [each.number for each in seen] == list(range(1, len(seen) + 1))
     last = {each.state["module"]: each for each in seen}
@@ -80,7 +80,7 @@ def test_the_objective_falls_from_module_to_module(lab):
     assert objectives[0] > 1.02 * objectives[1] > 1.02**2 * objectives[2]
     # Each module has a third of the epochs; its last iteration may take a few more.
     ends = [last[module].samples / SAMPLES for module in range(3)]
-    assert all(share <= end < share + 10 for share, end in zip((30, 60, 90), ends, strict=True)), ends
+    assert all(share <= end < share + 10 for share, end in zip((16, 32, 48), ends, strict=True)), ends
     # Whenever the run ends, the network computes what the module in training does.
     for each, parameters in zip(seen, found, strict=True):
         expected, upper, objective = fit(algorithm, parameters)
@@ -92,7 +92,7 @@ def test_the_objective_falls_from_module_to_module(lab):
 def test_a_run_goes_on_where_it_was(lab):
     """Both halves, the second with the vectors of the first one's shards, go on as the run that wasn't interrupted."""
     algorithm = Stacking(modules=2, hidden=6, ridge=0.1)
-    options = {"times": None, "servers": 1, "epochs": 60}
+    options = {"times": None, "servers": 1, "epochs": 48}
     _, whole, _ = run(lab, algorithm, **options)
     for stop in (3, next(i for i, each in enumerate(whole) if each.state["module"] == 1) + 2):
         first, _, _ = run(lab, algorithm, stop, **options)

@@ -45,11 +45,9 @@ def test_three_modules_of_300_know_digits(tmp_path):
     assert summary["test_accuracy"] > 0.95
 
 
-@pytest.mark.parametrize("config", [FILE, "config.toml"])
-def test_a_run_goes_on_with_its_own_file_or_the_resolved_one(trained, run, config):
+def test_a_run_goes_on_with_the_layers_that_it_has_made(trained, run):
     """The last module, with its history."""
-    given = config if isinstance(config, dict) else run / config
-    again = mpidl.train(config=given, dir=run.parent, name="run", epochs=24, resume=True)
+    again = mpidl.train(config=run / "config.toml", dir=run.parent, name="run", epochs=20, resume=True)
     assert again["iteration"]["number"] > trained["iteration"]["number"]
     assert again["iteration"]["objective"] < trained["iteration"]["objective"]
 
@@ -73,7 +71,7 @@ def test_targets_may_be_floats(tmp_path):
     targets = np.sin(inputs @ random.normal(size=(3, 2))).astype(np.float32)
     summary = mpidl.train(
         data=mpidl.Arrays((inputs[:150], targets[:150]), (inputs[150:], targets[150:])), algorithm=SMALL,
-        dtype="float64", batch=20, epochs=30, dir=tmp_path,
+        dtype="float64", batch=50, epochs=30, dir=tmp_path,
     )  # fmt: skip
     assert summary["test_loss"] < 0.12 * np.var(targets)
 
