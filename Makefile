@@ -1,6 +1,6 @@
 # make demo      set up .venv with the package and one MPI library, and train the embedded digits on 4 ranks
 # make test      the tests after every change; adds test tools, PyTorch and JAX to .venv
-# make long      slow tests that rarely fail: five minutes
+# make long      slow tests that rarely fail: seven minutes
 # make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
 # make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
 #                Intel MPI: twenty minutes

@@ -57,7 +57,8 @@ def test_what_it_does_not_overwrite_may_be_anything():
 HALF_AS_LONG = pytest.param("+avx,+avx2,+fma", marks=pytest.mark.skipif(BYTES == 32, reason="no AVX-512"))
 
 
-@pytest.mark.parametrize("features", [HALF_AS_LONG, pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("features", [HALF_AS_LONG, ""])
 def test_on_machines_with_shorter_vectors(features):
     variables = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
     convolutions = Path(__file__).with_name("test_convolution.py")

@@ -19,7 +19,7 @@ def test_at_most_20_lines_change(style):
     assert sum(max(end - start, stop - first) for kind, start, end, first, stop in blocks if kind != "equal") <= 20
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [STYLES[0], *(pytest.param(style, marks=pytest.mark.long) for style in STYLES[1:])])
 def test_the_figure_is_the_originals_within_a_point(style, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
