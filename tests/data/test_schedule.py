@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
@@ -147,6 +147,9 @@ def test_a_loader_asks_for_a_ticket_with_the_last_batch_of_a_portion_and_takes_i
     for _ in range(4):
         loader.next()
         calls.append((len(asked), len(taken)))
+        if len(calls) == 2:
+            loader.give_back()
+            loader.next()
     assert calls == [(0, 1), (1, 1), (1, 2), (2, 2)]
     # A rank that asks what has been taken has to wait for the ticket.
     assert loader.unfinished() == loader.unfinished() == [(2, 0)]
@@ -154,6 +157,34 @@ def test_a_loader_asks_for_a_ticket_with_the_last_batch_of_a_portion_and_takes_i
     loader.next()
     assert loader.current.portion == 2
     assert (len(asked), len(taken)) == (2, 3)
+
+
+@settings(max_examples=25)
+@given(size=sizes, contiguous=st.booleans(), again=st.lists(st.booleans(), min_size=1, max_size=8))
+def test_a_batch_that_is_given_back_comes_again(size, contiguous, again):
+    """Nothing else changes: what has been taken and prepared, and where another loader would go on."""
+    schedule, tickets = make(*size, contiguous, epochs=2), [itertools.count(), itertools.count()]
+    split, prepared = numbered(size[0], contiguous), ([], [])
+    split.lookahead = 3
+    plain, other = (
+        Loader(schedule, split, each.__next__, lambda epoch: None, prepare=True, ask=lambda: True) for each in tickets
+    )
+    for number in itertools.count():
+        split.prepare = lambda indices, epoch: prepared[0].append(indices.tolist())
+        batch = plain.next()
+        split.prepare = lambda indices, epoch: prepared[1].append(indices.tolist())
+        found = other.next()
+        if batch is None:
+            break
+        if again[number % len(again)]:
+            rest = other.unfinished(1)
+            other.give_back()
+            assert other.unfinished() == rest
+            found = other.next()
+        assert (found.number, found.indices.tolist()) == (batch.number, batch.indices.tolist())
+    assert found is None
+    assert prepared[0] == prepared[1]
+    assert other.tickets == plain.tickets == schedule.tickets
 
 
 def test_a_stopped_loader_hands_out_nothing_and_knows_the_rest():

@@ -102,12 +102,14 @@ def test_a_worker_that_is_late_gives_its_gradient_up_and_begins_anew(comm, share
     assert all(len(giving) == workers - 1 for giving in rounds[: len(rounds) // 2])
 
 
-@pytest.mark.parametrize("transport", ["windows", "messages"])
-def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_path, tally, transport):
+@pytest.mark.parametrize(
+    ("transport", "algorithm"), [("windows", BackupSync(backup=0)), ("messages", BackupSync(backup=1, restart=True))]
+)
+def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_path, tally, transport, algorithm):
     """It marks the checkpoint when the round is over, by pushes of others that have marked it before."""
     model, split = tally()
     summary = mpidl.train(
-        model, Dataset("test", (1,), None, split, split), algorithm=BackupSync(backup=0), rule=Sgd(1.0), epochs=EPOCHS,
+        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
         batch=BATCH, portion=BATCH, dir=shared_path, debug=SLOW, checkpoint_every=1e-3, keep=100,
         config={"topology": {"transport": transport}},
     )  # fmt: skip

@@ -59,7 +59,7 @@ class Pattern(NamedTuple):
         A push depends only on its batches and on parameters fetched before them: another replica can compute it from
         these batches.
     gives_up : bool
-        A `Gradient` may be given up, and its batch comes again at the next `Fetch`: no push may begin before its end.
+        A `Gradient` may be given up; no push may begin before its end.
     """
 
     prefetches: bool = False

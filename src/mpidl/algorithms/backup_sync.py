@@ -39,11 +39,10 @@ class BackupSync(Algorithm):
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker in algorithm 3 of the paper."""
         while (batch := (yield NextBatch())) is not None:
-            gradient = None
-            while gradient is None:
-                yield Fetch(parameters, newer=True)
-                gradient = yield Gradient(parameters, batch, unless_late=self.restart)
-            yield Push(gradient)
+            yield Fetch(parameters, newer=True)
+            gradient = yield Gradient(parameters, batch, unless_late=self.restart)
+            if gradient is not None:
+                yield Push(gradient)
 
     def policy(self, replicas: int) -> Policy:
         """Return the parameter server in algorithm 4 of the paper."""

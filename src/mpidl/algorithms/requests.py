@@ -24,7 +24,10 @@ def loss_and_gradient(model: Any, batch: Any) -> tuple[float, Any]:
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """Take the next minibatch. Answer: a handle for `Gradient`, or None when no data are left."""
+    """Take the next minibatch, or the last one again if its gradient was given up.
+
+    Answer: a handle for `Gradient`, or None when no data are left.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,11 +89,16 @@ class Loader:
             if self.current is None:
                 return None
         self.done += 1
-        if self.done == self.current.last and not self._coming:
+        if self.done == self.current.last and not (self._coming or self._asked):
             self._asked = self._ask()
         if self._prepare:
             self._announce()
         return self._batches[self.done - 1 - self.current.first]
+
+    def give_back(self) -> None:
+        """Let the last batch come again."""
+        self.done -= 1
+        self._announced += 1  # those that follow it are being prepared
 
     def coming(self, most: int) -> list[Minibatch]:
         """Return up to `most` of the batches that follow, in portions that have been taken."""

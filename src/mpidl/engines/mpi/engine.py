@@ -185,6 +185,7 @@ class MpiEngine:
                     np.copyto(self.model.parameters, request.parameters)
                 loss, gradient = request.function(self.model, batch)
         except GivenUp:
+            self._give_up()
             return None
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
@@ -192,6 +193,7 @@ class MpiEngine:
                 self._sleep(pause, request.unless_late)
         # A rank of a cut replica may not know yet what others know.
         if request.unless_late and not self.handler.lead.largest(int(not self.handler.late())):
+            self._give_up()
             return None
         seconds = figures["computing_seconds"] - before
         figures["computing_squares"] += seconds * seconds
@@ -210,6 +212,12 @@ class MpiEngine:
         self.handler.computed(float(loss) * batch.total, batch.total)
         point("gradient-computed")
         return gradient
+
+    def _give_up(self) -> None:
+        """Let the last batch come again, whose gradient is late."""
+        with self.handler.checkpoint.changing:
+            self.loader.give_back()
+            self.participant.unused = 0
 
     def _sleep(self, seconds: float, unless_late: bool) -> None:
         """Sleep, and look meanwhile whether a gradient is late, as one that takes so long to compute would."""

@@ -190,6 +190,12 @@ class VirtualReplica(Exchanger):
                 self.unpushed.append(self.computing)
         return batch
 
+    def give_back(self) -> None:
+        """Let the batch that is being computed come again."""
+        self.loader.give_back()
+        self.unpushed.pop()
+        self.computing = None
+
     def batches(self) -> tuple[int, int]:
         """Return the numbers of the first and the last batch that are not pushed; -1 if there is none."""
         if not self.unpushed:

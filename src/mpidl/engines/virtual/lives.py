@@ -170,6 +170,7 @@ class Lives:
             seconds = float(self._environment.now) - before
             replica.seconds += seconds
             if not in_time:
+                replica.give_back()
                 return None
             replica.computed.append(seconds)
         model, batch = self._training.model, self._training.split.take(request.batch)
