@@ -9,6 +9,7 @@ from test_sandblaster_alone import minimise, quadratic, rosenbrock
 
 from mpidl.algorithms.broyden import self_scaling
 from mpidl.algorithms.sandblaster import Sandblaster
+from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.parameters import shards
 from mpidl.shards.matrix import Gather, Identity, Product, Update, whole
@@ -127,6 +128,17 @@ def test_any_number_of_servers_makes_the_same_steps(lab, least_squares, method):
         np.testing.assert_allclose(rows, rows.T, rtol=1e-9, atol=1e-12)
     for each in objectives:
         assert each == pytest.approx(objectives[0], rel=1e-9)
+
+
+def test_vectors_take_their_time_to_pass_between_coordinator_and_servers(lab, least_squares):
+    """Of 13 elements of float64, four go to each server, and four come from all together, in each iteration."""
+    seconds = {}
+    for bandwidth in (float("inf"), 1000.0):
+        times = Times(compute=Constant(1.0), bandwidth=bandwidth, ranks_per_node=1)
+        _, seen = run(lab, least_squares(), Sandblaster(method="ssbroyden"), servers=2, iterations=4, times=times)
+        seconds[bandwidth] = seen[-1].operating
+    assert seconds[float("inf")] == 0
+    assert seconds[1000.0] == pytest.approx((2 * 4 + 4) * 13 * 8 / 1000, rel=0.01)
 
 
 def test_batches_that_change_get_near_the_solution(lab, least_squares):

@@ -3,6 +3,7 @@
 import threading
 import time
 import tracemalloc
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved import LAYOUT, POSITION, save
 
+from mpidl.algorithms import Sandblaster
 from mpidl.config import from_dict
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build
@@ -215,6 +217,14 @@ def test_sandblasters_vectors_are_saved_beside_the_parameters(tmp_path):
     run(sandblaster(tmp_path, epochs=6), resume=tmp_path / "run")
     resumed = checkpoints.latest(tmp_path / "run")
     assert resumed.position.state["iteration"] > saved.position.state["iteration"] > 0
+
+
+def test_settings_that_an_earlier_version_did_not_know_had_their_defaults(tmp_path):
+    run(sandblaster(tmp_path))
+    saved = checkpoints.latest(tmp_path / "run")
+    assert saved.sections["algorithm"].pop("method") == "lbfgs"
+    assert build(sandblaster(tmp_path), saved).same_algorithm
+    assert not build(replace(sandblaster(tmp_path), algorithm=Sandblaster(history=2, unit=3)), saved).same_algorithm
 
 
 def test_sandblaster_starts_anew_from_the_parameters_of_another_algorithm(tmp_path):

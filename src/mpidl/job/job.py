@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -185,8 +185,12 @@ class Job:
 
     @cached_property
     def same_algorithm(self) -> bool:
-        """Whether the checkpoint is of the same algorithm with the same settings as the configuration."""
+        """Whether the checkpoint is of the same algorithm with the same settings as the configuration.
+
+        Settings that the version which saved it didn't know had their defaults.
+        """
         if self.checkpoint is None:
             return False
         present = tomllib.loads(self.config.to_toml())["algorithm"]
-        return bool(self.checkpoint.sections.get("algorithm") == present)
+        known = {each.name: each.default for each in fields(self.algorithm) if each.name in present}
+        return bool(known | self.checkpoint.sections.get("algorithm", {}) == present)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from mpidl.device import from_host, to_host
 from mpidl.parameters.ranges import Range
-from mpidl.shards.state import BLOCK
 from mpidl.shards.vectors import Pieces, Result, Vectors
+
+#: Elements of a matrix that are updated at a time, so that they stay in the cache.
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
