@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from mpidl.algorithms import Algorithm
+from mpidl.algorithms.requests import Push
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.data.schedule import Schedule
@@ -27,6 +29,21 @@ class Objective:
     def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
         """Return no loss, and the gradient at the parameters."""
         return 0.0, self._gradient(self.parameters)
+
+
+def with_own_gradients(base: type[Algorithm], gradient: Callable[[int, np.ndarray], np.ndarray]) -> type[Algorithm]:
+    """Return an algorithm each of whose replicas pushes a function of its number and its parameters."""
+
+    class WithOwnGradients(base):  # type: ignore[valid-type, misc]
+        def replica(self, number: int, parameters: np.ndarray, *others: Any) -> Iterator[Any]:
+            requests, answer = super().replica(number, parameters, *others), None
+            with suppress(StopIteration):
+                while True:
+                    if isinstance(request := requests.send(answer), Push):
+                        request.vector[:] = gradient(number, parameters)
+                    answer = yield request
+
+    return WithOwnGradients
 
 
 def engine(

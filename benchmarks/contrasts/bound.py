@@ -7,9 +7,6 @@ better of two rates. The paper has matrix factorisation, topic models and Lasso.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,32 +14,17 @@ import numpy as np
 
 from contrasts import Case, Finding, digits, seconds_to, simulate
 from mpidl.algorithms import Downpour, Ssp
-from mpidl.algorithms.requests import Clock, Fetch, Push
+from mpidl.algorithms.requests import Clock, Fetch
 from mpidl.engines.virtual import Times
 from mpidl.engines.virtual.times import Exponential
 from mpidl.rules import Sgd
-from without_data import Objective, engine
+from without_data import Objective, engine, with_own_gradients
 
 TITLE = "Stale synchronous parallel, 32 workers (Ho et al. 2013)"
 WORKERS, STEPS = 32, 3200
 #: Values of s; None is without a bound, by Downpour.
 BOUNDS = (0, 1, 3, 10, 30, None)
 RATES, EPOCHS, ACCURACY = (0.03, 0.1), 40, 0.95
-
-
-@dataclass(frozen=True)
-class Counted(Ssp):
-    """SSP whose replicas each count their own updates in an element of the parameters."""
-
-    def replica(self, number: int, *about: Any) -> Iterator[Any]:
-        """Return the worker, whose pushes are replaced."""
-        requests, answer = super().replica(number, *about), None
-        with suppress(StopIteration):
-            while True:
-                if isinstance(request := requests.send(answer), Push):
-                    request.vector[:] = 0.0
-                    request.vector[number] = -1.0
-                answer = yield request
 
 
 def cases(quick: bool) -> dict[str, Case]:
@@ -77,7 +59,9 @@ def watch(bound: int | None, steps: int) -> dict[str, float]:
             age.append(replica.clock - int(replica.parameters.min()))
         working[:] = [sum(each.seconds for each in others) / (WORKERS * end) if end else 1.0]
 
-    algorithm = Downpour() if bound is None else Counted(bound)
+    # Each worker's updates add 1 to an element of its own.
+    counted = with_own_gradients(Ssp, lambda number, x: -np.eye(WORKERS)[number])
+    algorithm = Downpour() if bound is None else counted(bound)
     model = Objective(np.zeros(WORKERS), lambda x: np.zeros(WORKERS))
     times = Times(Exponential(1.0), latency=Exponential(0.01))
     cluster = engine(algorithm, model, WORKERS, steps, times, Sgd(1.0), 0, on_request=look)
