@@ -18,6 +18,8 @@ It stands between a comment ``.. KIND: ARGUMENTS`` and a comment ``.. end``, and
     What changes from one file to the other.
 ``findings: FILE NAME``
     What `benchmarks/papers.py` has found about a contrast, from its file.
+``verdicts: FILE``
+    How much of each contrast it has reproduced.
 """
 
 from __future__ import annotations
@@ -137,7 +139,17 @@ def findings(path: str, name: str) -> Iterator[str]:
         yield from _row(each["what"], each["paper"], each["here"], "yes" if each["holds"] else "no")
 
 
-KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff, findings)}
+def verdicts(path: str) -> Iterator[str]:
+    """Yield the lines of a table of contrasts."""
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 40 16 44", "")
+    yield from _row("Contrast", "Reproduced", "Not reproduced")
+    for each in json.loads((ROOT / path).read_text()).values():
+        missing = [finding["what"] for finding in each["findings"] if not finding["holds"]]
+        count = len(each["findings"])
+        yield from _row(each["title"], f"{count - len(missing)} of {count}", "; ".join(missing))
+
+
+KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff, findings, verdicts)}
 BLOCK = re.compile(rf"^\.\. (?P<kind>{'|'.join(KINDS)}): (?P<arguments>.+)\n(?s:.*?)^\.\. end\n", re.MULTILINE)
 
 
