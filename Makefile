@@ -20,8 +20,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-# The files with tests of ranks, so that ranks need not collect all others.
-RANKS := $(sort $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py"))
+# The folders with tests of ranks, so that ranks need not collect all others. What a conftest.py ignores there would be
+# collected if it were named.
+RANKS := $(sort $(dir $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py" --exclude=test_rooms.py)))
 # Those that can depend on the MPI library: windows, messages and collectives.
 OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
   family_on_ranks pipelines_on_ranks relays shard_collectives training transports wait_free))
