@@ -36,6 +36,14 @@ def check_ownership(config: Config, dataset: Dataset) -> None:
         raise UsageError(f"{key}, but the training data have {what}, expected none where samples belong to workers")
 
 
+def check_number(config: Config, dataset: Dataset, replicas: int) -> None:
+    """Check that there are as many replicas as there are workers to which the data belong, if they do."""
+    if dataset.owners is not None and (owners := int(dataset.owners.max()) + 1) != replicas:
+        raise UsageError(
+            f"{config.data.owned}, with data of {owners} workers, but there are {replicas}, expected as many"
+        )
+
+
 def shares(config: Config, dataset: Dataset, replicas: int) -> list[NDArray[np.int64]] | None:
     """Return the indices of the training samples of each replica; None if any replica may have any sample.
 
@@ -54,10 +62,9 @@ def shares(config: Config, dataset: Dataset, replicas: int) -> list[NDArray[np.i
             return Deal.parse(data.split).shares(labels, replicas, config.run.seed)
         except UsageError as error:
             raise UsageError(f"{key}: {error}") from None
+    check_number(config, dataset, replicas)
     assert dataset.owners is not None
     counts = np.bincount(dataset.owners)
-    if len(counts) != replicas:
-        raise UsageError(f"{key}, with data of {len(counts)} workers, but there are {replicas}, expected as many")
     if not counts.all():
         raise UsageError(f"{key}, but worker {counts.argmin()} has no training samples, expected at least one")
     return np.split(np.argsort(dataset.owners, kind="stable"), np.cumsum(counts)[:-1])

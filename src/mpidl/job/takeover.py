@@ -29,7 +29,7 @@ def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) 
     if topology.transport == "messages":
         return "topology.transport: messages, ranks don't share memory"
     if config.data.owned is not None:
-        return f"{config.data.owned}, which no other worker can compute with"
+        return f"{config.data.owned}, no other worker has a worker's samples"
     if config.algorithm.exchange is not Exchange.SERVERS:
         return f"algorithm.name: {name} exchanges by {config.algorithm.exchange.value}"
     if config.algorithm.policy(1).awaited:

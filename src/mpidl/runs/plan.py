@@ -13,6 +13,7 @@ from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
 from mpidl.job.footprint import Footprint, capacity_of, footprints, state_bytes
 from mpidl.job.job import Job
+from mpidl.job.ownership import check_number
 from mpidl.job.placed import place
 from mpidl.job.planning import plan_model
 from mpidl.metrics.figures import Figures
@@ -130,6 +131,7 @@ def of_ranks(
     """Describe the ranks of a job on these nodes, with a number of servers; see `plan`."""
     roles = topology.assign(nodes, servers, 1 if cut is None else cut.partitions)
     placed = place(job, len(roles.replicas), cut)
+    check_number(job.config, job.dataset, placed.replicas)
     capacity = capacity_of(placed, servers, Figures(job.metrics))
     found = footprints(placed, intermediaries.routes(roles, capacity))
     shards = _shards(capacity, roles)
