@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -128,3 +129,12 @@ def test_the_table_of_more_replicas_has_every_algorithm_within_3_points_of_downp
     # Three full batches are three evaluations of an objective; a few rounds are as many steps.
     del behind["sandblaster"], behind["ringleader"]
     assert max(behind.values()) <= 3, behind
+
+
+def test_every_contrast_of_papers_is_on_their_page_with_its_figure():
+    page, figures = (ROOT / "docs" / "papers.rst").read_text(), ROOT / "docs" / "figures" / "papers"
+    names = [path.stem for path in (ROOT / "benchmarks" / "contrasts").glob("[!_]*.py")]
+    assert sorted(json.loads((figures / "findings.json").read_text())) == sorted(names)
+    shown = {name for name in names if f".. figure:: figures/papers/{name}.png\n" in page}
+    tables = {name for name in names if f".. findings: docs/figures/papers/findings.json {name}\n" in page}
+    assert shown == tables == set(names) == {path.stem for path in figures.glob("*.png")}
