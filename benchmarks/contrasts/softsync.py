@@ -54,6 +54,8 @@ def findings(runs: dict[str, Run]) -> list[Finding]:
         found.append(
             Finding(f"mean staleness, n = {n}", f"about {n}; by the identity {expected:#.3g}", f"{seen:#.3g}", agrees)
         )
+        largest = run["staleness"]["max"]
+        found.append(Finding(f"largest staleness, n = {n}", f"at most {2 * n}", str(largest), largest <= 2 * n))
     for n, trains in TRAINS.items():
         for modulate, rate in RATES.items():
             if (run := runs.get(name(n, modulate))) is not None:
