@@ -45,8 +45,8 @@ def self_scaling(b: float, h: float, size: int) -> tuple[float, float]:
     sigma = 1 + a * theta
     # With the exponent, the determinant of B changes as that of BFGS does.
     root, most = sigma ** (-1 / max(1, size - 1)), min(1.0, 1 / b)
-    tau = min(most * root, sigma) if theta <= 0 else most * min(root, 1 / theta)
-    return (1 - theta) / sigma, tau
+    # For 0 < theta, which is at most 1, the papers have most * min(root, 1 / theta): the same, as root <= 1 <= sigma.
+    return (1 - theta) / sigma, min(most * root, sigma)
 
 
 class InverseHessian:
