@@ -65,12 +65,12 @@ def test_processes_of_other_nodes_cannot():
     assert "2 nodes" in obstacle_to_all(config("downpour"), nodes=2)
 
 
-@pytest.mark.parametrize(("name", "kept"), [("downpour", 2), ("softsync", 0)])
-def test_the_vectors_of_the_rule_lie_in_the_memory_of_the_rank_and_are_counted_once(name, kept):
+@pytest.mark.parametrize(("name", "kept", "of_policy"), [("downpour", 2, 0), ("softsync", 0, 1)])
+def test_the_vectors_of_the_rule_lie_in_the_memory_of_the_rank_and_are_counted_once(name, kept, of_policy):
     placed = place(build(config(name, server={"rule": "adam"})), 2)
     capacity, roles = capacity_of(placed, 1, Figures(())), assign([0] * 4, servers=1)
     assert len(capacity.vectors) == 1 + kept
     (found,) = (footprints(placed, Routes(roles, capacity))[rank] for rank in roles.servers)
     vector = placed.layout.size * placed.job.dtype.itemsize
-    assert (found.parameters, found.state) == (vector, 2 * vector)
+    assert (found.parameters, found.state) == (vector, (2 + of_policy) * vector)
     assert found.exchange < 20 * vector
