@@ -99,6 +99,22 @@ def test_data_of_the_users_own_for_each_worker():
         assert dataset.test.gather(np.array([1])).inputs.tolist() == [[4]]
 
 
+def test_labels_of_the_users_own_data_are_its_targets():
+    samples = Numbers(3, 4, 6)
+    split = Indexed(samples).open().train
+    assert split.labels(0, 3) is None
+    for targets, expected in (
+        ([1, 0, 0], [0, 0]),
+        ([1, 0], None),
+        ([0.5, 1, 2], None),
+        (["a", "b", "c"], None),
+        ([[1], [1, 2], 0], None),
+    ):
+        samples.targets = targets
+        found = Indexed(samples).open().train.labels(1, 3)
+        assert (found if found is None else found.tolist()) == expected
+
+
 class Staged(Numbers):
     def state(self):
         return {}

@@ -113,6 +113,7 @@ class Indexed:
             shape = inputs.shape[1:] if arrays and inputs.dtype.kind in "biuf" else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
         splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
+        splits["training"].targets = getattr(self.train, "targets", None)
         if kept is not None:
             splits["training"].lookahead = 0
         order = None if self.sampler is None else SampledOrder(self.sampler, samples["training"])
@@ -145,9 +146,13 @@ class InThread:
 
 
 class IndexedSplit(Split):
-    """One of the splits of an `Indexed`, made into batches ahead by its workers."""
+    """One of the splits of an `Indexed`, made into batches ahead by its workers.
+
+    `targets` are those of all samples, as datasets of torchvision have them, if they are known before they are read.
+    """
 
     by_parts = True
+    targets: Any = None
 
     def __init__(self, name: str, samples: int, workers: Workers | InThread) -> None:
         self.samples, self.lookahead = samples, AHEAD * max(1, workers.count)
@@ -168,6 +173,13 @@ class IndexedSplit(Split):
         if indices.min() < 0 or indices.max() >= self.samples:
             raise outside(indices, 0, self.samples)
         return self._workers.submit(self._name, indices, epoch).result()
+
+    def labels(self, start: int, stop: int) -> NDArray[np.integer] | None:
+        try:
+            found = np.asarray(self.targets)
+        except Exception:  # arrays and tensors of other libraries raise all kinds of errors
+            return None
+        return found[start:stop] if found.shape == (self.samples,) and found.dtype.kind in "iu" else None
 
     def copy(self) -> IndexedSplit:
         return IndexedSplit(self._name, self.samples, self._workers)
