@@ -94,9 +94,9 @@ def train(job: Job, ranks: int, keep: Path | None = None, start: list[str] | Non
     return _run(job, "train", *(() if start else ("-n", ranks)), keep=keep, start=start or [])
 
 
-def simulate(job: Job, replicas: int) -> Run:
-    """Train on a virtual cluster; return the summary, with the run's records as "records"."""
-    return _run(job, "simulate", "--replicas", replicas)
+def simulate(job: Job, replicas: int, keep: Path | None = None) -> Run:
+    """Train on a virtual cluster; return the summary, with the run's records as "records". `keep` is as in `train`."""
+    return _run(job, "simulate", "--replicas", replicas, keep=keep)
 
 
 def _run(job: Job, command: str, *arguments: Any, keep: Path | None = None, start: Sequence[str] = ()) -> Run:
