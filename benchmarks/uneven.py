@@ -26,7 +26,7 @@ from training import Job, add_data, fashion, simulate, with_sections
 #: The worker that is slow, and the seed by which data are dealt out.
 SLOW, SEED = 0, 0
 #: Algorithms, each with its best rate of several with Adagrad.
-RATES = {"sync": 0.02, "downpour": 0.01, "rescaled": 0.01, "ringleader": 0.005}
+RATES = {"sync": 0.02, "downpour": 0.02, "rescaled": 0.02, "ringleader": 0.005}
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     add_data(parser)
     parser.add_argument("--split", default="label:2", help="as data.split")
     parser.add_argument("--replicas", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--slow", type=float, default=5.0, help="factor of the time of one worker's gradients")
     parser.add_argument("--only", nargs="*", choices=list(RATES), default=list(RATES))
     options = parse(parser, epochs=1, replicas=2, only=["rescaled"])
