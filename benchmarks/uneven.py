@@ -60,7 +60,8 @@ def of_slow_worker(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the test samples, and the labels of the slow worker's training samples."""
     dataset = mpidl.data.Idx(str(options.data)).open()
     labels = dataset.train.labels(0, dataset.train.samples)
-    assert labels is not None and dataset.test is not None
+    assert labels is not None
+    assert dataset.test is not None
     own = Deal.parse(options.split).shares(labels, options.replicas, SEED)[SLOW]
     return dataset.test.gather(np.arange(dataset.test.samples)), np.unique(labels[own])
 
