@@ -86,7 +86,7 @@ FORMULAS = (
     Wrong("algorithms/lbfgs.py", "0.66 * double", "0.9 * double"),
     Wrong("algorithms/lbfgs.py", "step + 1.1 * (step - low.step)", "step"),
     Wrong("algorithms/lbfgs.py", "width <= self.width * largest or", "width <= self.width or"),
-    Wrong("algorithms/algorithm.py", "gradient *= state.weight", "gradient *= len(batch.indices)"),
+    Wrong("algorithms/coordinated.py", "gradient *= state.weight", "gradient *= len(batch.indices)"),
     Wrong("algorithms/sandblaster.py", "(part / weight, each.vector)", "(1 / 3, each.vector)"),
     Wrong("algorithms/sandblaster.py", "elif accepted.step != trial:", "elif False:"),
     Wrong("algorithms/lbfgs.py", "if curvature > ROUNDING * square:", "if True:"),

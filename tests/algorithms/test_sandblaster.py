@@ -7,7 +7,7 @@ import pytest
 from test_lbfgs import history, two_loop
 
 from mpidl.algorithms import ALGORITHMS
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Segment, cut_units, targets
 from mpidl.algorithms.lbfgs import direction
 from mpidl.algorithms.sandblaster import Sandblaster

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator, WarmStart
+from mpidl.algorithms.algorithm import WarmStart
 from mpidl.algorithms.broyden import InverseHessian
+from mpidl.algorithms.coordinated import Coordinated, Coordinator
 from mpidl.algorithms.coordination import (
     CoordinatorRequest,
     Evaluate,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated, Coordinator
+from mpidl.algorithms.coordinated import Coordinated, Coordinator
 from mpidl.algorithms.coordination import CoordinatorRequest, Evaluate, Evaluation, Operate, Segment
 from mpidl.algorithms.curvature import GRADIENT
 from mpidl.algorithms.requests import Function

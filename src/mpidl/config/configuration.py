@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import toml
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (

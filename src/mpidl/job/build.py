@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config, ModelSection
 from mpidl.data import Dataset
 from mpidl.errors import UsageError, kind_of

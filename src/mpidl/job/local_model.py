@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.gradient_norm import GradientNorm
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.device import Device, choose

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.data.likeness import portions_are_alike

@@ -8,7 +8,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.data.drawing import Draws, OwnDraws
 from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals

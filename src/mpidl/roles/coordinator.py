@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.data import Split
 from mpidl.engines import monotonic
 from mpidl.engines.mpi import MpiEngine

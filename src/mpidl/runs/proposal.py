@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config, toml
 from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError

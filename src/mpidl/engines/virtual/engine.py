@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica

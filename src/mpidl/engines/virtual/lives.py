@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from mpidl.algorithms.algorithm import Coordinated, Exchange
+from mpidl.algorithms.algorithm import Exchange
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import (
     Evaluate,
     Evaluation,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate, cut_units, segment_sums
 from mpidl.algorithms.requests import drive
 from mpidl.data.schedule import Schedule

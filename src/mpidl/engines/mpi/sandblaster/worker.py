@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Coordinated
+from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import Segment, UnitData, cut_units, minibatches
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit
 from mpidl.data.schedule import Portions
