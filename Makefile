@@ -1,6 +1,6 @@
 # make demo      set up .venv with the package and one MPI library, and train the embedded digits on 4 ranks
 # make test      the tests after every change; adds test tools, PyTorch and JAX to .venv
-# make long      slow tests that rarely fail: seven minutes
+# make long      slow tests that rarely fail: six minutes
 # make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
 # make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
 #                Intel MPI: twenty minutes
@@ -59,9 +59,7 @@ $(VENV)/.tools: $(VENV)/.installed
 demo: venv
 	$(BIN)/mpidl train jobs/digits.toml -n 4
 
-# Two parts at a time, since tests wait much of theirs; the output of each comes at its end.
-test: tools
-	@$(MAKE) --no-print-directory -j 2 -O lint unit cluster ranks smoke
+test: lint unit cluster ranks smoke
 
 lint: tools
 	$(BIN)/ruff check .

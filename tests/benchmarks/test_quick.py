@@ -10,14 +10,12 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 #: What benchmarks are compared with or draw with. Where one of these isn't installed, they are skipped.
 PEERS = ("torch", "scipy", "matplotlib")
-#: Those that take longest: they compare with PyTorch, or start jobs one after another.
+#: Longer forms of some.
 LONG = [
-    ["bring.py", "--only", "mlp"], ["checkpoints.py"], ["crashes.py", "--deterministic"], ["downpour.py"],
-    ["downpour.py", "--models", "module"], ["partition.py"], ["sandblaster.py"],
-    ["sparse.py", "--only", "pytorch", "ddp", "ahead"], ["stragglers.py"],
+    ["bring.py", "--only", "mlp"], ["crashes.py", "--deterministic"], ["downpour.py", "--models", "module"],
+    ["sparse.py", "--only", "pytorch", "ddp", "ahead"],
 ]  # fmt: skip
 COMMANDS = [[path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main__"' in path.read_text()]
-COMMANDS = [command for command in COMMANDS if command not in LONG]
 
 
 @pytest.mark.parametrize(
