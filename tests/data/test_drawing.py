@@ -65,7 +65,7 @@ def check(used, own, samples, epochs):
     assert sum(count.total() for count in used) == epochs * samples
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
 def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners, contiguous, data):
     samples, batch, batches = size
@@ -76,7 +76,7 @@ def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners,
     check(used, own, samples, epochs)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
 def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, owners, contiguous, data):
     samples, batch, batches = size
@@ -90,7 +90,7 @@ def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, ow
     check(used, own, samples, epochs)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(size=sizes, epochs=st.integers(1, 3), contiguous=st.booleans())
 def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, epochs, contiguous):
     samples, batch, batches = size
@@ -103,7 +103,7 @@ def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, ep
             assert (own.indices.tolist(), *own[1:]) == (other.indices.tolist(), *other[1:])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
     portions = Portions(29, 3, 6, 1)
