@@ -71,6 +71,11 @@ def test_samples_that_are_held_out_leave_the_others_their_owners():
     assert dataset.owners.tolist() == (values >= 8).tolist()
 
 
+def test_a_validation_split_takes_no_worker_all_samples():
+    with pytest.raises(UsageError, match="^data.validation: 0.9 takes all training samples of worker 0$"):
+        held_out(Private([arrays(0, 9), arrays(9, 10)]).open(), 0.9, 4, seed=0)
+
+
 class Numbers:
     def __init__(self, *numbers):
         self._numbers = numbers

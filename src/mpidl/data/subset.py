@@ -59,7 +59,7 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
     Raises
     ------
     UsageError
-        The data already have a validation split, or too few training samples.
+        The data already have a validation split, or too few training samples, for one of their owners for instance.
     """
     if share is None:
         return dataset
@@ -75,10 +75,14 @@ def held_out(dataset: Dataset, share: float | None, portion: int, seed: int) -> 
         raise UsageError(f"data.validation: {share:g} of {samples} training sample, expected at least 2 samples")
     chosen = _chosen(samples, share, portion if train.contiguous else 1, seed)
     rest = np.flatnonzero(~chosen)
-    return replace(
-        dataset, train=Subset(train, rest), validation=Subset(train.copy(), np.flatnonzero(chosen)),
-        owners=None if dataset.owners is None else dataset.owners[rest],
-    )  # fmt: skip
+    owners = dataset.owners
+    if owners is not None:
+        counts = np.bincount(owners[rest], minlength=owners.max() + 1)
+        if not counts.all():
+            raise UsageError(f"data.validation: {share:g} takes all training samples of worker {counts.argmin()}")
+        owners = owners[rest]
+    held_out = Subset(train.copy(), np.flatnonzero(chosen))
+    return replace(dataset, train=Subset(train, rest), validation=held_out, owners=owners)
 
 
 def _chosen(samples: int, share: float, block: int, seed: int) -> NDArray[np.bool_]:
