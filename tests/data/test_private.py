@@ -72,7 +72,7 @@ def test_samples_that_are_held_out_leave_the_others_their_owners():
 
 
 def test_a_validation_split_takes_no_worker_all_samples():
-    with pytest.raises(UsageError, match="^data.validation: 0.9 takes all training samples of worker 0$"):
+    with pytest.raises(UsageError, match=r"^data.validation: 0.9 takes all training samples of worker 0$"):
         held_out(Private([arrays(0, 9), arrays(9, 10)]).open(), 0.9, 4, seed=0)
 
 
@@ -153,6 +153,11 @@ def test_sources_that_do_not_fit_together(sources, message):
 def test_keys_that_do_not_fit_together(data, message):
     with pytest.raises(UsageError, match=message):
         from_dict({**CONFIG, "data": data})
+
+
+def test_what_is_no_source_in_a_list_of_sources_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"^data\[1\]: expected a Dataset or a source, found an int$"):
+        mpidl.train(mpidl.Network([mpidl.Dense(1)], (1,)), [indexed(1, 2), 3], dir=tmp_path)
 
 
 def test_a_list_of_something_else_is_refused_as_anything_else_is(tmp_path):

@@ -256,6 +256,16 @@ def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
     assert str(error.value) == line.format(tmp_path / "42")
 
 
+def test_a_key_that_decides_which_vectors_servers_keep_is_named(tmp_path):
+    data, layers = {"source": "digits"}, {"layer": [{"type": "dense", "units": 10}]}
+    values = {"run": {"epochs": 1, "dir": str(tmp_path)}, "data": data, "model": layers}
+    algorithm = {"name": "sandblaster", "method": "bfgs"}
+    run(from_dict(values | {"algorithm": algorithm}))
+    saved = checkpoints.latest(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"^algorithm.method: lbfgs, but .* was saved with bfgs, whose servers keep"):
+        build(from_dict(values | {"algorithm": algorithm | {"method": "lbfgs"}}), saved)
+
+
 def test_a_resumed_shard_has_its_clock_back(tmp_path):
     layers = {"layer": [{"type": "dense", "units": 10}]}
     config = from_dict({"run": {"epochs": 1, "dir": str(tmp_path)}, "data": {"source": "digits"}, "model": layers})

@@ -64,7 +64,7 @@ class Private:
 
 def as_source(data: Any) -> Dataset | Source | None:
     """Return data as they were given, but sources in a list as `Private`."""
-    private = isinstance(data, list) and data and all(map(_is_source, data))
+    private = isinstance(data, list) and any(map(_is_source, data))
     return Private(data) if private else data
 
 

@@ -135,6 +135,14 @@ def check_states(checkpoint: Checkpoint, config: Config, states: Collection[str]
         return
     rule = config.rule
     by = f"algorithm.name: {config.algorithm.name}" if rule is None else f"server.rule: {rule.name}"
+    now, before = config.to_dict()["algorithm"], checkpoint.sections.get("algorithm", {})
+    changed = [key for key in now if rule is None and key in before and now[key] != before[key]]
+    if changed:
+        key = changed[0]
+        raise UsageError(
+            f"algorithm.{key}: {now[key]}, but {checkpoint.path} was saved with {before[key]}, whose servers keep "
+            "other vectors; model.initial begins a new run from its parameters"
+        )
     saved, needed = (", ".join(names) or "nothing" for names in (checkpoint.states, states))
     raise UsageError(f"{by} keeps {needed}, {checkpoint.path} was saved with {saved}")
 
