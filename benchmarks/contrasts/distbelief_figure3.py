@@ -24,7 +24,7 @@ from mpidl.partition.planner import make_plan
 TITLE = "Speed-up by machines of a replica, DistBelief's figure 3 (Dean et al. 2012)"
 JOBS = Path(__file__).parents[2] / "jobs"
 #: The paper's smallest and largest network, and its numbers: machines, and times as fast as on one.
-SPEECH, LARGEST = "speech: 42 million", "images: 1.7 thousand million"
+SPEECH, LARGEST = "speech: 42 million", "images: 1.7 billion"
 PAPER = {SPEECH: (8, 2.2), LARGEST: (81, 12.0)}
 #: Of each of the others: maps, and size and stride of pooling (see the file of the job).
 IMAGES = {
