@@ -92,3 +92,15 @@ def test_a_script_that_compares_algorithms(monkeypatch, tmp_path):
 def test_what_has_no_effect_is_said(notes, changes, lines):
     server = {} if changes.get("algorithm", {}).get("name") == "sandblaster" else FILE["server"]
     assert notes([], **{"server": server, **changes}) == lines
+
+
+@pytest.mark.parametrize(
+    ("run", "lines"),
+    [
+        ({"epochs": 12}, []),
+        ({"epochs": 2}, ["run.epochs: 2, too few for stacking to train its whole model: expected 12 epochs or more"]),
+        ({"steps": 9}, ["run.steps: 9, too few for stacking to train its whole model: expected 12 epochs or more"]),
+    ],
+)
+def test_a_run_that_is_too_short_for_all_modules_is_noted(notes, run, lines):
+    assert notes([], run=run, model={}, algorithm={"name": "stacking", "modules": 3}, server={}) == lines

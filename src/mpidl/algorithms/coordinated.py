@@ -74,6 +74,11 @@ class Coordinated(Algorithm):
         """Whether the algorithm makes the layers; replicas then compute with them on one rank's CPU each."""
         return bool(self.model(1))
 
+    @property
+    def least_epochs(self) -> int:
+        """Number of epochs in which every part of the model that the algorithm makes can be trained."""
+        return 0
+
     def function(self, task: int) -> Function:
         """Return what replicas compute of a batch for a task: `Gradient.function`."""
         return loss_and_gradient

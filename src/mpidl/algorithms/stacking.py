@@ -61,6 +61,11 @@ class Stacking(Coordinated):
         made = layers(self.modules, self.hidden, outputs)
         return {"layer": made, "loss": "mean_squared_error", "l2": 0.0, "clip": None, "group": ()}
 
+    @property
+    def least_epochs(self) -> int:
+        # A step takes two evaluations, at the old weights and at new ones, of two passes each.
+        return 4 * self.modules
+
     def vectors(self) -> tuple[str, ...]:
         return Sandblaster().vectors()
 

@@ -26,6 +26,7 @@ def notes_on(config: Config, train: Split, read: Dataset) -> list[str]:
         *_on_algorithm(config),
         *_on_rule(config),
         *_on_unused(config),
+        *_on_length(config, train),
         *_on_data(config, train),
         *_on_owners(config),
         *_on_classes(config, train, read),
@@ -74,6 +75,19 @@ def _on_unused(config: Config) -> list[str]:
         ),
     }
     return [line for line, found in unused.items() if found]
+
+
+def _on_length(config: Config, train: Split) -> list[str]:
+    run, algorithm = config.run, config.algorithm
+    least = algorithm.least_epochs if isinstance(algorithm, Coordinated) else 0
+    epochs = run.epochs if run.steps is None else run.steps * config.data.batch / train.samples
+    if epochs is None or epochs >= least:
+        return []
+    key = "epochs" if run.steps is None else "steps"
+    return [
+        f"run.{key}: {getattr(run, key)}, too few for {algorithm.name} to train its whole model: expected {least} "
+        "epochs or more"
+    ]
 
 
 def _described(rule: Rule) -> str:
