@@ -19,6 +19,7 @@ from supervised import (
 from mpidl.errors import NOT_FINITE
 from mpidl.roles.events import Diverged, Iterated, Saved, Signalled
 from mpidl.roles.instructions import Fail, Finish
+from mpidl.roles.supervision import NO_OBJECTIVE
 
 NAN = math.nan
 DIVERGED = [
@@ -46,7 +47,7 @@ def test_an_objective_that_is_not_finite_ends_the_run():
     script(
         supervisor(resumed=True, coordinated=True),
         (iterated(1.0, 3, 30), []),
-        (broken, [Fail(f"the objective is nan after iteration 4: {NOT_FINITE}")]),
+        (broken, [Fail(f"the objective is nan after iteration 4: {NO_OBJECTIVE}")]),
     )
 
 

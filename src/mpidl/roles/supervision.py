@@ -45,6 +45,9 @@ STATE = (
     "finished",
 )  # fmt: skip
 
+#: Advice on objectives that are NaN or infinite: a line search finds the rate.
+NO_OBJECTIVE = "check the data, the loss and [algorithm]; with run.terminate_on_nan = false the run continues"
+
 
 def _failure(event: Event) -> Fail | None:
     """Return what ends a run if an event says that a loss is NaN or infinite."""
@@ -52,7 +55,7 @@ def _failure(event: Event) -> Fail | None:
         case Diverged(worker, portion, loss):
             return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
         case Iterated(_, iteration) if not isfinite(iteration.objective):
-            return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NOT_FINITE}")
+            return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NO_OBJECTIVE}")
         case Evaluated():
             for split in SPLITS:
                 if not isfinite(loss := event.values.get(f"{split}_loss", 0.0)):
