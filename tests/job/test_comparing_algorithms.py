@@ -104,3 +104,24 @@ def test_what_has_no_effect_is_said(notes, changes, lines):
 )
 def test_a_run_that_is_too_short_for_all_modules_is_noted(notes, run, lines):
     assert notes([], run=run, model={}, algorithm={"name": "stacking", "modules": 3}, server={}) == lines
+
+
+LEANS = "leans towards the data of fast workers"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lines"),
+    [
+        ({"name": "downpour"}, [f"data.split: 'label:2', and downpour {LEANS}: rescaled and ringleader don't"]),
+        ({"name": "ssp"}, []),
+        ({"name": "sync"}, []),
+        ({"name": "ringleader"}, []),
+        (
+            {"name": "rescaled", "max_staleness": 4},
+            [f"algorithm.max_staleness: 4, with which rescaled {LEANS}: leave it out"],
+        ),
+    ],
+)
+def test_algorithms_that_lean_towards_fast_workers_are_noted(notes, algorithm, lines):
+    data = {"source": "digits", "split": "label:2"}
+    assert notes([], algorithm=algorithm, data=data, server={}) == lines

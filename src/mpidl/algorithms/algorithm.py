@@ -103,6 +103,8 @@ class Algorithm(Checked):
         Whether models may keep statistics, such as running means, among their parameters.
     pushes_gradients : bool
         Whether replicas push each gradient unchanged, as in `Pattern`.
+    even : bool
+        Whether all replicas contribute alike in the long run, though they exchange with servers at their own speeds.
     """
 
     name: ClassVar[str]
@@ -110,6 +112,7 @@ class Algorithm(Checked):
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
     pushes_gradients: ClassVar[bool] = False
+    even: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"

@@ -21,6 +21,7 @@ class Rescaled(Downpour):
     """
 
     name: ClassVar[str] = "rescaled"
+    even: ClassVar[bool] = True
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that scales the rate of each push by its replica's time."""

@@ -26,6 +26,7 @@ class Ringleader(Algorithm):
 
     name: ClassVar[str] = "ringleader"
     pushes_gradients: ClassVar[bool] = True
+    even: ClassVar[bool] = True
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which computes all the time."""

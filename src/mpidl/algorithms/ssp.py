@@ -23,6 +23,7 @@ class Ssp(Algorithm):
 
     name: ClassVar[str] = "ssp"
     pushes_gradients: ClassVar[bool] = True
+    even: ClassVar[bool] = True
 
     bound: Natural = 3
 

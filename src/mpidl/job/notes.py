@@ -16,8 +16,6 @@ from mpidl.rules import RateSchedule, Rule
 
 #: Names that a line lists.
 NAMES = 5
-#: Asynchronous algorithms in which the data of fast workers don't weigh more.
-EVEN = ("rescaled", "ringleader")
 
 
 def notes_on(config: Config, train: Split, read: Dataset) -> list[str]:
@@ -110,11 +108,13 @@ def _on_data(config: Config, train: Split) -> list[str]:
 def _on_owners(config: Config) -> list[str]:
     algorithm = config.algorithm
     in_turn = algorithm.exchange is Exchange.REDUCTION or algorithm.policy(1).awaited
-    if config.data.owned is None or in_turn or algorithm.name in ("ssp", *EVEN):
+    if config.data.owned is None or in_turn:
         return []
-    return [
-        f"{config.data.owned}, and {algorithm.name} leans towards the data of fast workers: {' and '.join(EVEN)} don't"
-    ]
+    leans = f"{algorithm.name} leans towards the data of fast workers"
+    if not algorithm.even:
+        return [f"{config.data.owned}, and {leans}: rescaled and ringleader don't"]
+    dropped = algorithm.max_staleness
+    return [] if dropped is None else [f"algorithm.max_staleness: {dropped}, with which {leans}: leave it out"]
 
 
 def _on_classes(config: Config, train: Split, read: Dataset) -> list[str]:
