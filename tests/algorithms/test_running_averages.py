@@ -58,7 +58,8 @@ def test_a_running_variance_stays_one(lab, case, replicas, times):
     model, inputs = Averaging(), np.zeros((480, 1), np.float32)
     nesterov = isinstance(algorithm, Diloco)
     # A few pushes of each replica show it; what accrues over many batches pushes seldom.
-    epochs = 3 if max(getattr(algorithm, key, 1) for key in ("window", "n_push")) > 10 else 1
+    window = max(getattr(algorithm, key, 1) or 20 for key in ("window", "n_push"))
+    epochs = 3 if window > 10 else 1
     lab.trained(
         (model, ArraySplit(inputs, inputs)), algorithm, rule=Nesterov(0.7, 0.9) if nesterov else Sgd(0.05),
         servers=1 if algorithm.exchange is Exchange.SHARED_MEMORY else 2, replicas=replicas, epochs=epochs * replicas,

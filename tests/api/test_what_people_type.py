@@ -61,7 +61,10 @@ def test_a_key_that_a_class_lacks(make, right):
             {"server": {"rule": "sgd", "momentum": 0.9}},
             "server.momentum: unknown key; it belongs to momentum, nesterov",
         ),
-        ({"algorithm": {"name": "easgd", "n_push": 2}}, "algorithm.n_push: unknown key; it belongs to downpour"),
+        (
+            {"algorithm": {"name": "easgd", "n_push": 2}},
+            "algorithm.n_push: unknown key; it belongs to downpour, rescaled",
+        ),
         ({"data": {"source": "digits", "batch_size": 2}}, "data.batch_size: unknown key, did you mean 'batch'?"),
         (
             {"model": {"layer": [{"type": "dense", "units": 10, "vocabulary": 3}]}},

@@ -48,6 +48,8 @@ class Pattern(NamedTuple):
         these batches.
     gives_up : bool
         A `Gradient` may be given up; no push may begin before its end.
+    even : bool
+        All replicas contribute alike in the long run, though they exchange with servers at their own speeds.
     """
 
     prefetches: bool = False
@@ -56,6 +58,7 @@ class Pattern(NamedTuple):
     only_reads: bool = False
     repeatable: bool = False
     gives_up: bool = False
+    even: bool = False
 
 
 class WarmStart(NamedTuple):
@@ -103,8 +106,6 @@ class Algorithm(Checked):
         Whether models may keep statistics, such as running means, among their parameters.
     pushes_gradients : bool
         Whether replicas push each gradient unchanged, as in `Pattern`.
-    even : bool
-        Whether all replicas contribute alike in the long run, though they exchange with servers at their own speeds.
     """
 
     name: ClassVar[str]
@@ -112,7 +113,6 @@ class Algorithm(Checked):
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
     pushes_gradients: ClassVar[bool] = False
-    even: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.downpour import Downpour
 from mpidl.shards.policies import Policy, RescaledRate
 
@@ -21,8 +22,10 @@ class Rescaled(Downpour):
     """
 
     name: ClassVar[str] = "rescaled"
-    even: ClassVar[bool] = True
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that scales the rate of each push by its replica's time."""
         return RescaledRate(replicas)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(even=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.shards.policies import GradientTable, Policy
@@ -26,7 +26,6 @@ class Ringleader(Algorithm):
 
     name: ClassVar[str] = "ringleader"
     pushes_gradients: ClassVar[bool] = True
-    even: ClassVar[bool] = True
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which computes all the time."""
@@ -38,3 +37,6 @@ class Ringleader(Algorithm):
     def policy(self, replicas: int) -> Policy:
         """Return the policy that keeps the gradients of all replicas."""
         return GradientTable(replicas)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(even=True)

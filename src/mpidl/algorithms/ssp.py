@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 from mpidl.schema import Natural
@@ -23,7 +23,6 @@ class Ssp(Algorithm):
 
     name: ClassVar[str] = "ssp"
     pushes_gradients: ClassVar[bool] = True
-    even: ClassVar[bool] = True
 
     bound: Natural = 3
 
@@ -34,3 +33,6 @@ class Ssp(Algorithm):
             gradient = yield Gradient(parameters, batch)
             yield Push(gradient)
             yield Clock(self.bound)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(even=True)

@@ -111,7 +111,7 @@ def _on_owners(config: Config) -> list[str]:
     if config.data.owned is None or in_turn:
         return []
     leans = f"{algorithm.name} leans towards the data of fast workers"
-    if not algorithm.even:
+    if not algorithm.pattern(1).even:
         return [f"{config.data.owned}, and {leans}: rescaled and ringleader don't"]
     dropped = algorithm.max_staleness
     return [] if dropped is None else [f"algorithm.max_staleness: {dropped}, with which {leans}: leave it out"]
