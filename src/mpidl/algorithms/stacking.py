@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import fsum, inf
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,9 +31,8 @@ class Stacking(Coordinated):
     """Modules of one hidden layer, trained one after another; each takes the data and the outputs of those below it.
 
     The upper weights of a module, U, are the ridge regression of the targets on its hidden units; wherever the lower
-    weights W are evaluated, U is computed anew. W is trained by L-BFGS with the paper's gradient, in which U follows W,
-    on all data. It begins at the W of the module below. Each module has the same share of the run's epochs, of which
-    an evaluation takes two or, where the hidden units are many, more.
+    weights W are evaluated, U is computed anew. W begins at that of the module below, and is trained by L-BFGS with the
+    paper's gradient, in which U follows W. All modules have equal shares of the run's epochs; an evaluation takes two.
 
     Parameters
     ----------
@@ -71,9 +70,7 @@ class Stacking(Coordinated):
 
     def function(self, task: int) -> Function:
         module, part = divmod(task, PARTS)
-        if part:
-            return partial(normal_equations, number=module, part=part - 1)
-        return partial(gradient, number=module)
+        return partial(normal_equations, number=module, part=part - 1) if part else partial(gradient, number=module)
 
     def coordinator(
         self, portions: int, state: dict[str, Any] | None = None, layout: Layout | None = None, samples: float = inf
@@ -149,6 +146,5 @@ class _Modules(Optimiser):
 
 def _together(found: list[Evaluation]) -> Evaluation:
     """Return what several passes over the data have counted as one evaluation of the objective."""
-    portions, backups, won = (sum(getattr(each, name) for each in found) for name in ("portions", "backups", "won"))
-    waiting = fsum(each.waiting for each in found)
-    return replace(found[-1], portions=portions, backups=backups, won=won, waiting=waiting)
+    names = ("portions", "backups", "won", "waiting")
+    return replace(found[-1], **{name: sum(getattr(each, name) for each in found) for name in names})

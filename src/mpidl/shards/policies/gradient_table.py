@@ -33,8 +33,7 @@ class GradientTable(Policy):
     References
     ----------
     A. Maranjyan, P. Richtarik (2026), Ringleader ASGD: the first asynchronous SGD with optimal time complexity under
-    data heterogeneity, algorithm 1. There a worker gets new parameters with its update only; here it fetches after each
-    push, so that the gradients that wait for the next round are fresher.
+    data heterogeneity, algorithm 1. There a worker gets new parameters only with its update; here after each push.
     """
 
     count = None
@@ -63,8 +62,7 @@ class GradientTable(Policy):
         row += change
         if push.worker in awaited:
             change /= self._workers
-            mean = shard.part(self._mean, chunk)
-            mean += change
+            shard.part(self._mean, chunk)[...] += change
             self._update(shard, chunk, push.worker)
         elif not awaited:
             self._begin_if_complete(shard, chunk, push.worker)
@@ -138,9 +136,8 @@ class GradientTable(Policy):
         self._mean[...] = state["mean"]
         self._clocks = for_chunks(state["clocks"], chunks).tolist()
         self._active = set(np.flatnonzero(state["active"][: self._workers]).tolist())
-        self._awaited = [set() for _ in range(chunks)]
-        if saved == self._workers:
-            self._awaited = [set(np.flatnonzero(each).tolist()) for each in for_chunks(state["awaited"], chunks)]
+        awaited = for_chunks(state["awaited"], chunks)
+        self._awaited = [set(np.flatnonzero(each).tolist()) if saved == self._workers else set() for each in awaited]
         # Rows that are one too many join others: without open pushes, all chunks have the same counts.
         counts = np.zeros((chunks, self._workers), np.int64)
         for worker, added in enumerate(for_chunks(state["counts"], chunks).T):
