@@ -123,9 +123,8 @@ def draw(figure: Any, runs: dict[str, Any]) -> None:
     left.legend(fontsize="small")
     if ONE in runs:
         seen = dict(zip(PAPER, (runs[name]["perplexity"] for name in (ONE, SYNC, EVENLY, MANY)), strict=True))
-        for offset, label, values in ((-0.2, "paper, H = 500", PAPER), (0.2, f"here, H = {MIDDLE}", seen)):
-            places = [number + offset for number in range(len(PAPER))]
-            right.bar(places, [value / values[ONE] for value in values.values()], 0.4, label=label)
+        for marker, label, values in (("x", "paper, H = 500", PAPER), ("o", f"here, H = {MIDDLE}", seen)):
+            right.plot([value / values[ONE] for value in values.values()], marker, label=label)
         right.set_xticks(range(len(PAPER)), [name.replace(" the ", "\nthe ") for name in PAPER], fontsize="small")
-        right.set(ylabel="perplexity relative to one worker", ylim=(0.6, 1.1))
+        right.set(ylabel="perplexity relative to one worker")
         right.legend(fontsize="small")

@@ -109,11 +109,11 @@ def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_pat
     """It marks the checkpoint when the round is over, by pushes of others that have marked it before."""
     model, split = tally()
     summary = mpidl.train(
-        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
+        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=3 * EPOCHS,
         batch=BATCH, portion=BATCH, dir=shared_path, debug=SLOW, checkpoint_every=1e-3, keep=100,
         config={"topology": {"transport": transport}},
     )  # fmt: skip
-    assert summary["samples"] == EPOCHS * SAMPLES
+    assert summary["samples"] == 3 * EPOCHS * SAMPLES
     saved = [path for path in (shared_path / summary["run_dir"] / "checkpoints").iterdir() if path.name.isdecimal()]
     assert len(saved) > 3
 
