@@ -71,6 +71,26 @@ def rosenbrock(x):
     return float(np.sum(100 * (b - a * a) ** 2 + (1 - a) ** 2)), gradient
 
 
+def concave(x):
+    """Return the value of a concave function, and its gradient."""
+    root = np.sqrt(1 + x @ x)
+    return -0.5 * float(root), -0.5 * x / root
+
+
+def rising(function, place, before):
+    """Return a function that rises from a place on, for the 20 evaluations of one search after those `before`."""
+    calls = []
+
+    def evaluate(x):
+        calls.append(x)
+        distance = np.linalg.norm(x - place)
+        if before < len(calls) <= before + 20:
+            return function(place)[0] + 0.1 * float(distance), 0.1 * (x - place) / distance
+        return function(x)
+
+    return evaluate
+
+
 def test_a_quadratic_is_minimised():
     random = np.random.default_rng(1)
     target = random.normal(size=20)
@@ -121,10 +141,6 @@ def test_a_failed_search_goes_back_to_its_best_step(place, left, right):
 def test_pairs_without_curvature_are_no_part_of_the_history():
     """On a concave function each search only ends with its last trial (Liu and Nocedal 1989: s'y > 0)."""
 
-    def concave(x):
-        root = np.sqrt(1 + x @ x)
-        return -0.5 * float(root), -0.5 * x / root
-
     seen = minimise(Sandblaster(), np.array([0.1, 0.2]), [(1.0, concave)], 3)
     for before, after in pairwise(seen):
         assert after.report.state["order"] == []
@@ -135,17 +151,8 @@ def test_pairs_without_curvature_are_no_part_of_the_history():
 def test_where_no_step_decreases_the_objective_the_search_begins_anew_without_a_history():
     function, start = quadratic(np.array([1.0, 30.0, 0.1]), np.array([1.0, 2.0, 3.0])), np.zeros(3)
     plain = minimise(Sandblaster(), start, [(1.0, function)], 3)
-    place, before, calls = plain[-1].parameters, sum(len(each.trials) for each in plain), []
-
-    def rising(x):
-        """Rise from the third iteration's parameters on, for the evaluations of one search."""
-        calls.append(x)
-        distance = np.linalg.norm(x - place)
-        if before < len(calls) <= before + 20:
-            return function(place)[0] + 0.1 * float(distance), 0.1 * (x - place) / distance
-        return function(x)
-
-    *_, third, again, fourth = minimise(Sandblaster(), start, [(1.0, rising)], 5)
+    place, before = plain[-1].parameters, sum(len(each.trials) for each in plain)
+    *_, third, again, fourth = minimise(Sandblaster(), start, [(1.0, rising(function, place, before))], 5)
     assert third.report.state["order"] != again.report.state["order"] == []
     assert (third.report.number, again.report.number, fourth.report.number) == (3, 3, 4)
     np.testing.assert_array_equal(again.parameters, place)

@@ -65,29 +65,36 @@ def check(used, own, samples, epochs):
     assert sum(count.total() for count in used) == epochs * samples
 
 
+any_run = given(
+    size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data()
+)
+
+
+def divided(size, owners, contiguous, data):
+    """Return the samples of each owner, the portions of all, and a counter for the samples that each owner uses."""
+    samples, batch, batches = size
+    own = dealt(samples, owners, np.random.default_rng(data.draw(st.integers(0, 99))))
+    return own, Portions(samples, batch, batch * batches, 3, contiguous), [Counter() for _ in own]
+
+
 @settings(max_examples=15)
-@given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
+@any_run
 def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners, contiguous, data):
-    samples, batch, batches = size
-    own = dealt(samples, owners, np.random.default_rng(data.draw(st.integers(0, 99))))
-    portions = Portions(samples, batch, batch * batches, 3, contiguous)
-    used = [Counter() for _ in own]
+    own, portions, used = divided(size, owners, contiguous, data)
     Cluster(portions, own, epochs, contiguous).run(data, used, 1 << 30)
-    check(used, own, samples, epochs)
+    check(used, own, size[0], epochs)
 
 
 @settings(max_examples=15)
-@given(size=sizes, epochs=st.integers(1, 4), owners=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
+@any_run
 def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, owners, contiguous, data):
-    samples, batch, batches = size
-    own = dealt(samples, owners, np.random.default_rng(data.draw(st.integers(0, 99))))
-    portions = Portions(samples, batch, batch * batches, 3, contiguous)
-    used, taken, before = [Counter() for _ in own], 0, None
+    own, portions, used = divided(size, owners, contiguous, data)
+    taken, before = 0, None
     for most in (data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40)), 1 << 30):
         cluster = Cluster(portions, own, epochs, contiguous, taken, before)
         cluster.run(data, used, most)
         before, taken = cluster.position(), next(cluster.tickets)
-    check(used, own, samples, epochs)
+    check(used, own, size[0], epochs)
 
 
 @settings(max_examples=15)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica
+from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica, push_each_gradient
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.shards.policies import GradientTable, Policy
 
 
@@ -29,10 +28,7 @@ class Ringleader(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which computes all the time."""
-        while (batch := (yield NextBatch())) is not None:
-            yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch)
-            yield Push(gradient)
+        return push_each_gradient(parameters)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that keeps the gradients of all replicas."""

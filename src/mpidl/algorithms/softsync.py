@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mpidl.algorithms.algorithm import Algorithm, Replica
+from mpidl.algorithms.algorithm import Algorithm, Replica, push_each_gradient
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.schema import Count
 from mpidl.shards.policies import Gather, Policy, inverse, unscaled
 
@@ -40,10 +39,7 @@ class Softsync(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the learner of the paper, which fetches right after each push."""
-        while (batch := (yield NextBatch())) is not None:
-            yield Fetch(parameters)
-            gradient = yield Gradient(parameters, batch)
-            yield Push(gradient)
+        return push_each_gradient(parameters)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""

@@ -86,13 +86,14 @@ class ThroughServers(RequestHandler):
         self.waited(replica, since)
 
     def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, unless_late: bool) -> Process:
-        machines = self._cluster.machines
-        while unless_late and not (computed.processed or self._all_newer(replica)):
-            # What ranks do together, or on cores that they share, ends as a whole.
-            yield computed if machines is None or machines.together else computed | self._traffic.updated.next
         if not unless_late:
             yield computed
-        return not (unless_late and self._all_newer(replica))
+            return True
+        machines = self._cluster.machines
+        while not (computed.processed or self._all_newer(replica)):
+            # What ranks do together, or on cores that they share, ends as a whole.
+            yield computed if machines is None or machines.together else computed | self._traffic.updated.next
+        return not self._all_newer(replica)
 
     def _fetch(self, replica: VirtualReplica, request: Fetch) -> Process:
         cluster = self._cluster

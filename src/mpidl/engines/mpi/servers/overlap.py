@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.engines.mpi.servers.connection import Connection
-from mpidl.nn.capabilities import GivenUp, report_final
+from mpidl.nn.capabilities import GivenUp, GradientObserver, report_final
 
 
 class InOrder:
@@ -93,14 +93,11 @@ class PrefetchingBehindPush(Prefetching):
 
 
 class Reports:
-    """Has a model report what is final of a gradient while it computes the rest."""
+    """Has a model report what is final of a gradient, to `take`, while it computes the rest."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        report_final(model, self._take)
-
-    def _take(self, gradient: Any, start: int) -> None:
-        raise NotImplementedError
+    def __init__(self, model: Any, take: GradientObserver) -> None:
+        self._model, self._take = model, take
+        report_final(model, take)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -119,9 +116,9 @@ class WaitFreePush(Reports):
 
     def __init__(self, connection: Connection, model: Any) -> None:
         self._connection = connection
-        super().__init__(model)
+        super().__init__(model, self._send)
 
-    def _take(self, gradient: Any, start: int) -> None:
+    def _send(self, gradient: Any, start: int) -> None:
         self._connection.begin_push(gradient, zero_copy=True)
         self._connection.send(gradient, start)
 
@@ -131,8 +128,8 @@ class LateGradients(Reports):
 
     def __init__(self, model: Any, late: Callable[[], bool]) -> None:
         self._late = late
-        super().__init__(model)
+        super().__init__(model, self._look)
 
-    def _take(self, gradient: Any, start: int) -> None:
+    def _look(self, gradient: Any, start: int) -> None:
         if self._late():
             raise GivenUp("late")
