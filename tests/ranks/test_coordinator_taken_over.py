@@ -67,6 +67,7 @@ def taken_over(comm, monkeypatch):
 
     Another process takes its rank over, beside its own role.
     """
+    from mpidl.job.checkpoints import Checkpoints
     from mpidl.roles.coordinator import Coordinator
     from mpidl.runs import rank_role, ranks
     from mpidl.runs.resuming import summary_of
@@ -74,7 +75,8 @@ def taken_over(comm, monkeypatch):
     # A server where there is one worker, else a worker.
     taker, apart = comm.size - 2, comm.Dup()
     begin, make, run = rank_role.begun_role, Coordinator.__init__, Coordinator.run
-    reporters, threads, sizes = [], [], set()
+    complete, writing = Checkpoints.complete, threading.Lock()
+    reporters, threads, sizes, tables, dead = [], [], set(), [], threading.Event()
 
     def made(self, ready, reporter, *arguments):
         make(self, ready, reporter, *arguments)
@@ -90,12 +92,20 @@ def taken_over(comm, monkeypatch):
         self.incidents, self.unbind = incidents, lambda: None
         with pytest.raises(Died):
             run(self)
+        with writing:
+            dead.set()
         reporters[0].abandon()
         apart.send(None, taker)
         apart.recv(source=taker)
         return summary_of(reporters[0].recorder.directory)
 
+    def complete_alive(*arguments):
+        with writing:  # A thread of a dead process writes no more.
+            return not dead.is_set() and complete(*arguments)
+
     def begun(world, ready, transport, reporter):
+        tables.append(transport.processes)
+
         def play():
             while not apart.iprobe(0):
                 time.sleep(0.001)
@@ -116,9 +126,14 @@ def taken_over(comm, monkeypatch):
     if comm.rank == 0:
         monkeypatch.setattr(Coordinator, "__init__", made)
         monkeypatch.setattr(Coordinator, "run", die)
+        monkeypatch.setattr(Checkpoints, "complete", complete_alive)
     yield
     for thread in threads:
         thread.join()
+    apart.Barrier()
+    # No process has died: each leaves MPI at its exit, as the launcher expects.
+    for table in tables:
+        table[:] = range(comm.size)
     apart.Free()
 
 
