@@ -61,6 +61,18 @@ def measured_file() -> Path:
     return Path(os.path.expanduser(home)) / "mpidl" / "measured.toml"
 
 
+def run_directory(given: str | Path, holds: str = "config.toml") -> Path:
+    """Return the directory of a run, which is exactly the path that a user gives.
+
+    Raise UsageError if it is no directory, or has nothing named `holds`.
+    """
+    directory = user_path(str(given))
+    if not (directory / holds).exists():
+        found = f"no {holds}" if directory.is_dir() else "no directory"
+        raise UsageError(f"{directory}: {found}, expected the directory of a run, such as runs/digits")
+    return directory
+
+
 def numbered(run: Path) -> dict[int, Path]:
     """Return the directories of the runs of a name, by number: NAME, NAME-2, NAME-3, ... are made in this order."""
     runs = {1: run}

@@ -38,10 +38,10 @@ def test_what_was_written_is_told(run, capsys):
         assert json.loads(capsys.readouterr().out)["step"] == 3
 
 
-def test_the_newest_run_of_a_name_is_taken(run, capsys):
+def test_the_newest_run_of_a_name_is_taken_on_request(run, capsys):
     assert main(["train", "job.toml", "--set", "run.steps=2"]) == 0
     capsys.readouterr()
-    for arguments, step in ((["runs/job"], 2), (["runs/job", "--exact"], 3)):
+    for arguments, step in ((["runs/job"], 3), (["runs/job", "--newest"], 2)):
         assert main(["export", *arguments, "--to", "npz", "-o", "out.npz", "--json", "--force"]) == 0
         assert json.loads(capsys.readouterr().out)["step"] == step
         assert main(["predict", *arguments, "test", "-o", "out.h5", "--json", "--force"]) == 0
@@ -60,7 +60,7 @@ def test_the_newest_run_of_a_name_is_taken(run, capsys):
         (["predict", "runs/job", "tests", "-o", "out.h5"], "tests: expected a file .npy, .npz, .h5, .hdf5, or 'train'"),
         (["predict", "runs/job", "test", "-o", "out.h5", "-n", "0"], "-n: expected int >= 1, found 0"),
         (["predict", "runs/job", "test", "-o", "a/out.h5"], "a/out.h5: can't be written (no such directory)"),
-        (["predict", "absent", "test", "-o", "out.h5"], "absent: no checkpoint to read in absent/checkpoints"),
+        (["predict", "absent", "test", "-o", "out.h5"], "absent: no directory, expected the directory of a run,"),
     ],
 )  # fmt: skip
 def test_what_a_user_did_wrong_is_one_line(run, capsys, arguments, line):

@@ -26,7 +26,7 @@ DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
         (["train", "absent.toml"], "absent.toml: No such file or directory"),
         (["train", "."], ".: Is a directory"),
         (["train"], "train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)"),
-        (["train", "--resume", "absent"], "absent/config.toml: No such file or directory"),
+        (["train", "--resume", "absent"], "absent: no directory, expected the directory of a run, such as runs/digits"),
         (["train", DIGITS, "-n", "0"], "-n: expected int >= 1, found 0"),
         (["train", DIGITS, "-n", "x"], "argument -n: invalid int value: 'x' (see `mpidl train --help`)"),
         (["data", "pack", "none", "x.h5", "--size", "0"], "--size: expected int >= 1, found 0"),

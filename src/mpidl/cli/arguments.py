@@ -187,9 +187,9 @@ def _add_predict(parsers: Parsers) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", metavar="RUN_DIR", type=user_path,
-        help="such as runs/digits; the newest of runs/digits, runs/digits-2, ... is taken",
+        help="such as runs/digits; exactly this run is taken",
     )  # fmt: skip
-    parser.add_argument("--exact", action="store_true", help="take the run in RUN_DIR itself")
+    parser.add_argument("--newest", action="store_true", help="take the newest of runs/digits, runs/digits-2, ...")
     parser.add_argument("--step", metavar="STEP", help="take the checkpoint of this step, or the best one (best)")
 
 

@@ -19,7 +19,7 @@ from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
-from mpidl.paths import argument, regular
+from mpidl.paths import argument, regular, run_directory
 from mpidl.report import text
 from mpidl.runs.uncaught import exit_code, speaks
 
@@ -141,7 +141,7 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
             raise UsageError(f"{command}: expected CONFIG or --resume RUN_DIR (see `mpidl {command} --help`)")
         if (resume / NOTE).exists():
             raise UsageError(f"{resume}: trained by a script; `mpidl run --resume {resume}` continues it")
-        given, of_run = resume / "config.toml", True
+        given, of_run = run_directory(resume) / "config.toml", True
     from mpidl.config import load
 
     return load(given, arguments.overrides, of_run)
@@ -192,9 +192,9 @@ def run_script(arguments: argparse.Namespace) -> int:
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
     environment.prepare_libraries()
-    from mpidl.runs.evaluate import evaluate, newest
+    from mpidl.runs.evaluate import evaluate, trained
 
-    run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
+    run = trained(arguments.run_dir, arguments.newest)
     _show(evaluate(run, step=_step(arguments)), arguments.json, text.evaluation)
     return 0
 
@@ -203,10 +203,10 @@ def run_export(arguments: argparse.Namespace) -> int:
     if environment.world().size > 1:
         raise UsageError("export: runs in one process, without mpirun")
     environment.prepare_libraries()
-    from mpidl.runs.evaluate import newest
+    from mpidl.runs.evaluate import trained
     from mpidl.runs.export import export
 
-    run = arguments.run_dir if arguments.exact else newest(arguments.run_dir)
+    run = trained(arguments.run_dir, arguments.newest)
     exported = export(run, arguments.to, _step(arguments), arguments.output, arguments.force)
     _show(exported, arguments.json, text.exported)
     return 0
@@ -218,10 +218,10 @@ def run_predict(arguments: argparse.Namespace) -> int:
         return _launch_prediction(arguments, ranks)
     environment.prepare_libraries()
     from mpidl.runs.agreement import by_first_rank
-    from mpidl.runs.evaluate import newest
+    from mpidl.runs.evaluate import trained
     from mpidl.runs.predict import predict
 
-    run = arguments.run_dir if arguments.exact else by_first_rank(lambda: newest(arguments.run_dir))
+    run = by_first_rank(lambda: trained(arguments.run_dir, arguments.newest))
     if started.rank == 0:
         marks.tell(marks.READY)
     predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
@@ -234,7 +234,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
 def _launch_prediction(arguments: argparse.Namespace, ranks: int) -> int:
     passed = ["predict", argument(arguments.run_dir), arguments.data, f"--output={arguments.output}"]
     passed += [] if arguments.step is None else [f"--step={arguments.step}"]
-    passed += [f"--{option}" for option in ("exact", "force", "json") if getattr(arguments, option)]
+    passed += [f"--{option}" for option in ("newest", "force", "json") if getattr(arguments, option)]
     return _launch(ranks, passed)
 
 

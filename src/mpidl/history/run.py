@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.history.columns import Columns
 from mpidl.history.defaults import defaults, flat
 from mpidl.history.html import as_html
-from mpidl.paths import open_regular, read_text, user_path
+from mpidl.paths import open_regular, read_text, run_directory
 from mpidl.schema import parse_toml
 from mpidl.storage.lock import is_locked
 
@@ -133,8 +133,4 @@ def open(run: str | Path) -> Run:
     UsageError
         It isn't the directory of a run.
     """
-    directory = user_path(str(run))
-    if not (directory / CONFIG).is_file():
-        found = "no config.toml" if directory.is_dir() else "no directory"
-        raise UsageError(f"{directory}: {found}, expected the directory of a run, such as runs/digits")
-    return Run(directory)
+    return Run(run_directory(run, CONFIG))

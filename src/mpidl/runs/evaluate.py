@@ -18,11 +18,10 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.rehearsal import count_outputs
-from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.capabilities import on_loan
 from mpidl.nn.model import Model, Module, evaluate_split
-from mpidl.paths import numbered
+from mpidl.paths import numbered, run_directory
 from mpidl.schema import keys
 from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoints import checkpoint_of, steps
@@ -31,17 +30,15 @@ from mpidl.storage.checkpoints import checkpoint_of, steps
 ENDING = ("target", "patience")
 
 
-def newest(run: Path) -> Path:
-    """Return the newest run of a name that has a checkpoint.
+def trained(run: Path, newest: bool) -> Path:
+    """Return the directory of a trained run: the one given or, on request, the newest of its name with a checkpoint.
 
-    Where it isn't `run` itself, a line on stderr says so.
+    Raise UsageError if it isn't that of a run.
     """
-    runs = numbered(run)
-    trained = [number for number, path in runs.items() if steps(path / "checkpoints")]
-    found = runs[max(trained, default=1)]
-    if found != run:
-        say(f"{found} is the newest run of that name; --exact takes {run} itself")
-    return found
+    if newest:
+        runs = numbered(run)
+        run = runs[max((number for number, path in runs.items() if steps(path / "checkpoints")), default=1)]
+    return run_directory(run, "checkpoints")
 
 
 def evaluate(
@@ -82,7 +79,7 @@ def evaluate(
     MpidlError
         A checkpoint can't be read for another reason than damage.
     """
-    run, others = Path(run), as_source(data)
+    run, others = run_directory(run, "checkpoints"), as_source(data)
     checkpoint = checkpoint_of(run, step)
     config = config_of(run, model is not None, others)
     dataset = opened(config.data_source if others is None else others)

@@ -10,6 +10,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build_network
 from mpidl.nn import Network
 from mpidl.parameters import Range
+from mpidl.paths import run_directory
 from mpidl.schema import Natural, build, convert
 from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint
@@ -48,7 +49,7 @@ def load(run: str | Path, step: int | str | None = None) -> Network | Trained:
     run = Path(run)
     if run.is_file():
         raise UsageError(f"{run}: a file, expected the directory of a run (mpidl.config.load reads a configuration)")
-    checkpoint = checkpoint_of(run, step)
+    checkpoint = checkpoint_of(run_directory(run, "checkpoints"), step)
     network = network_of(checkpoint)
     if network is None:
         return read(checkpoint)
