@@ -198,6 +198,7 @@ def summary(**more):
         "servers": 1,
         "replicas": 2,
         "epochs": 2.5,
+        "ranks": 4,
         "samples": 100,
         "seconds": 2.0,
         "samples_per_second": 50.0,
@@ -224,7 +225,7 @@ def test_the_summary(monkeypatch, capsys, interrupted, code):
     text = capsys.readouterr().out
     assert "100 samples in 2.0 s, 50 samples/s\n" in text
     assert "downpour: 1 server, 2 replicas, staleness mean 0.50, p50 0, p99 3, max 4\n" in text
-    assert ("--resume runs/x" in text) == interrupted
+    assert ("runs/x: 2.5 epochs done; continue with `mpidl train --resume runs/x -n 4`\n" in text) == interrupted
 
 
 def test_a_name_like_an_option_reaches_the_ranks_as_a_name(monkeypatch, bare_environment, tmp_path):

@@ -103,6 +103,7 @@ def test_what_is_no_script_is_one_line_before_any_rank_starts(mpidl_here, tmp_pa
         ("simulate x.py --replicas 2", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a sc"),
         ("train runs/x", "runs/x: the directory of a run, expected a configuration, or --resume runs/x"),
         ("train --resume runs/x", "runs/x: trained by a script; `mpidl run --resume runs/x` continues it"),
+        ("train --resume runs/x -n 3", "runs/x: trained by a script; `mpidl run --resume runs/x -n 3` continues it"),
     ],
 )  # fmt: skip
 def test_other_commands_name_the_one_for_scripts(mpidl_here, tmp_path, words, line):

@@ -106,4 +106,4 @@ def test_ctrl_c_under_a_plain_mpirun_says_what_was_saved(terminal, tmp_path):
     named = [int(step) for line in found for step in re.findall(r"saved.*: runs/job, step (\d+)", line)]
     assert max(steps) in named, text
     if len(named) > 1:
-        assert found[1].endswith("; continue with `mpidl train --resume runs/job`")
+        assert found[1].endswith("; continue with `mpidl train --resume runs/job -n 4`")

@@ -45,6 +45,18 @@ def test_a_summary_counts_failures_and_recoveries_of_every_kind(failures, recove
     assert text.summary(summary(failures=failures, recoveries=recoveries)).splitlines()[-2] == line
 
 
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        ({"ranks": 1}, "; continue with `mpidl train --resume runs/x`"),
+        ({"ranks": 4}, "; continue with `mpidl train --resume runs/x -n 4`"),
+        ({"ranks": 4, "virtual": True}, ""),
+    ],
+)
+def test_a_stopped_run_says_how_it_goes_on_as_it_was(more, end):
+    assert text.summary(summary(interrupted=True, **more)).splitlines()[-1] == f"runs/x: 2.5 epochs done{end}"
+
+
 def test_an_evaluation_tells_of_all_data():
     assert text.evaluation({**QUALITY, "run_dir": "runs/x", "step": 40}).splitlines() == [
         "test exact match 0.6250, test loss 0.375",

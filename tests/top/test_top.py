@@ -124,7 +124,7 @@ def test_what_is_written_between_two_looks(run, locked):
 def test_a_run_that_dies_while_it_is_watched(run, locked, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
-    status(run, worker(1), time=0)
+    status(run, worker(1), worker(2), time=0)
     (run / "checkpoints" / "40").mkdir(parents=True)
     watched = Watched(run)
     now[0] += 8
@@ -137,7 +137,7 @@ def test_a_run_that_dies_while_it_is_watched(run, locked, monkeypatch):
     watched.look()
     text = "\n".join(screen(watched))
     assert re.search(r"DIED, last heard of at \d\d:\d\d:\d\d: no process uses it", text)
-    assert "step 40 is saved; continue with `mpidl train --resume" in re.sub(r"\s+", " ", text)
+    assert f"step 40 is saved; continue with `mpidl train --resume {run} -n 2`" in as_text(watched, 300)
     locked.used = True
     watched.look()
     assert watched.state == "running"

@@ -140,7 +140,8 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
             command = arguments.words[0]
             raise UsageError(f"{command}: expected CONFIG or --resume RUN_DIR (see `mpidl {command} --help`)")
         if (resume / NOTE).exists():
-            raise UsageError(f"{resume}: trained by a script; `mpidl run --resume {resume}` continues it")
+            ranks_too = f" -n {ranks}" if ranks > 1 else ""
+            raise UsageError(f"{resume}: trained by a script; `mpidl run --resume {resume}{ranks_too}` continues it")
         given, of_run = run_directory(resume) / "config.toml", True
     from mpidl.config import load
 

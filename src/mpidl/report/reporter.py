@@ -27,7 +27,7 @@ from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
 from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import as_word, died, replaced, resumption, size
+from mpidl.report.text import as_word, continuing, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -160,7 +160,7 @@ class Reporter:
             if kind == "interrupted":
                 show_on_terminal(f"mpidl: stopping; saved so far: {where}")
             elif self._interrupted and saved:
-                advice = f"continue with `mpidl train --resume {as_word(str(directory))}`"
+                advice = continuing("train", directory, environment.world().size)
                 if self._job.script.shared:
                     advice = resumption(str(directory), self._job.config.run.name)
                 show_on_terminal(f"mpidl: saved: {where}; {advice}")

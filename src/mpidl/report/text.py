@@ -71,8 +71,8 @@ def summary(summary: Mapping[str, Any]) -> str:
         *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
-    if summary.get("interrupted"):
-        text[-1] += f"; continue with `mpidl train --resume {as_word(summary['run_dir'])}`"
+    if summary.get("interrupted") and not virtual:
+        text[-1] += f"; {continuing('train', summary['run_dir'], summary['ranks'])}"
     return "\n".join(text)
 
 
@@ -87,11 +87,15 @@ def _incidents(summary: Mapping[str, Any]) -> list[str]:
     return [text]
 
 
+def continuing(command: str, run_dir: str | Path, ranks: int) -> str:
+    """Return how ``mpidl train`` or ``mpidl run`` continues a run on as many ranks as it had."""
+    return f"continue with `mpidl {command} --resume {as_word(str(run_dir))}{f' -n {ranks}' if ranks > 1 else ''}`"
+
+
 def resumption(run_dir: str, name: str) -> str:
     """Return how a script continues its run, which was to have a name and is in a directory."""
     if script.current() is not None:
-        size = environment.world().size
-        return f"continue with `mpidl run --resume {as_word(run_dir)}{f' -n {size}' if size > 1 else ''}`"
+        return continuing("run", run_dir, environment.world().size)
     own = PurePath(run_dir).name
     return f"run the script with {'' if own == name else f'name={own!r}, '}resume=True to continue"
 

@@ -17,7 +17,7 @@ from mpidl.history.html import CURVES
 from mpidl.history.lines import Tail
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
-from mpidl.report.text import as_word
+from mpidl.report.text import continuing
 from mpidl.storage.checkpoints import steps
 
 #: The directory of runs that a configuration doesn't give another one, and that of simulations within it.
@@ -134,9 +134,8 @@ class Watched:
             saved = []
         if not saved:
             return "no checkpoint was saved: start it again"
-        word = as_word(str(self.directory))
         command = "run" if (self.directory / NOTE).exists() else "train"
-        return f"step {saved[-1]} is saved; continue with `mpidl {command} --resume {word}`"
+        return f"step {saved[-1]} is saved; {continuing(command, self.directory, len(self.ranks))}"
 
 
 def find(given: Path | None) -> Path:
