@@ -9,16 +9,19 @@ import secrets
 import shlex
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpidl.errors import UsageError, quoted
 
 if TYPE_CHECKING:
     import h5py
+
+T = TypeVar("T")
 
 #: Largest lengths in bytes of a file's name, and of a path.
 NAME_BYTES, PATH_BYTES = 255, 4000
@@ -149,9 +152,12 @@ def replacing(file: Path) -> Iterator[Path]:
     """
     partial = file.with_name(f"{file.name[:40]}-{secrets.token_hex(8)}.partial")
     try:
-        with open(partial, "xb", opener=regular):
-            pass
+        with open(partial, "xb", opener=regular) as new:
+            made = os.fstat(new.fileno())
         yield partial
+        with open(partial, "ab", opener=existing) as written:
+            if os.fstat(written.fileno()).st_ino != made.st_ino:  # a library has made its own, for its owner alone
+                os.fchmod(written.fileno(), stat.S_IMODE(made.st_mode))
         os.replace(partial, file)
     except OSError as error:
         if str(error.filename) != str(partial):
@@ -172,6 +178,24 @@ def whole(file: Path) -> Iterator[Path]:
             yield partial
     except OSError as error:
         raise UsageError(f"{file}: can't be written ({error.strerror or str(error).splitlines()[0]})") from None
+
+
+def by_flags(open_file: Callable[..., T], order: Sequence[bool | None] = (False, None, True)) -> T:
+    """Return what a function returns for the first ``locking`` and ``swmr``, keywords of `h5py.File`, that fit.
+
+    HDF5 opens a file that this process or a writer has open only by the flags of these. Raise the first OSError if none
+    fit.
+    """
+    failed = None
+    for locking, swmr in product(order, (False, True)):
+        try:
+            return open_file(locking=locking, swmr=swmr)
+        except OSError as error:
+            failed = failed or error
+            if "flag" not in str(failed):
+                break
+    assert failed is not None
+    raise failed
 
 
 class _Unfailing(FileIO):

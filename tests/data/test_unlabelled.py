@@ -64,7 +64,8 @@ def test_files_that_are_wrong_are_one_line(tmp_path):
         "text.npy": "<U1, expected floats, bytes (uint8) or other integers",
         "data.csv": "expected a file .npy, .npz, .h5, .hdf5, or 'train', 'validation' or 'test'",
         "absent.npy": "no such file",
-        **{f"{kind}.{suffix}": "not a readable" for kind in ("junk", "empty") for suffix in ("npy", "npz", "h5")},
+        **{f"{kind}.{suffix}": "not a readable" for kind in ("junk", "empty") for suffix in ("npy", "npz")},
+        **{f"{kind}.h5": "not a valid HDF5 file (file signature not found)" for kind in ("junk", "empty")},
         "object.npy": "not a readable .npy file",
     }.items():
         with pytest.raises(UsageError) as caught:

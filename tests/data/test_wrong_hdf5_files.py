@@ -214,7 +214,7 @@ def test_sources_in_the_directory_of_hdf5s_own_variable(virtual, monkeypatch):
 def test_a_source_that_is_no_file_of_hdf5_is_an_error(virtual):
     file, (_, part) = virtual
     part.write_bytes(b"rubbish")
-    fails(file, r"data\.h5: train/x is a virtual dataset, and its source .*b\.h5 is not a valid HDF5 file \(.*\)$")
+    fails(file, r"train/x is a virtual dataset, and its source .*b\.h5 can't be used: not a valid HDF5 file \(.*\)$")
 
 
 @pytest.mark.parametrize("key", ["train/x", "inner"])

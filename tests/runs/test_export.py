@@ -1,6 +1,8 @@
 """What `mpidl export` writes, and what `mpidl.load` returns: the numbers that the run has ended with."""
 
+import os
 import re
+import stat
 
 import numpy as np
 import pytest
@@ -99,6 +101,17 @@ def test_a_file_is_replaced_by_force_only(trained, kind, tmp_path):
     export(run, kind, file=path, force=True)
     assert path.stat().st_size > 1000
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_who_may_read_the_file_follows_the_umask(trained, kind, tmp_path):
+    pytest.importorskip({"torch": "torch", "onnx": "onnx"}.get(kind, "numpy"))
+    before = os.umask(0o027)
+    try:
+        export(trained[0], kind, file=tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o640
 
 
 def test_the_file_lies_in_the_run_if_none_is_named(trained):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +20,7 @@ from mpidl.data.columns import KEYS, OFFSETS, Column
 from mpidl.data.hdf5_attributes import Decoded, Encoding, encoding_of
 from mpidl.data.ragged import Bags, BagsOfFile
 from mpidl.errors import UsageError
-from mpidl.paths import user_path
+from mpidl.paths import by_flags, user_path
 
 if TYPE_CHECKING:
     import h5py
@@ -53,7 +56,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     UsageError
         A file is missing or isn't HDF5, a dataset is missing, or those of two files don't fit together.
     """
-    opened = lru_cache(OPEN_FILES)(_open)
+    opened = _opener()
     keys = (*KEYS, *(VALIDATION if any("validation" in opened(path) for path in files) else ()))
     parts: dict[str, list[Part]] = {key: [] for key in (*keys, *(f"{key}{OFFSETS}" for key in keys))}
     for path in files:
@@ -108,7 +111,9 @@ def _column(key: str, parts: Sequence[Part], offsets: Sequence[Part], opened: Ca
     if offsets:
         return Column(_name(key, parts), Bags(_bags(parts, offsets, opened)))
     if not others:
-        return first.column(opened(first.path))
+        column = first.column(file := opened(first.path))
+        _KEPT[column.values] = file
+        return column
     for part in others:
         for found, expected in ((part.shape[1:], first.shape[1:]), (part.dtype, first.dtype)):
             if found != expected:
@@ -182,24 +187,57 @@ class Joined:
         return part.column(self._opened(part.path)).values
 
 
-def _open(path: Path) -> h5py.File:
-    """Open a file, which stays open while any of its datasets is in use."""
+def open_hdf5(path: Path, key: str = "data.path: ") -> h5py.File:
+    """Open the file of a key, which stays open while any of its datasets is in use, or until `closing` ends."""
     import h5py
 
     if not path.is_file():
         found = "not a file" if path.exists() else "no such file"
-        raise UsageError(f"data.path: {path}: {found}, expected an HDF5 file")
+        raise UsageError(f"{key}{path}: {found}, expected an HDF5 file")
     try:
         # A file that is only read needs no lock, which would load the file system with requests of many ranks.
-        return h5py.File(path, "r", locking=False)
+        file = by_flags(lambda **flags: h5py.File(path, "r", **flags))
     except OSError as error:
-        raise UsageError(f"data.path: {path}: not a valid HDF5 file ({first_line(error)})") from None
+        raise UsageError(f"{key}{path}: {unopened(error)}") from None
+    _FILES[next(_NUMBERS)] = file
+    return file
+
+
+def _opener() -> Callable[[Path], h5py.File]:
+    """Return a function that opens files, and keeps the last `OPEN_FILES` of them open until they are closed."""
+    kept = lru_cache(OPEN_FILES)(open_hdf5)
+
+    def opened(path: Path) -> h5py.File:
+        if not (file := kept(path)):
+            kept.cache_clear()
+            file = kept(path)
+        return file
+
+    return opened
+
+
+#: The open files, numbered as they were opened; and that of each dataset that is read without its file.
+_FILES: WeakValueDictionary[int, h5py.File] = WeakValueDictionary()
+_KEPT: WeakKeyDictionary[Any, h5py.File] = WeakKeyDictionary()
+_NUMBERS = count()
+
+
+@contextmanager
+def closing() -> Iterator[None]:
+    """Close the files that are opened in this context, which a script may then write, or open with other flags."""
+    before = next(_NUMBERS)
+    try:
+        yield
+    finally:
+        for file in [file for number, file in list(_FILES.items()) if number > before]:
+            file.close()
 
 
 def _check_sources(path: Path, key: str, dataset: h5py.Dataset, encoding: Encoding | None) -> None:
     """Raise UsageError if a virtual dataset lacks a source, which HDF5 reads as fill values, or the source's scale."""
     import h5py
 
+    plan = dataset.file.id.get_access_plist()  # HDF5 opens sources by the flags of the file
     what = f"{path}: {key} is a virtual dataset, and"
     if without := dataset.size - _mapped(dataset):
         raise UsageError(f"{what} {without} of its {dataset.size} values have no source")
@@ -208,12 +246,12 @@ def _check_sources(path: Path, key: str, dataset: h5py.Dataset, encoding: Encodi
         if found is None:
             raise UsageError(f"{what} its source {name} is missing")
         try:
-            with h5py.File(found, "r", locking=False) as file:
+            with h5py.File(h5py.h5f.open(os.fsencode(found), h5py.h5f.ACC_RDONLY, plan)) as file:
                 if not isinstance(file.get(inner), h5py.Dataset):
                     raise UsageError(f"{what} its source {found} has no dataset {inner}")
                 source = Part.of(found, inner, file[inner]).encoding
         except OSError as error:
-            raise UsageError(f"{what} its source {found} is not a valid HDF5 file ({first_line(error)})") from None
+            raise UsageError(f"{what} its source {found} can't be used: {unopened(error)}") from None
         if source is not None and source.scaling != ((1, 0) if encoding is None else encoding.scaling):
             raise UsageError(f"{what} its source {found} has a scale_factor or add_offset that it lacks")
 
@@ -246,3 +284,11 @@ def _places(path: Path, name: str) -> Iterator[Path]:
 def first_line(error: OSError) -> str:
     """Return the first line of HDF5's error message, which has many."""
     return str(error).splitlines()[0]
+
+
+def unopened(error: OSError) -> str:
+    """Return why a file can't be opened: HDF5 says so in the middle of its message."""
+    text = first_line(error)
+    reason = re.search(r"error message = '(.*?)'", text) or re.search(r"\((.*)\)", text)
+    what = "not a valid HDF5 file" if "signature" in text or "truncated" in text else "can't be opened"
+    return f"{what} ({reason[1] if reason else text})"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.columns import OFFSETS, Column, check_finite, check_inputs, input_dtype, with_offsets
 from mpidl.data.dataset import ColumnSplit
-from mpidl.data.hdf5_files import Part
+from mpidl.data.hdf5_files import Part, open_hdf5
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, shown
 
@@ -85,7 +85,7 @@ def _open_npz(path: Path) -> Column:
 def _open_hdf5(path: Path) -> Column:
     import h5py
 
-    file = h5py.File(path, "r", locking=False)
+    file = open_hdf5(path, key="")
     name = next((name for name in ("x", "test/x") if isinstance(file.get(name), h5py.Dataset)), None)
     if name is None:
         raise UsageError(f"{path}: {_listed('datasets', list(file))}, expected x, or test/x")

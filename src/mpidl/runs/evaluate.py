@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Private, Source, opened
+from mpidl.data.hdf5_files import closing
 from mpidl.data.private import Given, as_source
 from mpidl.errors import UsageError
 from mpidl.job.build import PYTHON_MODEL, build_model, own_model
@@ -82,9 +84,11 @@ def evaluate(
     run, others = run_directory(run, "checkpoints"), as_source(data)
     checkpoint = checkpoint_of(run, step)
     config = config_of(run, model is not None, others)
-    dataset = opened(config.data_source if others is None else others)
-    given = build_model(config, dataset) if model is None else own_model(model, config, loss)
-    with on_loan(given):
+    with ExitStack() as stack:
+        stack.enter_context(closing())
+        dataset = opened(config.data_source if others is None else others)
+        given = build_model(config, dataset) if model is None else own_model(model, config, loss)
+        stack.enter_context(on_loan(given))
         job = Job.of(config, dataset, given)
         if not job.evaluated:
             raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")

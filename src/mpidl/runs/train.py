@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config, source_of
 from mpidl.data import Private, opened
+from mpidl.data.hdf5_files import closing
 from mpidl.data.private import Given, as_source
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
@@ -155,7 +156,7 @@ def train(
         return Job.of(config, dataset, built, checkpoint, script)
 
     models: list[Any] = []
-    with among(comm), held(), ExitStack() as lent:
+    with among(comm), held(), closing(), ExitStack() as lent:
         run = resolved.run.directory
         earlier = begun(resolved)
         continued = run if resume else earlier

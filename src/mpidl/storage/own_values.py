@@ -14,7 +14,7 @@ from typing import Any
 
 import h5py
 
-from mpidl.paths import open_regular
+from mpidl.paths import by_flags, open_regular
 
 #: Errors of h5py, and of what reads the values in a file that isn't as it should be.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
@@ -28,7 +28,7 @@ NONE: Sources = {}
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading; raise OSError if it is none, or no regular file."""
     open_regular(path).close()
-    with h5py.File(path) as file:
+    with by_flags(lambda **flags: h5py.File(path, **flags), (None, False, True)) as file:
         yield file
 
 
