@@ -98,7 +98,7 @@ def test_blocks_with_values_of_other_kinds(monkeypatch):
         {"list": [3], "text": None, "late": [], "both": 2.5},
         {"list": None, "late": [5, 6, 7], "both": None},
     ]
-    monkeypatch.setattr("mpidl.history.columns.BLOCK", 1)
+    monkeypatch.setattr("mpidl.history.lines.BLOCK", 1)
     columns = Columns(lines(*records))
     same(columns["list"], [[0, 0], [1, 2], [3, 0], [0, 0]])
     same(columns["late"], [[0, 0, 0], [0, 0, 0], [0, 0, 0], [5, 6, 7]])

@@ -78,7 +78,10 @@ def test_runs_of_earlier_versions_and_lines_of_other_kinds(run, tmp_path, capsys
     (tmp_path / "metrics.jsonl").write_text("\n".join([*odd, *earlier, again, "", '{"samples": 7']))
     (tmp_path / "events.jsonl").write_text('{"time": 1, "event": "resume"}\n{"time": "x"}\n{}\n[]\n{"time": 2}\n')
     assert main(["report", str(tmp_path), "--to", "tensorboard"]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.splitlines() == [
+        f"mpidl: {tmp_path}: events.jsonl: 4 lines that are no events are left out",
+        f"mpidl: {tmp_path}: metrics.jsonl: 5 lines that are no records are left out",
+    ]
     # The last resumption has gone back to 100 samples.
     assert [step for step, _ in scalars(tmp_path / "tensorboard")["train_loss"]][-1] == 100
     assert max(step for step, _ in scalars(tmp_path / "tensorboard")["train_loss"]) == 100

@@ -98,6 +98,8 @@ def test_many_classes_of_staleness_are_joined(tmp_path):
 
 
 def test_figures_that_no_record_has_are_not_drawn(tmp_path):
-    bare = course(tmp_path, [{"samples": 1, "time": 1.0, "train_loss": 1.0, "server_load": "much", "waiting": [1, 2]}])
+    known = {"samples": 1, "time": 1.0, "train_loss": 1.0, "server_load": None}
+    bare = course(tmp_path, [known, known | {"server_load": "much"}, known | {"waiting": [1, 2]}])
+    assert bare.run.metrics.skipped == 2
     assert [plot.title for plot in plots([bare])] == ["Loss"]
     assert plots([course(tmp_path, [])]) == []

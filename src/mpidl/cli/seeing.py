@@ -11,7 +11,7 @@ from pathlib import Path
 from mpidl.errors import UsageError, escaped
 from mpidl.extras import require
 from mpidl.launch import environment
-from mpidl.launch.output import deliver
+from mpidl.launch.output import deliver, say
 from mpidl.paths import check_new
 
 
@@ -44,6 +44,8 @@ def _draw(arguments: argparse.Namespace) -> int:
         return 0
     file = arguments.output or (runs[0].directory if len(runs) == 1 else Path()) / "report.html"
     page.write(runs, file, arguments.force)
+    for note in [f"{run.directory}: {note}" for run in runs for note in run.notes]:
+        say(note)
     deliver(escaped(str(file)))
     return 0
 

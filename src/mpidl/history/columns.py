@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from mpidl.extras import require
-from mpidl.history.lines import decoded
-from mpidl.paths import open_regular
+from mpidl.history.lines import OBJECT, Kind, left_out, read
+from mpidl.history.lines import blocks as blocks_of
 
 #: Objects nested more deeply than this are a column of objects.
 DEPTH = 8
-#: Bytes of lines that are decoded at a time.
-BLOCK = 1 << 18
 
 _NUMBERS = {int, float, bool, type(None)}
 
@@ -34,29 +32,31 @@ class Columns(Mapping[str, np.ndarray]):
     ----------
     rows : int
         Number of records.
+    skipped : int
+        Number of whole lines that are none, and are left out.
+    notes : list of str
+        What to say of these, and of a file that can't be read.
     """
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes = b"", kind: Kind = OBJECT) -> None:
         gathered = _Gathered()
-        end = 0
-        while end < (size := content.rfind(b"\n") + 1):
-            begin, end = end, content.find(b"\n", min(end + BLOCK, size - 1)) + 1
-            gathered.add([each for each in decoded(content[begin:end]) if type(each) is dict])
+        self.skipped, self.notes = 0, list[str]()
+        for records, skipped in blocks_of(content, kind):
+            gathered.add(records)
+            self.skipped += skipped
         self.rows = gathered.rows
         self._arrays = gathered.arrays()
 
     @classmethod
-    def read(cls, file: Path) -> Columns:
-        """Return the records of a file of JSON lines; none if there is no file.
+    def read(cls, file: Path, kind: Kind = OBJECT) -> Columns:
+        """Return the records of a file of JSON lines; none if there is no file, or it can't be read.
 
-        Lines that are no record are left out, such as one that is being written, or that a crash has cut off.
+        Lines that are no record of that kind are left out; one that is being written isn't `skipped`.
         """
-        try:
-            with open_regular(file) as lines:
-                content = lines.read()
-        except FileNotFoundError:
-            return cls()
-        return cls(content)
+        content, notes = read(file)
+        found = cls(content, kind)
+        found.notes = notes + left_out(file, kind, found.skipped)
+        return found
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]

@@ -34,14 +34,17 @@ def curve(metrics: Columns) -> tuple[str, np.ndarray, np.ndarray] | None:
     return None
 
 
-def as_html(name: str, state: str, summary: Mapping[str, Any] | None, metrics: Columns) -> str:
-    """Return a run's name and state, its last figures and its curve."""
+def as_html(
+    name: str, state: str, summary: Mapping[str, Any] | None, metrics: Columns, notes: Sequence[str] = ()
+) -> str:
+    """Return a run's name and state, its last figures and its curve, and notes on them."""
     rows = [(key, _last(metrics, key)) for key in (*FIGURES, *_evaluated(metrics))]
     if summary is not None:
         rows.append(("seconds", summary.get("seconds")))
     cells = "".join(f"<tr><th>{_text(key)}</th><td>{_number(value)}</td></tr>" for key, value in rows if _known(value))
     drawn = "" if (found := curve(metrics)) is None else _drawn(*found)
-    return f"<div><p><b>{_text(name)}</b>: {state}</p>{drawn}<table>{cells}</table></div>"
+    said = "".join(f"<p>{_text(note)}</p>" for note in notes)
+    return f"<div><p><b>{_text(name)}</b>: {state}</p>{drawn}<table>{cells}</table>{said}</div>"
 
 
 def _evaluated(metrics: Columns) -> list[str]:

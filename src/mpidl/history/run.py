@@ -13,6 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.history.columns import Columns
 from mpidl.history.defaults import defaults, flat
 from mpidl.history.html import as_html
+from mpidl.history.lines import EVENT, LARGEST, RECORD, bounded
 from mpidl.paths import open_regular, read_text, run_directory
 from mpidl.schema import parse_toml
 from mpidl.storage.lock import is_locked
@@ -23,7 +24,7 @@ CONFIG = "config.toml"
 #: Seconds after which a run that goes on has written its status again, by the clocks of two hosts.
 FRESH = 20.0
 #: Most bytes that are read of a summary or a status, which has 300 for each rank.
-LARGEST = 1 << 26
+MOST = 1 << 26
 
 
 class Run:
@@ -67,22 +68,32 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """The figures of the whole run; None if it hasn't ended, or not in order."""
-        return self._object("summary.json")
+        return self._objects["summary.json"][0]
 
     @cached_property
     def status(self) -> dict[str, Any] | None:
         """What each rank did when the run last wrote it; None if it has never done so."""
-        return self._object("status.json")
+        return self._objects["status.json"][0]
 
     @cached_property
     def metrics(self) -> Columns:
         """The run's records: "time" in seconds of training, "samples", "epoch", "train_loss" and so on."""
-        return Columns.read(self.directory / "metrics.jsonl")
+        return Columns.read(self.directory / "metrics.jsonl", RECORD)
 
     @cached_property
     def events(self) -> Columns:
         """The run's events: "time" in seconds since the epoch, "event" with its kind, "rank", "role" and details."""
-        return Columns.read(self.directory / "events.jsonl")
+        return Columns.read(self.directory / "events.jsonl", EVENT)
+
+    @property
+    def unread(self) -> list[str]:
+        """What of its summary and its status is left out."""
+        return [note for _, notes in self._objects.values() for note in notes]
+
+    @property
+    def notes(self) -> list[str]:
+        """What of its files is left out, because it is no record, no event or no number that can be drawn."""
+        return [*self.metrics.notes, *self.events.notes, *self.unread]
 
     @cached_property
     def state(self) -> str:
@@ -104,20 +115,27 @@ class Run:
         last = {name: values[-1] for name, values in self.events.items() if self.events.rows}
         return isinstance(last.get("cause"), str) and str(last.get("event")) == "failure"
 
-    def _object(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a file of JSON; None if there is none, or it isn't an object."""
+    @cached_property
+    def _objects(self) -> dict[str, tuple[dict[str, Any] | None, list[str]]]:
+        """The content of each file of JSON, None if there is none or it isn't an object, with notes."""
+        return {name: self._object(name) for name in ("summary.json", "status.json")}
+
+    def _object(self, name: str) -> tuple[dict[str, Any] | None, list[str]]:
         try:
             with open_regular(self.directory / name) as file:
-                found = msgspec.json.decode(file.read(LARGEST))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) else None
+                content = msgspec.json.decode(file.read(MOST), type=dict[str, Any])
+            found = bounded(content)
+        except FileNotFoundError:
+            return None, []
+        except (OSError, ValueError, RecursionError) as error:
+            return None, [f"{name}: {getattr(error, 'strerror', None) or 'no object of JSON'}, left out"]
+        return found, [] if found == content else [f"{name}: numbers beyond {LARGEST:g} are left out"]
 
     def __repr__(self) -> str:
         return f"<run {str(self.directory)!r}, {self.state}, {self.metrics.rows} records>"
 
     def _repr_html_(self) -> str:
-        return as_html(self.name, self.state, self.summary, self.metrics)
+        return as_html(self.name, self.state, self.summary, self.metrics, self.notes)
 
 
 def open(run: str | Path) -> Run:

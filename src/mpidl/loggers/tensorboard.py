@@ -64,7 +64,7 @@ class TensorBoard(Logger):
         self._write(time.time(), summary=session)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        self._samples, now = int(record["samples"]), record.get("unix_time", record["time"])
+        self._samples, now = int(record["samples"]), record.get("unix_time", record.get("time", 0.0))
         self._scalars(now, {name: value for name, value in record.items() if name not in AXES})
         counts = record.get("staleness_histogram") or ()
         before = [*self._staleness, *[0] * len(counts)]
@@ -140,4 +140,5 @@ def _parameters(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
         if isinstance(value, Mapping):
             yield from _parameters(value, f"{above}{name}.")
         else:
-            yield above + name, value if isinstance(value, bool | int | float | str) else dumps(value, default=str)
+            known = isinstance(value, float | str) or (isinstance(value, int) and abs(value) < 1 << 63)
+            yield above + name, value if known else dumps(value, default=str)

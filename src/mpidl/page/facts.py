@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -112,12 +113,6 @@ def compared(found: Sequence[Sequence[Figure]]) -> list[Comparison]:
     return rows
 
 
-def _cell(figure: Figure | None, best: float | None) -> tuple[str, bool]:
-    if figure is None:
-        return "–", False
-    return f"{figure.text} {figure.note}".strip(), best is not None and figure.value == best
-
-
 class Key(NamedTuple):
     """A key of a configuration: its name, its value, and its default where that is another one."""
 
@@ -195,13 +190,11 @@ class Rank(msgspec.Struct):
     shares: dict[str, float | None] | None = None
 
 
-class _Status(msgspec.Struct):
-    ranks: list[Rank] = []
-
-
 def ranks(run: Run) -> list[Rank]:
-    """Return the ranks of a run as its ``status.json`` has them; none if it has no such file, or not in order."""
-    try:
-        return msgspec.convert(run.status or {}, _Status).ranks
-    except msgspec.ValidationError:
-        return []
+    """Return the ranks of a run as its ``status.json`` has them, but those that aren't in order."""
+    listed = (run.status or {}).get("ranks")
+    found = []
+    for each in listed if isinstance(listed, list) else []:
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(each, Rank))
+    return found

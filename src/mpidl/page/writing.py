@@ -83,6 +83,7 @@ def html(runs: Sequence[Run]) -> str:
     text: str = environment.get_template("page.html.jinja").render(
         title=names[0] if len(runs) == 1 else f"{len(runs)} runs",
         lines=_lines(runs[0]) if len(runs) == 1 else [],
+        notes=[(name, note) for run, name in zip(runs, names, strict=True) for note in run.notes],
         runs=[
             _run(run, name, found, NAMES[place % len(NAMES)])
             for place, (run, name, found) in enumerate(zip(runs, names, figures, strict=True))

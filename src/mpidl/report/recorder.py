@@ -23,6 +23,7 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
+from mpidl.history.lines import EVENT, decoded
 from mpidl.launch import environment, marks, script
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import Loggers
@@ -49,12 +50,6 @@ def _is_record(content: bytes) -> bool:
 
 #: Files that no longer hold when a run goes on, and whether a content is that of such a file.
 OUTDATED = {"summary.json": _is_record, "status.json": _is_record, FAILED: lambda content: not content}
-
-
-class _Kind(msgspec.Struct):
-    """What is read of an event."""
-
-    event: str
 
 
 class Recorder:
@@ -140,9 +135,7 @@ class Recorder:
         self._metrics.truncate(min(state["metrics"], _size(self._metrics)))
         with open_regular(self.directory / "events.jsonl") as events:
             events.seek(state["events"])
-            for line in events:
-                with suppress(ValueError):
-                    self._written.append(msgspec.json.decode(line))
+            self._written += decoded(events.read(), EVENT)[0]
         self._samples, self._logged = state["samples"], state["events"]
         self._start_loggers(strict=False)
 
@@ -211,8 +204,8 @@ class Recorder:
             for line in events:
                 if line.endswith(b"\n"):
                     self._logged += len(line)
-                    with suppress(ValueError, RecursionError):
-                        self.loggers.event(msgspec.json.decode(line))
+                    for event in decoded(line, EVENT)[0]:
+                        self.loggers.event(event)
 
     def _append(self, file: FileIO, record: Mapping[str, Any]) -> bytes:
         self.check()
@@ -255,12 +248,8 @@ def record_event(directory: Path, kind: str, rank: int | None, role: str, **deta
 
 def _count_events(path: Path) -> Counter[str]:
     """Return the number of a run's events of each kind; lines that a crash has left unfinished are none."""
-    counts: Counter[str] = Counter()
     with open_regular(path) as lines:
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                counts[msgspec.json.decode(line, type=_Kind).event] += 1
-    return counts
+        return Counter(event["event"] for event in decoded(lines.read(), EVENT)[0])
 
 
 def first_failure(directory: Path, rank: int) -> bool:

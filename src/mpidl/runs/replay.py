@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpidl.errors import UsageError
 from mpidl.history import Run
+from mpidl.history.lines import EVENT, RECORD, Kind, blocks, left_out, read
+from mpidl.launch.output import say
 from mpidl.loggers import Logger, TensorBoard
-from mpidl.paths import open_regular
 from mpidl.schema import choose
-
-#: What a line raises that is no record and no event.
-INVALID = (LookupError, TypeError, ValueError, OverflowError)
 
 
 def convert(runs: Sequence[Run], to: str, output: Path | None = None) -> list[Path]:
@@ -66,21 +61,19 @@ def replay(run: Run, logger: Logger) -> None:
 
     def tell(event: Mapping[str, Any]) -> int:
         samples = last
-        with suppress(*INVALID):
-            if event["event"] == "resume" and "samples" in event:
-                start_again(samples := int(event["samples"]))
-            logger.event(event)
+        if event["event"] == "resume" and isinstance(event.get("samples"), int | float):
+            start_again(samples := int(event["samples"]))
+        logger.event(event)
         return samples
 
-    for record in _lines(run.directory / "metrics.jsonl"):
-        with suppress(*INVALID):
-            clock, now = (0, record["unix_time"]) if "unix_time" in record else (1, record["time"])
-            while events and events[-1][clock] <= now:
-                last = tell(events.pop()[2])
-            if record["samples"] < last:  # Earlier versions said no more of a resumption.
-                start_again(record["samples"] - 1)
-            logger.record(record)
-            last = record["samples"]
+    for record in _lines(run.directory / "metrics.jsonl", RECORD):
+        clock, now = (0, record["unix_time"]) if "unix_time" in record else (1, record.get("time", 0.0))
+        while events and events[-1][clock] <= now:
+            last = tell(events.pop()[2])
+        if record["samples"] < last:  # Earlier versions said no more of a resumption.
+            start_again(int(record["samples"]) - 1)
+        logger.record(record)
+        last = record["samples"]
     while events:
         tell(events.pop()[2])
     logger.finish(run.summary)
@@ -89,19 +82,21 @@ def replay(run: Run, logger: Logger) -> None:
 def _events(run: Run) -> Iterator[tuple[float, float, dict[str, Any]]]:
     """Yield a run's events, each with its time, and the time of training if that is known of it or of one before."""
     virtual = float("-inf")
-    for event in _lines(run.directory / "events.jsonl"):
-        virtual = event.get("virtual_time", virtual)
-        if isinstance(event.get("time"), int | float) and isinstance(virtual, int | float):
+    for event in _lines(run.directory / "events.jsonl", EVENT):
+        virtual = virtual if event.get("virtual_time") is None else event["virtual_time"]
+        if event.get("time") is not None:
             yield event["time"], virtual, event
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects in the lines of a file; none if there is no file."""
-    with suppress(FileNotFoundError), open_regular(file) as lines:
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                if isinstance(found := msgspec.json.decode(line), dict):
-                    yield found
+def _lines(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+    """Yield the objects in the lines of a file, and say in the end what was left out."""
+    content, notes = read(file)
+    skipped = 0
+    for objects, others in blocks(content, kind):
+        yield from objects
+        skipped += others
+    for note in notes + left_out(file, kind, skipped):
+        say(f"{file.parent}: {note}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from mpidl.errors import escaped, shown
+from mpidl.history.lines import LARGEST
 from mpidl.report.text import duration, quantity, table
 from mpidl.top.curves import curve
 from mpidl.top.events import line
@@ -78,7 +78,8 @@ def _head(watched: Watched, width: int) -> list[Text]:
     path, room = escaped(str(watched.directory)), max(NAME // 4, width - 2 - _line(first).cell_len)
     first.insert(0, _text(path if len(path) <= room else f"...{path[3 - room :]}", "bold", width))
     figures = [_progress(watched, record), *_figures(record)]
-    return [_line(first), *_filled([_text(each) for each in figures], width)]
+    notes = [_text(each, "yellow", width) for each in watched.notes]
+    return [_line(first), *_filled([_text(each) for each in figures], width), *notes]
 
 
 def _filled(parts: Sequence[Text], width: int) -> list[Text]:
@@ -161,8 +162,8 @@ def _day(seconds: float) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, None if the value is none."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    """Return a number that can be shown, None if the value is none."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     return value if known else None
 
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
 from mpidl.history import open as opened
 from mpidl.history.html import CURVES
-from mpidl.history.lines import Tail
+from mpidl.history.lines import EVENT, RECORD, Tail
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
 from mpidl.report.text import continuing
@@ -28,23 +26,6 @@ EVENTS = 50
 TAKEOVER = 3.0
 #: States of a run that has ended without a summary.
 DEAD = ("failed", "killed")
-
-
-class _Record(msgspec.Struct):
-    """What is read of a record: its place and the figures of `CURVES`."""
-
-    samples: float
-    iteration: dict[str, Any] | None = None
-    train_loss: float | None = None
-    validation_loss: float | None = None
-    test_loss: float | None = None
-
-    def figure(self, name: str) -> float | None:
-        if name != "iteration.objective":
-            found: float | None = getattr(self, name)
-            return found
-        objective = (self.iteration or {}).get("objective")
-        return objective if isinstance(objective, int | float) else None
 
 
 class Watched:
@@ -67,8 +48,8 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._metrics = Tail(directory / "metrics.jsonl", _Record)
-        self._events = Tail(directory / "events.jsonl", dict[str, Any])
+        self._metrics = Tail(directory / "metrics.jsonl", RECORD)
+        self._events = Tail(directory / "events.jsonl", EVENT)
         self.status: Mapping[str, Any] = {}
         self.curves: dict[str, list[tuple[float, float]]] = {name: [] for name in CURVES}
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
@@ -103,9 +84,11 @@ class Watched:
         for name, curve in self.curves.items():
             if anew:
                 curve.clear()
+            *above, last = name.split(".")
             for record in records:
-                if (value := record.figure(name)) is not None:
-                    curve.append((record.samples, value))
+                value = (record.get(above[0]) or {} if above else record).get(last)
+                if isinstance(value, int | float):
+                    curve.append((record["samples"], value))
 
     @property
     def curve(self) -> tuple[str, Sequence[tuple[float, float]]]:
@@ -123,6 +106,11 @@ class Watched:
         """What each rank does."""
         found = self.status.get("ranks")
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the files is left out."""
+        return [*self._metrics.notes, *self._events.notes, *self.run.unread]
 
     def advice(self) -> str:
         """Return what to do with a run that has ended too early."""
