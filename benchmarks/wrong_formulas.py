@@ -190,6 +190,10 @@ FORMULAS = (
     Wrong("wire/quantisation.py", "scales[number] / real(LARGEST)", "scales[number] / real(LARGEST + 1)"),
     Wrong("wire/quantisation.py", "np.rint(left[i] / divisor)", "np.floor(left[i] / divisor)"),
     Wrong("wire/quantisation.py", "left[i] -= whole * scale", "left[i] += whole * scale"),
+    # Runs on disk, and rates that follow evaluations.
+    Wrong("history/columns.py", "if alike and len(set(map(tuple, records))) == 1:", "if alike:"),
+    Wrong("history/columns.py", "[_nothing(self.rows)] if self.rows else []", "[]"),
+    Wrong("roles/plateau.py", "isfinite(value) and (self._best", "(self._best"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),

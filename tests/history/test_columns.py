@@ -49,6 +49,20 @@ def test_values_of_several_kinds_are_objects():
     assert columns["big"].shape == (3,)
 
 
+def test_records_with_keys_in_another_order():
+    columns = Columns(lines({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 30, "c": 20}, "a": 10}))
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "a": [1, 10], "b.c": [2, 20], "b.d": [3, 30],
+    }  # fmt: skip
+
+
+def test_figures_that_begin_in_a_later_block_have_a_place_for_each_record(monkeypatch):
+    monkeypatch.setattr("mpidl.history.lines.BLOCK", 1)
+    columns = Columns(lines({"a": 1}, {"a": 2}, {"a": 3, "late": 4, "list": [5]}))
+    same(columns["late"], [math.nan, math.nan, 4])
+    same(columns["list"], [[0], [0], [5]])
+
+
 @pytest.mark.parametrize(
     "torn", [b'{"a": 7', b"\0\0\0\n", b'"text"\n', b"[1]\n", b'{"a"\n', b"\xff\n", b"[" * 9999 + b"\n"]
 )
