@@ -1,5 +1,7 @@
 """Output to closed pipes and full disks, and control characters in it."""
 
+import io
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pytest
 
 import mpidl
 from mpidl.launch.output import deliver, interject, say
+from mpidl.report.recorder import as_json_line
 
 UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2); "
 
@@ -86,3 +89,21 @@ def test_a_line_is_one_whatever_it_tells(capfd):
         assert capfd.readouterr().err == "mpidl: two lines \\x1b[31m\\x9b31m\n"
     deliver("two\nlines \x1b[31m\x9b31m \udcff\u202e")
     assert capfd.readouterr().out == "two\nlines \\x1b[31m\\x9b31m \\udcff\\u202e\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", "gr\\u00f6\\u00dfe \\ud83d\\ude00 a"), ("latin-1", "größe \\ud83d\\ude00 a"), ("utf-8", "größe 😀 a")],
+)
+def test_letters_that_the_encoding_of_stdout_lacks_are_escaped(monkeypatch, encoding, shown):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    deliver("größe 😀 a")
+    deliver(as_json_line({"run_dir": "größe 😀"}))
+    line, result = written.getvalue().decode(encoding).splitlines()
+    assert line == shown
+    assert json.loads(result) == {"run_dir": "größe 😀"}
+    # A batch script keeps the bytes of a file's name.
+    deliver("cd größe\n", end="", verbatim=True)
+    expected = "cd größe\n".encode("latin-1" if encoding == "latin-1" else "utf-8")
+    assert written.getvalue().endswith(expected)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from json import dumps
 
 from mpidl.errors import MpidlError, escaped, printable
 
@@ -15,6 +17,19 @@ STDOUT, STDERR = 1, 2
 
 #: Errors of a write to a pipe without a reader, and to a closed terminal.
 GONE = (errno.EPIPE, errno.EIO)
+
+
+#: The name by which codecs know `_escaped`.
+ESCAPING = "mpidl.escaping"
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Return letters that an encoding lacks as a string of JSON has them, and where the text goes on."""
+    assert isinstance(error, UnicodeEncodeError)
+    return dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(ESCAPING, _escaped)
 
 
 def occupy() -> None:
@@ -99,6 +114,7 @@ def show_traceback(error: BaseException) -> None:
 def deliver(text: str, end: str = "\n", needed: bool = False, verbatim: bool = False) -> None:
     """Write lines on stdout, with escaped control characters unless `verbatim`.
 
+    Letters that the encoding of stdout lacks are escaped as in JSON; a `verbatim` text that has such letters is UTF-8.
     Raise MpidlError if they can't be written. Unless the text is `needed`, stdout may be closed, and its reader may
     leave.
     """
@@ -107,8 +123,12 @@ def deliver(text: str, end: str = "\n", needed: bool = False, verbatim: bool = F
     if sys.stdout is None:
         why = "closed" if needed else None
     else:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        known = lines.encode(encoding, ESCAPING).decode(encoding)
         try:
-            print(lines, end=end, flush=True)
+            if verbatim and known != lines:
+                sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+            print(lines if verbatim else known, end=end, flush=True)
         except OSError as error:
             _drop(STDOUT, error)
             why = error.strerror if needed or error.errno not in GONE else None

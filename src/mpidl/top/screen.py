@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
+from rich.screen import Screen
 
-from mpidl.launch.output import deliver
+from mpidl.launch.output import STDOUT, deliver
 from mpidl.top.view import view
 from mpidl.top.watched import Watched
 
@@ -29,22 +29,24 @@ EVERY = 1.0
 COLUMNS = 100
 #: Keys that end it.
 QUIT = b"qQ\x03"
+#: Signals that end it.
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: The other screen without a cursor, the terminal's own with one, and the first place of a screen.
+ENTER, LEAVE, HOME = b"\x1b[?1049h\x1b[?25l", b"\x1b[0m\x1b[?25h\x1b[?1049l", b"\x1b[H"
 
 
 def show(directory: Path) -> None:
     """Show a run until a key or a signal ends that; once, as plain text, if stdout is no terminal."""
     watched = Watched(directory)
     if not (sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
-        deliver(as_text(watched, shutil.get_terminal_size((COLUMNS, 0)).columns), end="", verbatim=True)
+        deliver(as_text(watched, shutil.get_terminal_size((COLUMNS, 0)).columns), end="")
         return
     console = Console(highlight=False, markup=False, emoji=False)
-    with (
-        suppress(KeyboardInterrupt),
-        _keys() as pressed,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    with suppress(KeyboardInterrupt), _keys() as pressed:
         while True:
-            live.update(view(watched, *console.size), refresh=True)
+            with console.capture() as drawn:
+                console.print(Screen(view(watched, *console.size)), end="")
+            _write(HOME + drawn.get().encode(console.encoding, "replace"))
             if pressed(EVERY):
                 return
             watched.look()
@@ -60,32 +62,56 @@ def as_text(watched: Watched, width: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines())
 
 
+def _write(content: bytes) -> None:
+    """Write to the terminal without a buffer that could hold back its restoration."""
+    while content:
+        content = content[os.write(STDOUT, content) :]
+
+
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Yield a function that waits for a number of seconds, or a change of the terminal's size; and says whether to end.
+    """Yield a function that waits for a number of seconds, or a signal; and says whether to end.
 
-    Keys come one by one and unseen meanwhile, if stdin is a terminal. SIGTERM and SIGHUP end it like a key, so that
-    the terminal is left as it was.
+    Meanwhile the terminal shows its other screen, and keys come one by one and unseen, if stdin is a terminal. SIGTERM,
+    SIGHUP and SIGQUIT end it like a key. However it ends, and while Ctrl-Z stops it, the terminal is as it was.
     """
     own, wake = os.pipe()
     os.set_blocking(wake, False)
     ended: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: ended.append(number))
-        for number in (signal.SIGTERM, signal.SIGHUP)
-    } | {signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None)}
-    before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     before = None if keyboard is None else termios.tcgetattr(keyboard)
-    if keyboard is not None:
-        tty.setcbreak(keyboard)
+
+    def enter() -> None:
+        if keyboard is not None:
+            tty.setcbreak(keyboard)
+        _write(ENTER)
+
+    def leave() -> None:
+        with suppress(OSError):  # the terminal has gone
+            _write(LEAVE)
+        if keyboard is not None and before is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+    def suspend(*_: Any) -> None:
+        leave()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, suspend)
+        enter()
+
+    actions: dict[int, Any] = {number: lambda number, _: ended.append(number) for number in ENDING}
+    actions |= {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: suspend}
+    handlers = {number: signal.signal(number, action) for number, action in actions.items()}
+    before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def pressed(seconds: float) -> bool:
         until = time.monotonic() + seconds
         sources = [own] if keyboard is None else [own, keyboard]
         while not ended and (left := until - time.monotonic()) > 0:
             ready, _, _ = select.select(sources, [], [], left)
-            if own in ready and signal.SIGWINCH in os.read(own, 64):
+            if own in ready:
+                os.read(own, 64)
                 break
             if keyboard in ready:
                 keys = os.read(keyboard, 64) if keyboard is not None else b""
@@ -94,10 +120,10 @@ def _keys() -> Iterator[Any]:
         return bool(ended)
 
     try:
+        enter()
         yield pressed
     finally:
-        if keyboard is not None and before is not None:
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        leave()
         signal.set_wakeup_fd(before_wake)
         for number, handler in handlers.items():
             signal.signal(number, handler)
