@@ -78,7 +78,7 @@ def as_line(error: Exception) -> MpidlError:
     elif isinstance(error, PermissionError) and error.filename is not None:
         line = UsageError(f"{error.filename}: {error.strerror}")
     else:
-        line = MpidlError(f"{type(error).__name__}: {error} (MPIDL_DEBUG=1 shows where)")
+        line = MpidlError(f"{named(error)} (MPIDL_DEBUG=1 shows where)")
     line.__cause__ = error
     return line
 
@@ -133,10 +133,18 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
+def named(error: BaseException) -> str:
+    """Return an error as text: its type and what it says, or the call of ``sys.exit`` that has raised it."""
+    if isinstance(error, SystemExit):
+        return f"sys.exit({'' if error.code is None else repr(error.code)}) was called"
+    text = str(error).strip()
+    return f"{type(error).__name__}{text and f': {text}'}"
+
+
 def raised(error: BaseException) -> str:
     """Return the second half of a line about something that has raised an error: "raised ValueError: ..."."""
-    text = str(error).strip().partition("\n")[0]
-    return f"raised {type(error).__name__}: {text} (MPIDL_DEBUG=1 shows its traceback)"
+    text = named(error).partition("\n")[0]
+    return f"raised {text} (MPIDL_DEBUG=1 shows its traceback)"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

@@ -58,8 +58,8 @@ def start(tmp_path, bare_environment):
         ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
         ("sys.exit(3)", 3),
         ("sys.exit(0)", 0),
-        (MAY + "os._exit(1)", 1),
-        (MAY + "sys.exit(2)", 2),
+        (MAY + "keeper.ends_job(); os._exit(1)", 1),
+        (MAY + "keeper.ends_job(); sys.exit(2)", 2),
     ],
 )
 def test_what_a_launcher_sees_at_once(start, action, code):
@@ -69,11 +69,17 @@ def test_what_a_launcher_sees_at_once(start, action, code):
 
 def test_a_death_that_others_see_to_and_ends_after_it_wait_for_all(start):
     last = start(MAY + "sys.stdin.read()")
-    ended = [start(MAY + each) for each in (DIE, "sys.exit(0)", "sys.exit(75)")]
+    ended = [start(MAY + each) for each in (DIE, "sys.exit(0)", "sys.exit(75)", "os._exit(7)", "os._exit(1)")]
     time.sleep(0.2)
-    assert [each.poll() for each in ended] == [None] * 3
+    assert [each.poll() for each in ended] == [None] * 5
     last.stdin.close()
-    assert [each.wait(timeout=10) for each in (last, *ended)] == [0, 0, 0, 75]
+    assert [each.wait(timeout=10) for each in (last, *ended)] == [0, 0, 0, 75, 0, 0]
+
+
+def test_a_process_knows_its_keeper_and_does_without_the_pipe_to_it(start):
+    keeper = start("print(keeper.number(), flush=True); os.closerange(3, 64); keeper.may_die(); sys.exit(3)")
+    assert int(keeper.stdout.readline()) == keeper.pid
+    assert keeper.wait(timeout=10) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

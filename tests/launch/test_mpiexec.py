@@ -11,7 +11,7 @@ import pytest
 
 from mpidl.errors import UsageError
 from mpidl.launch.command import find_mpiexec
-from mpidl.launch.forwarding import Forwarding
+from mpidl.launch.forwarding import Forwarding, end_session, wake_session
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
 from mpidl.launch.stderr import Death
@@ -299,6 +299,21 @@ def test_ranks_that_the_launcher_leaves_behind_are_ended(started):
     rank = int(process.stdout.readline())
     assert process.wait(timeout=10) == 0
     assert gone(rank)
+
+
+def test_a_stopped_process_that_has_only_to_report_an_end_is_woken(started):
+    """Between a rank and the command: the first shell is one's parent, and has not noticed its end."""
+    script = f"{DONE}; sh -c 'true & kill -STOP $$; wait'; exit 0"
+    assert started(script, prelude="mpiexec.QUIET = 0.05").wait(timeout=10) == 0
+
+
+def test_a_stopped_process_whose_children_live_is_not_woken():
+    script = "sleep 60 & true & kill -STOP $$; wait"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        wake_session(process.pid)
+        assert not os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOWAIT | os.WNOHANG)
+        end_session(process.pid)
 
 
 def test_a_job_ends_with_the_command(started):

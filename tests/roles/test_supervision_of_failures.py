@@ -28,7 +28,15 @@ GOAL = Goal("test_accuracy", lower=False, patience=3, keeps_best=True)
 DEATH = Failed(3, "worker 1", "node7", 1234, "SIGKILL", 1e9, workers=1)
 DEATH_LOG = Log(
     "failure",
-    {"rank": 3, "role": "worker 1", "host": "node7", "pid": 1234, "signal": "SIGKILL", "noticed": 1e9},
+    {
+        "rank": 3,
+        "role": "worker 1",
+        "host": "node7",
+        "pid": 1234,
+        "signal": "SIGKILL",
+        "noticed": 1e9,
+        "code": None,
+    },
 )
 TAKEN_OVER = Recovered(2, "server 1", by=0, seconds=0.25, lost={"pushes": 1})
 #: That of a process that was asked to leave.

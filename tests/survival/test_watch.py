@@ -5,6 +5,8 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,7 +40,7 @@ def test_a_killed_process_is_reported_at_once_with_its_signal(sleepers, watched,
         sleepers[1].wait()
     assert watched.get(timeout=5)[0] == 1
     sleepers[2].terminate()
-    assert watched.get(timeout=5) == (2, signal.SIGTERM)
+    assert watched.get(timeout=5) == (2, -signal.SIGTERM)
     assert watched.empty()
 
 
@@ -54,7 +56,7 @@ def test_processes_that_have_ended_before_are_reported(sleepers):
 def test_a_process_that_is_stopped_for_long_is_killed_and_others_are_not(sleepers, watched, monkeypatch):
     monkeypatch.setattr(watch, "STOPPED_FOR", 0.5)
     sleepers[0].send_signal(signal.SIGSTOP)
-    assert watched.get(timeout=10) == (0, signal.SIGKILL)
+    assert watched.get(timeout=10) == (0, -signal.SIGKILL)
     assert watched.empty()
 
 
@@ -73,9 +75,87 @@ def test_the_job_decides_on_a_process_that_stands_still(sleepers, monkeypatch, h
     while not asked.get(timeout=10)[1]:
         pass
     if hopeless:
-        assert ended.get(timeout=10) == (4, signal.SIGKILL)
+        assert ended.get(timeout=10) == (4, -signal.SIGKILL)
     found.end()
     assert ended.empty()
+
+
+def looks(monkeypatch, processes, times, clocks=lambda number: 7, own=9):
+    """Return what `own` finds of a stopped process at looks at given times: which it is, and if it has stood still."""
+    times, found = iter(times), queue.Queue()
+
+    def now():
+        at = next(times, None)
+        return found.put(None) or 0.0 if at is None else at
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=now, clock_gettime_ns=clocks))
+    monkeypatch.setattr(watch, "is_stopped", lambda pid: True)
+    monkeypatch.setattr(watch, "LOOK_EVERY", 1e-3)
+    pids = {number: each.pid for number, each in processes.items()}
+    at_work = Watch(pids, own, lambda *ended: None, lambda *standing: found.put(standing))
+    answers = list(iter(lambda: found.get(timeout=10), None))
+    at_work.end()
+    return answers
+
+
+def test_a_process_that_has_stood_still_all_the_time_is_stopped(sleepers, monkeypatch):
+    found = looks(monkeypatch, {4: sleepers[0]}, [0.0, 1.0, 2.0, 3.0, 4.5, 5.5])
+    assert found == [(4, False), (4, False), (4, False), (4, True), (4, True)]
+
+
+def test_a_process_that_is_stopped_at_each_look_and_computes_in_between_is_not(sleepers, monkeypatch):
+    clock = iter(range(100))
+    found = looks(monkeypatch, {4: sleepers[0]}, range(10), clocks=lambda number: next(clock))
+    assert found == [(4, False)] * 9
+
+
+def test_the_clock_is_that_of_the_process(sleepers, monkeypatch):
+    assert watch.cpu_clock(os.getpid()) > 0
+    assert watch.cpu_clock(2**22 + 1) == 0
+    asked = set()
+    looks(monkeypatch, {4: sleepers[0]}, range(3), clocks=asked.add)
+    assert asked == {~sleepers[0].pid << 3 | 2}
+
+
+def test_after_a_pause_of_the_watch_itself_the_time_counts_anew(sleepers, monkeypatch):
+    found = looks(monkeypatch, {4: sleepers[0]}, [0.0, 1.0, 2.5, 4.4, 9.0, 10.0, 11.5, 12.5])
+    assert [stopped for _, stopped in found] == [False, False, True, False, False, False, True]
+
+
+def test_each_process_is_watched_by_the_one_before_it_that_lives(sleepers, monkeypatch):
+    for own in range(4):
+        following = [(own + step) % 4 for step in (1, 2, 3)]
+        for first in range(3):
+            living = dict(zip(following[first:], sleepers, strict=False))
+            assert looks(monkeypatch, living, [0.0, 1.0], own=own) == [(following[first], False)]
+
+
+def test_who_hears_of_an_end_and_waits_keeps_nobody_from_being_watched(sleepers):
+    heard, go_on = queue.Queue(), threading.Event()
+
+    def ended(*end):
+        heard.put(end)
+        assert go_on.wait(10)
+
+    at_work = Watch({number: each.pid for number, each in enumerate(sleepers)}, 9, ended)
+    for number, each in enumerate(sleepers):
+        each.kill()
+        assert heard.get(timeout=5) == (number, -signal.SIGKILL)
+    go_on.set()
+    at_work.end()
+
+
+def test_the_code_with_which_a_process_has_ended(sleepers):
+    ended = queue.Queue()
+    script = "import os, sys; sys.stdin.read(); os._exit(7)"
+    with subprocess.Popen([sys.executable, "-Sc", script], stdin=subprocess.PIPE) as process:
+        at_work = Watch({4: process.pid}, 9, lambda *each: ended.put(each))
+        assert not watch.has_ended(process.pid)
+        process.stdin.close()
+        assert ended.get(timeout=5) == (4, 7)
+        assert watch.has_ended(process.pid), "a zombie, or gone"
+    assert watch.has_ended(process.pid)
+    at_work.end()
 
 
 def test_only_stopped_processes_are_called_so(sleepers):

@@ -12,7 +12,7 @@ from mpidl.cli import commands
 from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
-from mpidl.launch.output import say, show_traceback
+from mpidl.launch.output import attempt, say, show_traceback
 from mpidl.runs.uncaught import end_job, exits
 
 __all__ = ["main"]
@@ -51,9 +51,9 @@ def _tell(error: Exception) -> int:
     rank, size, _ = _world()
     line, common = as_line(error), isinstance(error, MpidlError)
     if os.environ.get("MPIDL_DEBUG") and not (common and size > 1):
-        show_traceback(line)
+        attempt(lambda: show_traceback(line))
     if rank == 0 or not common:
-        say(str(line) if common or size == 1 else f"rank {rank}: {line}")
+        attempt(lambda: say(str(line) if common or size == 1 else f"rank {rank}: {line}"))
     if size > 1 and not common:
         end_job(line.exit_code)
     return line.exit_code

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from mpidl.errors import named
 from mpidl.launch.output import deliver
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Examination:
 
     def _agree(self, finding: Finding | None, error: Exception | None) -> Finding:
         """Return the first rank's finding, or the error of the first rank that failed."""
-        text = "" if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+        text = "" if error is None else " ".join(named(error).split())
         texts = [text] if self.comm is None else self.comm.allgather(text)
         for rank, found in enumerate(texts):
             if found:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -189,6 +190,21 @@ class Forwarding:
         if self.received:
             return Ended(lost, "ended without saving")
         return Ended(lost, death.line, death, True, self._runs)
+
+
+def wake_session(session: int) -> None:
+    """Continue those stopped processes of a session whose children have all ended: they have only to report that."""
+    stopped, children = [], dict[int, set[str]]()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(own) == session:
+                children.setdefault(int(parent), set()).add(state)
+                stopped += [int(entry.name)] if state == "T" else []
+    for process in stopped:
+        if children.get(process) == {"Z"}:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
 
 
 def end_session(session: int) -> None:

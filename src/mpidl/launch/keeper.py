@@ -7,6 +7,7 @@ else.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -26,8 +27,8 @@ _told: int | None = None
 def keep(signals: Collection[int]) -> None:
     """Go on in a new process, and let this one be its keeper, if the launcher asks for that.
 
-    The keeper passes the `signals`, which are blocked, on to the process. It ends as the process does. One that said
-    that it may die (`may_die`) ends in an exit code of 0 or 75 when all others of the job have ended, too.
+    The keeper passes the `signals`, which are blocked, on to the process, and ends as it does. If the process may die
+    (`may_die`), the keeper ends when all others of the job have ended, too, whatever the process died of.
     """
     global _launcher, _told
     path = os.environ.pop(VARIABLE, None)
@@ -63,10 +64,25 @@ def _end_with(keeper: int) -> None:
         os._exit(1)
 
 
+def number() -> int:
+    """Return the number of this process's keeper; 0 if it has none."""
+    return 0 if _told is None else os.getppid()
+
+
 def may_die() -> None:
     """Tell this process's keeper, if it has one, that others of the job notice its death, and say what follows."""
+    _tell(b"!")
+
+
+def ends_job() -> None:
+    """Tell this process's keeper, if it has one, that the job ends with this process."""
+    _tell(b"x")
+
+
+def _tell(word: bytes) -> None:
     if _told is not None:
-        os.write(_told, b"!")
+        with contextlib.suppress(OSError):  # Something has closed all files.
+            os.write(_told, word)
 
 
 def launcher() -> int:
@@ -83,16 +99,16 @@ def _keep(process: int, lock: int, said: int, *signals: int) -> None:
     # Those that watch the process find out by what it was killed as long as it isn't waited for.
     os.set_blocking(said, False)
     try:
-        kept = bool(os.read(said, 1))
+        kept = os.read(said, 99).endswith(b"!")
     except BlockingIOError:
         kept = False
     exited = ended.si_code == os.CLD_EXITED
-    if exited and (not kept or ended.si_status not in (0, STOPPED)):
-        os._exit(ended.si_status)
     if kept:
         fcntl.flock(lock, fcntl.LOCK_UN)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os._exit(ended.si_status if exited else 0)
+        os._exit(STOPPED if exited and ended.si_status == STOPPED else 0)
+    if exited:
+        os._exit(ended.si_status)
     _die_of(ended.si_status)
 
 

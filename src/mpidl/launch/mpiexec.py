@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import IO
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, keeper, leftovers, marks
 from mpidl.launch.command import command, on_one_node
-from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session
+from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session, wake_session
 from mpidl.launch.hosts import leave_lost_hosts
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
@@ -33,6 +34,8 @@ SESSIONS = ("PRTE_MCA_prte_local_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "PRT
 KEEPERS = "keepers"
 #: Bytes of memory that every rank needs at least.
 RANK_BYTES = 50_000_000
+#: Seconds without output after which processes are woken that have only to report an end.
+QUIET = 3.0
 
 #: Signals other than `END` that make mpirun end a job at once, and that schedulers send to every process.
 BLOCKED = (signal.SIGTERM, signal.SIGHUP)
@@ -115,7 +118,8 @@ def _run(
             copied = Copied(process.stdout, forwarding.survived)
             try:
                 forwarding.to(process)
-                stderr = marks.listen(deaths.watch(_chunks(process.stderr)), forwarding.hear)
+                chunks = _chunks(process.stderr, lambda: wake_session(process.pid))
+                stderr = marks.listen(deaths.watch(chunks), forwarding.hear)
                 for text in quieten(stderr, forwarding.survived):
                     screen.write(text)
                 code = process.wait()
@@ -176,6 +180,11 @@ def _prepare_child() -> Callable[[], None]:
     return prepare
 
 
-def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    while chunk := os.read(stream.fileno(), 65536):
+def _chunks(stream: IO[bytes], idle: Callable[[], object]) -> Iterator[bytes]:
+    """Yield what arrives in a stream; call `idle` when nothing has arrived for `QUIET` seconds."""
+    while True:
+        while not select.select([stream], [], [], QUIET)[0]:
+            idle()
+        if not (chunk := os.read(stream.fileno(), 65536)):
+            return
         yield chunk

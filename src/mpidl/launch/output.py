@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from json import dumps
@@ -17,6 +18,8 @@ STDOUT, STDERR = 1, 2
 
 #: Errors of a write to a pipe without a reader, and to a closed terminal.
 GONE = (errno.EPIPE, errno.EIO)
+#: Seconds that a process waits for its last words: who reads them may stand still.
+LAST_WORDS = 5.0
 
 
 #: The name by which codecs know `_escaped`.
@@ -101,6 +104,20 @@ def send(text: bytes, then: Callable[[], object] = ignore) -> None:
     """Write text of others on stderr as it is; call `then` if stderr has been closed."""
     with tolerate_loss(STDERR, then):
         os.write(STDERR, text)
+
+
+def attempt(*actions: Callable[[], object]) -> None:
+    """Carry out actions before an end that must come, whatever they raise, for `LAST_WORDS` at most."""
+
+    def carry_out() -> None:
+        for action in actions:
+            with suppress(BaseException):
+                action()
+
+    with suppress(RuntimeError):  # There is no room for another thread.
+        thread = threading.Thread(target=carry_out, daemon=True)
+        thread.start()
+        thread.join(LAST_WORDS)
 
 
 def show_traceback(error: BaseException) -> None:

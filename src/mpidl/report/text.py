@@ -102,7 +102,9 @@ def resumption(run_dir: str, name: str) -> str:
 
 def died(rank: int, role: str, details: Mapping[str, Any]) -> str:
     """Return the line about the death of a rank's process, given the details of the event."""
-    cause = "" if details["signal"] is None else f", {details['signal']}"
+    code = details.get("code")
+    cause = details["signal"] or (code and f"exit code {code}")
+    cause = f", {cause}" if cause else ""
     return f"rank {rank} ({role}) has died: process {details['pid']} on {details['host']}{cause}"
 
 

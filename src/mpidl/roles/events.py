@@ -91,6 +91,8 @@ class Failed:
         When another process noticed it, in seconds since the epoch.
     workers : int
         Number of workers that still have a process of their own.
+    code : int or None
+        The exit code of a process that no signal has ended, if it is known and isn't 0.
     """
 
     rank: int
@@ -100,6 +102,7 @@ class Failed:
     signal: str | None
     noticed: float
     workers: int
+    code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, marks
-from mpidl.launch.output import say, show_traceback
+from mpidl.launch.output import attempt, say, show_traceback
 from mpidl.launch.signals import STOPPED
 
 #: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
@@ -63,10 +63,9 @@ def speaks(rank: int) -> bool:
 
 def end_job(code: int) -> None:
     """End all ranks when this process exits, because some may wait for this one."""
-    if (survival := sys.modules.get(SURVIVAL)) is not None:
-        survival.fail()
-    marks.tell_failed(f"rank {environment.world().rank} failed")
-    time.sleep(PASSING)
+    survival = sys.modules.get(SURVIVAL)
+    actions = [] if survival is None else [survival.fail]
+    attempt(*actions, lambda: marks.tell_failed(f"rank {environment.world().rank} failed"), lambda: time.sleep(PASSING))
     if _mpi() is not None:
         from mpi4py import run
 
@@ -103,7 +102,7 @@ def exit_code(end: SystemExit) -> int:
     if not own:
         if rank > 0:
             time.sleep(AFTER_FIRST)
-        say(f"the script ended with exit code {given}" if isinstance(given, int) else str(given))
+        attempt(lambda: say(f"the script ended with exit code {given}" if isinstance(given, int) else str(given)))
     code = int(given) if own else 1
     if size > 1:
         end_job(code)
@@ -135,13 +134,15 @@ class _Hook:
         if rank > 0:
             time.sleep(AFTER_FIRST)
         if not isinstance(error, MpidlError):
-            self._report(kind, error, trace)
-            say(f"rank {rank} raised {kind.__name__}, which ends the job")
-            end_job(130 if issubclass(kind, KeyboardInterrupt) else 1)
+            try:
+                self._report(kind, error, trace)
+            finally:
+                attempt(lambda: say(f"rank {rank} raised {kind.__name__}, which ends the job"))
+                end_job(130 if issubclass(kind, KeyboardInterrupt) else 1)
             return
         if os.environ.get("MPIDL_DEBUG"):
-            show_traceback(error)
-        say(f"rank {rank}: {error}")
+            attempt(lambda: show_traceback(error))
+        attempt(lambda: say(f"rank {rank}: {error}"))
         end_job(error.exit_code)
         raise SystemExit(error.exit_code)
 
@@ -171,7 +172,7 @@ def _join_others(status: int) -> None:
     all_exit = mpi.COMM_WORLD.Ibarrier()
     while not all_exit.Test():
         if time.monotonic() > last:
-            say(f"rank {rank} exited with status {status}, which ends the job")
+            attempt(lambda: say(f"rank {rank} exited with status {status}, which ends the job"))
             end_job(status)
             return
         time.sleep(PASSING / 10)

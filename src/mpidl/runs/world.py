@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 from mpidl.config import Config
 from mpidl.engines import monotonic
-from mpidl.errors import DivergenceError, MpidlError, UsageError
+from mpidl.errors import DivergenceError, MpidlError, UsageError, named
 from mpidl.launch import marks
-from mpidl.launch.output import say, show_traceback
+from mpidl.launch.output import attempt, say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.runs.agreement import together
@@ -99,8 +99,15 @@ class World:
             self._abort(error)
 
     def _abort(self, error: BaseException) -> None:
+        """End the job, whatever keeps this rank from saying why."""
+        try:
+            attempt(survival.fail, lambda: self._tell(error))
+        finally:
+            self.comm.Abort(1)
+
+    def _tell(self, error: BaseException) -> None:
         roles, run = self.roles, self.directory
-        cause = str(error) if isinstance(error, MpidlError) else f"{type(error).__name__}: {error}"
+        cause = str(error) if isinstance(error, MpidlError) else named(error)
         diverged = isinstance(error, DivergenceError)
         rank = error.rank if isinstance(error, DivergenceError) and error.rank is not None else self.rank
         cause, role = " ".join(cause.split()), roles.role(rank)
@@ -110,11 +117,10 @@ class World:
             marks.tell_failed(f"rank {rank} ({role}){roles.place(rank)} failed", again=not diverged)
         if run is not None:
             record_event(
-                run, "failure", rank, role, host=roles.hosts[rank], cause=cause, traceback=traceback.format_exc()
-            )
+                run, "failure", rank, role, host=roles.hosts[rank], cause=cause,
+                traceback="".join(traceback.format_exception(error)),
+            )  # fmt: skip
         if os.environ.get("MPIDL_DEBUG"):
             show_traceback(error)
-        survival.fail()
         # The line needs time to pass through the launcher before the launcher ends the job.
         time.sleep(0.2 if first else 1.0)
-        self.comm.Abort(1)

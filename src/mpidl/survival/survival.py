@@ -16,15 +16,16 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.launch import marks
-from mpidl.launch.keeper import may_die
-from mpidl.launch.output import finish, say
+from mpidl.errors import named
+from mpidl.launch import keeper, marks
+from mpidl.launch.output import attempt, finish, say
 from mpidl.launch.points import point
+from mpidl.launch.signals import STOPPED
 from mpidl.roles.events import Failed, Incident, Recovered
 from mpidl.survival.pace import Pace
 from mpidl.survival.table import Stage, State, Table
 from mpidl.survival.takeover import heir
-from mpidl.survival.watch import Watch, is_traced
+from mpidl.survival.watch import Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
 
 #: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
@@ -104,6 +105,7 @@ class Survival(Mortal):
         self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
+        self._keepers = comm.allgather(keeper.number())
         self._pace, self._killed = Pace(self._table.batches, self._own), set[int]()
         self._play: Play | None = None
         self._playing, self._gone, self._threads = {self._own}, set[int](), list[threading.Thread]()
@@ -112,8 +114,8 @@ class Survival(Mortal):
             path.unlink()
         others = {process: pid for process, pid in enumerate(pids) if process != self._own}
         self._watch = Watch(others, self._own, self._ended, self._is_hopeless)
-        may_die()
-        _at_work(self)
+        keeper.may_die()
+        at_work(self)
 
     @property
     def died(self) -> bool:  # type: ignore[override]
@@ -183,7 +185,7 @@ class Survival(Mortal):
             self._killed.add(process)
             longest = f"{self._pace.longest(process):.3g}"
             why = "is stopped by a signal" if stopped else f"hangs in a batch, of which the longest took {longest} s"
-            say(f"{self._named(process)} {why}: killing its process {pid}")
+            attempt(lambda: say(f"{self._named(process)} {why}: killing its process {pid}"))
         return True
 
     def _is_replaceable(self, process: int) -> bool:
@@ -197,10 +199,10 @@ class Survival(Mortal):
         others = [each for each in table.alive if each != process]
         return all(heir(rank, roles, table.processes.tolist(), others) is not None for rank in played)
 
-    def fail(self) -> bool:
-        """Let the job end: others do when this process does. Return whether it is the first to say so."""
-        with self._table.locked():
-            return self._table.fail()
+    def fail(self) -> None:
+        """Let the job end: others do when this process does."""
+        self._table.fail()  # Whoever has the lock may stand still.
+        keeper.ends_job()
 
     def leave(self) -> None:
         """Say that this process ends because its work is done."""
@@ -224,21 +226,34 @@ class Survival(Mortal):
         if by >= 0:
             lost = {"chunks": int(noted["chunks"])} if noted["chunks"] else {}
             return Recovered(rank, role, by, float(noted["time"]), lost, bool(noted["drained"]))
-        number, pid = int(noted["signal"]), int(self._table.pids[rank])
-        name = signal.Signals(number).name if number else None
-        return Failed(rank, role, self._host(rank), pid, name, float(noted["time"]), int(noted["workers"]))
+        code, pid = int(noted["code"]), int(self._table.pids[rank])
+        name = signal.Signals(-code).name if code < 0 else None
+        found, workers = float(noted["time"]), int(noted["workers"])
+        return Failed(rank, role, self._host(rank), pid, name, found, workers, code if code > 0 else None)
 
-    def _ended(self, process: int, number: int) -> None:
-        """Handle the end of another process; called by the watch's thread."""
-        noticed = time.time()
-        with self._table.locked():
-            if self._table.states[process] == State.ALIVE and not self._table.failed:
-                self._table.states[process] = State.DEAD
-                self._decide(process, number, noticed)
-        drained = self._table.states[process] == State.LEFT
+    def _ended(self, process: int, code: int) -> None:
+        """Handle the end of another process, in a thread of its own."""
+        noticed, obstacle = time.time(), None
+        try:
+            with self._table.locked():
+                if self._table.states[process] == State.ALIVE and not self._table.failed:
+                    self._table.states[process] = State.DEAD
+                    obstacle = self._decide(process, code, noticed)
+                if not self._table.failed:
+                    self._play_orphans(process, noticed)
+        except Exception as error:  # Something has closed all files, or there is no memory for a thread.
+            self._table.fail()
+            obstacle = f"rank {self._own} can't go on, {named(error)}"
         if self._table.failed:
+            if obstacle is not None:
+                attempt(lambda: self._tell(process, code, obstacle))
             time.sleep(PASSING)
+            keeper.ends_job()
             os._exit(1)
+
+    def _play_orphans(self, process: int, noticed: float) -> None:
+        """Begin to play what another process has left to this one."""
+        drained = self._table.states[process] == State.LEFT
         self._gone.add(process)
         for rank in self._table.played_by(self._own):
             # A process that hands its rank over plays it to its own end.
@@ -248,17 +263,25 @@ class Survival(Mortal):
                 self._threads.append(thread)
                 thread.start()
 
-    def _decide(self, process: int, number: int, noticed: float) -> None:
-        """Find a process for each rank of one that has died; if that isn't possible, let the job fail."""
+    def _tell(self, process: int, code: int, obstacle: str) -> None:
+        """Say that another process's end ends the job."""
+        cause = f"was killed by {signal.Signals(-code).name}" if code < 0 else "has ended"
+        cause = f"{self._named(process)} {cause}{f' with exit code {code}' if code > 0 else ''}"
+        say(f"{cause}, which ends the job: {obstacle}")
+        marks.tell_failed(cause, rank=process, role=self._roles.role(process))
+
+    def _decide(self, process: int, code: int, noticed: float) -> str | None:
+        """Find a process for each rank of one that has died; if that isn't possible, let the job fail, and say why."""
         table = self._table
         stages = [Stage(table.stages[each]) for each in table.alive]
-        cause = f"was killed by {signal.Signals(number).name}" if number else "has ended"
         obstacle = self._obstacle
-        if Stage.PREPARING in stages:
+        if self._keepers[process] and has_ended(self._keepers[process]):
+            obstacle = f"its parent, process {self._keepers[process]}, has ended"
+        elif Stage.PREPARING in stages:
             obstacle = "the training had not begun"
         elif Stage.CLOSING in stages:
             if table.deaths > 1:
-                return  # Nothing is left to do but to leave.
+                return None  # Nothing is left to do but to leave.
             obstacle = "the run was over"
         orphans = [rank for rank in table.orphans() if rank not in self._roles.standby]
         if obstacle is None:
@@ -271,11 +294,10 @@ class Survival(Mortal):
                 table.processes[rank] = found
         if obstacle is not None:
             table.fail()
-            say(f"{self._named(process)} {cause}, which ends the job: {obstacle}")
-            marks.tell_failed(f"{self._named(process)} {cause}", rank=process, role=self._roles.role(process))
-            return
-        workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
-        table.note(rank=process, by=-1, signal=number, time=noticed, workers=len(workers))
+        else:
+            workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
+            table.note(rank=process, by=-1, code=code, time=noticed, workers=len(workers))
+        return obstacle
 
     def _take_over(self, rank: int, noticed: float, drained: bool) -> None:
         """Play a rank whose process has died, or has handed it over."""
@@ -304,7 +326,7 @@ _current: Survival | None = None
 exit_code: int | None = None
 
 
-def _at_work(survival: Survival) -> None:
+def at_work(survival: Survival) -> None:
     """Note the process's part in a job, in the place of its part in one before."""
     global _current
     if _current is None:
@@ -329,11 +351,13 @@ def speaks(rank: int) -> bool:
 def _leave() -> None:
     """Leave the job at the process's exit."""
     assert _current is not None
+    raised = getattr(sys, "last_value", None) is not None
+    code = int(_current.failed or raised) if exit_code is None else exit_code
     if not _current.failed:
         _current.leave()
+    if code not in (0, STOPPED):
+        keeper.ends_job()
     if _current.died:
-        raised = getattr(sys, "last_value", None) is not None
-        code = int(_current.failed or raised) if exit_code is None else exit_code
         sys.__dict__["mpidl"] = _WithoutMpi(code)
 
 

@@ -40,7 +40,7 @@ INCIDENT = np.dtype(
     [
         ("rank", np.int64),
         ("by", np.int64),
-        ("signal", np.int64),  # that has killed the process; 0 if unknown
+        ("code", np.int64),  # of the process's end, as that of `subprocess.Popen`; 0 if unknown
         ("time", np.float64),  # of the notice, in seconds since the epoch; of a takeover, the seconds since the notice
         ("workers", np.int64),  # that live
         ("chunks", np.int64),  # lost, of pushes

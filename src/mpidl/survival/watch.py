@@ -14,7 +14,8 @@ from contextlib import suppress
 
 #: Seconds between two looks at a process that may be stopped, and the longest such time: then this one was stopped.
 LOOK_EVERY, LATE = 1.0, 2.0
-#: Seconds after which a process that a signal has stopped is killed: it must not wake after others have replaced it.
+#: Seconds after which a process that a signal has stopped all the time is killed: it must not wake after others have
+#: replaced it.
 STOPPED_FOR = 3.0
 #: struct pidfd_info of Linux 6.15: its size, the place of the exit status in it, and the request for that.
 INFO, EXIT_STATUS, WANT_EXIT = 64, 60, 1 << 3
@@ -22,11 +23,12 @@ PIDFD_GET_INFO = (3 << 30) | (INFO << 16) | (0xFF << 8) | 11
 
 
 class Watch:
-    """A thread that calls `ended(process, signal)` when another process of this node ends; an unknown signal is 0.
+    """Calls `ended(process, code)` in a thread of its own when another process of this node ends.
 
-    `pids` has the processes to watch by their numbers; those that have ended already are reported, too. Of the one that
-    follows `own`, the process also looks every second whether a signal has stopped it. It is killed if `is_hopeless`
-    returns so, given the process and whether it has been stopped for some seconds.
+    The code is that of `subprocess.Popen.returncode`, or 0 if it is unknown. `pids` has the processes to watch by their
+    numbers; those that have ended already are reported, too. Of the one that follows `own`, the process also looks
+    every second whether a signal has stopped it. It is killed if `is_hopeless` returns so, given the process and
+    whether it has stood still for some seconds.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Watch:
                 continue
             self._processes[file] = process
             self._poll.register(file, select.POLLIN)
-        self._stopped_since: float | None = None
-        self._looked = time.monotonic()
+        # The process that is stopped, and its CPU clock; and since when.
+        self._standing: tuple[int, int] | None = None
+        self._since = self._looked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="mpidl watch", daemon=True)
         self._thread.start()
 
@@ -63,17 +66,21 @@ class Watch:
 
     def _run(self) -> None:
         for process in self._gone:
-            self._ended(process, 0)
+            self._report(process, 0)
         while True:
             for file, _ in self._poll.poll(1e3 * LOOK_EVERY):
                 if file == self._wake:
                     return
                 process = self._processes.pop(file)
                 self._poll.unregister(file)
-                number = _signal_of(file, self._pids[process])
+                code = _code_of(file, self._pids[process])
                 os.close(file)
-                self._ended(process, number)
+                self._report(process, code)
             self._look_at_next()
+
+    def _report(self, process: int, code: int) -> None:
+        """Report an end, and go on watching: who hears of it may wait for others."""
+        threading.Thread(target=self._ended, args=(process, code), daemon=True).start()
 
     def _look_at_next(self) -> None:
         """Kill the next process if it will never go on."""
@@ -83,13 +90,12 @@ class Watch:
         self._looked = now
         following = sorted(self._processes.values(), key=lambda process: (process < self._own, process))
         pid = self._pids[following[0]]
+        # One that is slowed down may be stopped at each look, and has computed in between.
+        standing = (pid, cpu_clock(pid)) if is_stopped(pid) else None
         # A node whose jobs were all stopped goes on: this process was stopped, too.
-        if now - before > LATE or not is_stopped(pid):
-            self._stopped_since = None
-        elif self._stopped_since is None:
-            self._stopped_since = now
-        stopped = self._stopped_since is not None and now - self._stopped_since > STOPPED_FOR
-        if self._is_hopeless(following[0], stopped):
+        if standing is None or standing != self._standing or now - before > LATE:
+            self._standing, self._since = standing, now
+        if self._is_hopeless(following[0], now - self._since > STOPPED_FOR):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -108,8 +114,20 @@ def is_traced(pid: int) -> bool:
         return False
 
 
-def _signal_of(file: int, pid: int) -> int:
-    """Return the signal that has killed a process; 0 if none has, or if the system can't tell.
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, also if its parent hasn't noticed."""
+    return _stat(pid)[:1] in ([], [b"Z"], [b"X"])
+
+
+def cpu_clock(pid: int) -> int:
+    """Return the nanoseconds that a process has computed; 0 if it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime_ns(~pid << 3 | 2)  # As clock_getcpuclockid(3) does.
+    return 0
+
+
+def _code_of(file: int, pid: int) -> int:
+    """Return the code of a process that has ended, negative for a signal; 0 also if the system can't tell.
 
     Until its parent has asked for it, the status is that of a zombie.
     """
@@ -120,7 +138,7 @@ def _signal_of(file: int, pid: int) -> int:
             fcntl.ioctl(file, PIDFD_GET_INFO, info)
         (found,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, EXIT_STATUS)
         status *= bool(found & WANT_EXIT)
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return os.waitstatus_to_exitcode(status)
 
 
 def _stat(pid: int) -> list[bytes]:
