@@ -152,6 +152,25 @@ class Odd(Changing):
 MODULES = [Anew, AnewBehind, Teacher, TeacherByData, Before, Sums, Private, Odd]
 
 
+class Spectral(Changing):
+    """A layer with unit vectors by which spectral norm divides its weight, and one with running means."""
+
+    def prepare(self):
+        torch.nn.utils.parametrizations.spectral_norm(self.layer)
+        self.norm = torch.nn.BatchNorm1d(64)
+
+    def change(self, images):
+        pass
+
+    def use(self, images):
+        return 5 * self.layer(self.norm(images))
+
+    @property
+    def sigma(self):
+        """The largest singular value of the layer's weight in evaluations: 1."""
+        return float(torch.linalg.matrix_norm(self.eval().layer.weight.detach(), 2))
+
+
 class Clamped(Changing):
     """Keeps its own weights within bounds."""
 
@@ -196,8 +215,8 @@ class Centred(torch.nn.Module):
         return loss
 
 
-def plain(module, loss=functional.cross_entropy, steps=20):
-    """Train by a plain loop, with the parameters of the loss; return all tensors."""
+def plain(module, loss=functional.cross_entropy, steps=20, after=lambda: None):
+    """Train by a plain loop, with the parameters of the loss; call `after` each step, and return all tensors."""
     values = {"run": {"steps": steps, "deterministic": True}, "model": {"factory": "python:object"}}
     config = from_dict(values | {"data": {"batch": BATCH}}, data_source=mpidl.Digits())
     job = Job.of(config, mpidl.Digits().open(), TorchModel(mlp(), "cross_entropy"))
@@ -209,6 +228,7 @@ def plain(module, loss=functional.cross_entropy, steps=20):
         with torch.no_grad():
             for parameter, gradient in zip(parameters, found, strict=True):
                 parameter -= RATE * gradient
+        after()
     return tensors_of(*modules)
 
 

@@ -13,6 +13,7 @@ from changing_modules import (  # noqa: E402
     Margins,
     Odd,
     Private,
+    Spectral,
     Sums,
     TeacherByData,
     plain,
@@ -76,3 +77,18 @@ def test_what_shards_dont_see_is_said(comm, shared_path, capfd, algorithm):
     assert told == (algorithm.name != "averaging")
     # The last steps may lead out of the bounds.
     assert bool(trained["0.layer.weight"].abs().max() < 0.1) == (algorithm.name == "averaging")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [mpidl.Downpour(), mpidl.Sync(), mpidl.algorithms.Averaging(tau=3, rate=RATE)],
+    ids=lambda each: each.name,
+)
+def test_unit_vectors_of_an_average_are_unit_vectors(comm, shared_path, algorithm):
+    module = Spectral()
+    options = {"ema": 0.95, "algorithm": algorithm, "deterministic": False}
+    train(shared_path, module, torch.nn.functional.cross_entropy, epochs=2, **options)
+    for name in ("_u", "_v"):
+        vector = module.layer.parametrizations.weight[0].get_buffer(name)
+        assert float(vector.norm()) == pytest.approx(1, abs=1e-5)
+    assert module.sigma == pytest.approx(1, abs=0.1)

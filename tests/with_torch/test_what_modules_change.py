@@ -95,16 +95,16 @@ def test_exports_have_what_a_state_dict_has(train, tmp_path):
 def test_a_statistic_that_changes_its_shape_is_one_line(train):
     class Longer(Changing):
         def prepare(self):
-            self.register_buffer("seen", torch.zeros(1))
+            self.register_buffer("running_mean", torch.zeros(1))
 
         def change(self, images):
-            self.seen = torch.zeros(len(self.seen) + 1)
+            self.running_mean = torch.zeros(len(self.running_mean) + 1)
 
         def use(self, images):
             return self.layer(images)
 
     with pytest.raises(
-        UsageError, match=r"^model: Longer: buffer seen is of shape \(2,\) now, expected \(1,\) as before"
+        UsageError, match=r"^model: Longer: buffer running_mean is of shape \(2,\) now, expected \(1,\) as before"
     ):
         train(Longer())
 
@@ -158,7 +158,7 @@ def test_a_loss_may_be_a_part_or_a_method_of_the_module_or_be_called_as_one_of_i
     train(part, part.loss)
     train(method, method.compute)
     same(tensors_of(part), tensors_of(method))
-    assert TorchModel(apart, Margins()).layout.shapes.keys() >= {"loss_.bias", "loss_.mean", "loss.bias"}
+    assert TorchModel(apart, Margins()).layout.shapes.keys() >= {"loss_.bias", "loss.bias"}
 
 
 def test_a_loss_with_parameters_is_in_one_stage():

@@ -22,7 +22,7 @@ from mpidl.job.checks import check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
-from mpidl.job.notes import notes_on
+from mpidl.job.notes import notes_on, notes_on_buffers
 from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
 from mpidl.metrics import Metric
@@ -127,9 +127,10 @@ class Job:
         if checkpoint is None and path is not None:
             first_values = Initial(user_path(path), original).read
         measured = metrics(run, scoring(original, prepared))
+        notes = [*notes_on(config, prepared.train, dataset), *notes_on_buffers(original)]
         job = cls(
             config, given, of_data(given), prepared, original, measured, goal, first_values, checkpoint,
-            notes_on(config, prepared.train, dataset), continues=checkpoint is not None, script=script,
+            notes, continues=checkpoint is not None, script=script,
         )  # fmt: skip
         if checkpoint is not None:
             check_model(checkpoint, original)

@@ -14,7 +14,7 @@ from mpidl.data.kept import METHODS, KeptState, methods
 from mpidl.torch.arrays import as_array, dense
 from mpidl.torch.extra_state import ExtraState, full_name, has_extra_state
 from mpidl.torch.sparse import put_together, taken_apart
-from mpidl.torch.vector import Parts, Place, owner_of, parameters_in, parts_of, tensors_in, treat_alike
+from mpidl.torch.vector import Parts, Place, owner_of, parameters_in, parts_of, tensors_in
 
 Kind = Literal["constant", "counter", "private"]
 
@@ -22,8 +22,8 @@ Kind = Literal["constant", "counter", "private"]
 class Beside:
     """The tensors of a module beside the vector.
 
-    Its constants are frozen parameters, and float buffers that can't be averaged: of another dtype than the trained
-    parameters, or with values so large that changes would be lost in them, such as masks. Its counters are the other
+    Its constants are frozen parameters, and float buffers that are no running means of a normalisation, such as masks
+    and the vectors of spectral norm. Its counters are the other
     buffers. Its private tensors are in no export: buffers with ``persistent=False``, and the tensors of modules beside
     it that have nothing to train. So is the state of a module, a submodule or a loss with ``state()`` and
     ``load_state()``; a dot before a name tells it from those of tensors. So are extra states of modules, which exports
@@ -143,7 +143,6 @@ def copied(module: torch.nn.Module, loss: Any = None, frozen: Collection[str] = 
     buffers = [*module.buffers(), *(() if owner is None else owner.buffers())]
     memo = {id(each): each.clone() for each in buffers if each.layout is not torch.strided}
     same, same_loss = copy.deepcopy(module, memo), loss if owner is None else copy.deepcopy(loss, memo)
-    treat_alike(module, same)
     for place in parameters_in(parts_of(same, same_loss)[0]):
         if place.name in frozen:
             place.tensor.requires_grad_(True)

@@ -43,8 +43,8 @@ class TorchModel(CompleteModel):
     Parameters
     ----------
     module : torch.nn.Module
-        Its parameters are all float32 or all float64; frozen ones (``requires_grad = False``) are constants. Its float
-        buffers, such as running means, are statistics; each replica keeps its other buffers.
+        Its parameters are all float32 or all float64; frozen ones (``requires_grad = False``) are constants. Its
+        running means of normalisation are statistics; each replica keeps its other buffers.
     loss : str or callable
         A loss of `torch.nn.functional` by name, or a function of (outputs, targets) that returns the mean loss over
         the batch as a tensor with one element, or a mapping of named means, the terms that are summed. What losses of
@@ -114,7 +114,7 @@ class TorchModel(CompleteModel):
         self._tables = Tables(self, self._parts, self._name, self._vector.parameters[0].dtype, compile)
         self.tables = self._tables.specs
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
-        self.aliases = self._vector.aliases
+        self.aliases, self.own_buffers = self._vector.aliases, self._vector.own_buffers
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         found = any(isinstance(each, embeddings) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers

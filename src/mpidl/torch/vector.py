@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,6 +21,9 @@ DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32),
 
 #: Modules whose weights may be those of tables.
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+
+#: Buffers of modules of normalisation that are means over samples, of which replicas have a common one.
+RUNNING = ("running_mean", "running_var", "running_std")
 
 #: Modules by the prefix of their tensors' names.
 Parts = Mapping[str, torch.nn.Module]
@@ -99,16 +101,6 @@ def parts_of(module: torch.nn.Module, loss: Any) -> tuple[dict[str, torch.nn.Mod
     return {"": module}, {prefix: owner}
 
 
-#: Whether buffers of modules are averaged, by their values when they were first seen: so a module resumes its own run.
-_AVERAGED = WeakKeyDictionary[torch.nn.Module, dict[str, bool]]()
-
-
-def treat_alike(module: torch.nn.Module, copy: torch.nn.Module) -> None:
-    """Let the buffers of a module's copy be averaged, or not, as those of the module."""
-    for each, other in zip(module.modules(), copy.modules(), strict=True):
-        _AVERAGED[other] = dict(_AVERAGED.get(each, {}))
-
-
 def owner_of(loss: Any) -> torch.nn.Module | None:
     """Return the module that a loss is, or is a method of, if any."""
     owner = loss if isinstance(loss, torch.nn.Module) else getattr(loss, "__self__", None)
@@ -125,8 +117,8 @@ def _owners(parts: Parts) -> Iterator[tuple[str, torch.nn.Module]]:
 class Vector:
     """A module's parameters as views of a flat vector, and the vector's gradient.
 
-    The vector also has the module's statistics, its float buffers, after the parameters. The module changes copies of
-    these, which `load_statistics` and `store_statistics` synchronise, or assigns them anew.
+    The vector also has the module's statistics, the running means of its normalisations, after the parameters. The
+    module changes copies of these, which `load_statistics` and `store_statistics` synchronise, or assigns them anew.
 
     Parameters
     ----------
@@ -145,6 +137,8 @@ class Vector:
         The tensors of the vector, by their names in the module's ``state_dict``.
     statistics : list of Range
         The range of the statistics, if there are any.
+    own_buffers : list of str
+        Names of other float buffers, of which each replica has its own.
     aliases : dict of str
         Other names of tensors in the layout, those of tied weights.
     dtype : numpy.dtype
@@ -169,6 +163,8 @@ class Vector:
         buffers = list(buffers_in(parts))
         statistics = {place.name: place.tensor for place in _once(buffers) if self._is_statistic(place)}
         self._statistics = list(statistics)
+        floats = (place.name for place in _once(buffers) if place.saved and place.tensor.is_floating_point())
+        self.own_buffers = [name for name in floats if name not in statistics]
         self.layout = Layout([(key, tuple(each.shape)) for key, each in (trained | statistics).items()])
         names = {id(each): key for key, each in (trained | statistics).items()}
         others = ((place.name, names.get(id(place.tensor))) for place in (*places, *buffers))
@@ -184,13 +180,8 @@ class Vector:
         ]
 
     def _is_statistic(self, place: Place) -> bool:
-        buffer = place.tensor
-        if not place.saved or buffer.dtype is not self._dtype or buffer.layout is not torch.strided:
-            return False
-        # A change by less than 1 would be lost in larger values: in those of a mask, or at the start of a minimum.
-        small = bool((buffer.abs() < 1 / torch.finfo(self._dtype).eps).all())
-        averaged = _AVERAGED.setdefault(place.owner, {}).setdefault(place.key, small)
-        return averaged and bool(torch.isfinite(buffer).all())
+        mean = place.key in RUNNING and RUNNING[0] in place.owner._buffers
+        return mean and place.saved and place.tensor.dtype is self._dtype
 
     @property
     def tensors(self) -> list[torch.Tensor]:
