@@ -158,6 +158,34 @@ def test_rate_overrides_the_rules_own(rule):
     assert still.tolist() == before.tolist()
 
 
+@pytest.mark.parametrize("rule", EVERY_RULE)
+def test_a_weight_is_a_factor_of_the_rate_for_one_gradient_in_all_steps_that_it_makes(rule):
+    """Means of squares don't have it: what the last of three gradients moves is in proportion to its weight."""
+    gradients = np.random.default_rng(3).normal(size=(3, 7))
+
+    def moved(weight, later):
+        # Decoupled decay is a part of the step by a gradient: from w = 0 there is none in the first.
+        w, state = np.zeros(7), rule.init(np.zeros(7))
+        for step, g in enumerate(gradients, 1):
+            rule.update(w, state, g, step, weight=weight if step == 3 else 0.0)
+        for step in range(4, 4 + later):
+            rule.update(w, state, np.zeros(7), step, weight=0.0)
+        return w, dict(zip(rule.states, state, strict=True))
+
+    for later in (0, 5):
+        (once, of_one), (twice, of_two) = moved(1.0, later), moved(2.0, later)
+        assert twice == pytest.approx(2 * once, rel=1e-13)
+        assert np.abs(once).min() > 0
+        for name in {"sum", "mean_square", "second_moment"} & of_one.keys():
+            assert of_two[name].tobytes() == of_one[name].tobytes()
+
+
+def test_a_weight_is_a_factor_of_decoupled_decay():
+    w, zero = np.ones(3), np.zeros(3)
+    Adamw(0.1, weight_decay=0.5).update(w, (zero.copy(), zero.copy()), zero, 1, weight=0.25)
+    assert w == pytest.approx(1 - 0.1 * 0.25 * 0.5, rel=1e-15)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_adagrad_has_no_epsilon_and_its_zero_by_zero_is_nothing(dtype):
     tiny = np.finfo(dtype).tiny  # its square is zero

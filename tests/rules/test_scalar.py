@@ -77,7 +77,7 @@ class Odd(Rule):
     states = ("first", "second")
     rate: float = 0.1
 
-    def coefficients(self, step, rate):
+    def coefficients(self, step, rate, weight):
         return (rate,)
 
     @staticmethod

@@ -21,7 +21,7 @@ SEGMENTS = [
 STATISTICS = [Range(21, 24), Range(31, 33)]
 
 
-def in_pieces(rule, cuts, segments, sparse=False):
+def in_pieces(rule, cuts, segments, sparse=False, weight=1.0):
     """Make three steps of a vector in pieces; return all that it and the states are then."""
     random = np.random.default_rng(5)
     parameters, state = random.normal(size=SIZE), rule.init(np.zeros(SIZE))
@@ -29,7 +29,7 @@ def in_pieces(rule, cuts, segments, sparse=False):
     for step in range(1, 4):
         gradient = random.normal(size=SIZE) * (random.random(SIZE) < 0.8)
         for own, each in pieces:
-            each.update(parameters[own], tuple(v[own] for v in state), gradient[own], step, 0.1, sparse)
+            each.update(parameters[own], tuple(v[own] for v in state), gradient[own], step, 0.1, sparse, weight)
     return np.array([parameters, *state])
 
 
@@ -82,9 +82,20 @@ def test_each_segment_is_updated_as_by_a_rule_of_its_own(name):
     assert not np.array_equal(plain[0, 40:52], before[40:52])
 
 
+@pytest.mark.parametrize("segments", [(), SEGMENTS])
+def test_a_weight_is_that_of_each_segment_and_of_no_statistic(segments):
+    whole, slow = Range(0, SIZE), [segment._replace(rate=segment.rate / 4) for segment in segments]
+    weighted = in_pieces(Sgd(), [whole], segments, weight=0.25)
+    if segments:
+        assert weighted[0, 3:20] == pytest.approx(in_pieces(Sgd(), [whole], slow)[0, 3:20], rel=1e-14)
+    for start, stop in STATISTICS:
+        assert weighted[0, start:stop].tobytes() == in_pieces(Sgd(), [whole], segments)[0, start:stop].tobytes()
+    assert not np.array_equal(weighted[0, 52:], in_pieces(Sgd(), [whole], segments)[0, 52:])
+
+
 def test_what_has_no_segments_is_one_call(monkeypatch):
     calls = []
-    monkeypatch.setattr(Sgd, "update", lambda self, parameters, *rest: calls.append(parameters.size))
+    monkeypatch.setattr(Sgd, "update", lambda self, parameters, *rest, **more: calls.append(parameters.size))
     vector = np.zeros(10)
     for whole in (Range(0, 10), Range(10, 20), Range(30, 40), Range(52, 62)):
         SegmentedRule(Sgd(), whole, (), SEGMENTS).update(vector, (), vector, 1, 0.1)

@@ -12,19 +12,21 @@ from mpidl.shards.policies import Policy, RescaledRate
 
 @dataclass(frozen=True)
 class Rescaled(Downpour):
-    """Downpour in which a replica's rate is in proportion to its computing time, so that all count the same.
+    """Downpour with gradients weighted by their replica's computing time, so that all replicas count the same.
 
     Notes
     -----
-    The rate of a push is the rule's times tau / mean(tau), where tau is the time of the replica between two pushes, and
-    the mean is over the replicas. Where each replica has data of its own, training converges to the optimum of the mean
-    of their objectives, up to the size of a step. If all replicas are equally fast it is `Downpour`, bit for bit.
+    The weight of a push is tau / mean(tau), where tau is the time of the replica between two pushes, and the mean is
+    over the replicas. It is a factor of the rate of all steps that the push makes: a velocity and a first moment
+    contain weighted gradients, means of squares unweighted ones. Where each replica has data of its own, training
+    converges with every rule to the optimum of the mean of their objectives, up to the size of a step. If all replicas
+    are equally fast it is `Downpour`, bit for bit.
     """
 
     name: ClassVar[str] = "rescaled"
 
     def policy(self, replicas: int) -> Policy:
-        """Return the policy that scales the rate of each push by its replica's time."""
+        """Return the policy that weights each push by its replica's time."""
         return RescaledRate(replicas)
 
     def pattern(self, replicas: int) -> Pattern:

@@ -21,7 +21,8 @@ class Softsync(Algorithm):
         Divisor of the number of replicas. With 1, an update has as many gradients as there are replicas; with the
         number of replicas it has one, as in Downpour.
     modulate : bool
-        Whether the rate of each gradient is divided by its staleness: alpha_0 / max(staleness, 1).
+        Whether the rate of each gradient is divided by its staleness: alpha_0 / max(staleness, 1), also in the steps
+        that it makes later by momentum.
 
     Notes
     -----
@@ -29,6 +30,9 @@ class Softsync(Algorithm):
 
     The mean staleness is (replicas - 1) / c, regardless of timing, if each replica computes all the time. It is less if
     exchanges take as long as gradients, because a replica that waits for its push computes nothing that becomes stale.
+
+    Where each replica has data of its own, training leans towards those of fast replicas; with `modulate` further than
+    by their speeds alone, since gradients of slow replicas are staler.
     """
 
     name: ClassVar[str] = "softsync"

@@ -34,8 +34,8 @@ class Adagrad(Rule):
 
     rate: Positive = 0.01
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        return (rate,)
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        return (rate * weight,)
 
     @staticmethod
     def scalar(w: float, sum: float, g: float, rate: float) -> tuple[float, ...]:
@@ -66,8 +66,8 @@ class Rmsprop(Rule):
     decay: Fraction = 0.99
     epsilon: Positive = 1e-8
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        return rate, self.decay, 1 - self.decay, self.epsilon
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        return rate * weight, self.decay, 1 - self.decay, self.epsilon
 
     @staticmethod
     def scalar(
@@ -104,10 +104,11 @@ class Adam(Rule):
     beta2: Fraction = 0.999
     epsilon: Positive = 1e-8
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
         correction = sqrt(1 - self.beta2**step)
         corrected_rate = rate * correction / (1 - self.beta1**step)
-        return corrected_rate, self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, self.epsilon * correction
+        gain1, gain2 = (1 - self.beta1) * weight, 1 - self.beta2
+        return corrected_rate, self.beta1, gain1, self.beta2, gain2, self.epsilon * correction
 
     @staticmethod
     def scalar(
@@ -146,8 +147,8 @@ class Adamw(Adam):
 
     weight_decay: NonNegative = 0.01
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        return *super().coefficients(step, rate), 1 - rate * self.weight_decay
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        return *super().coefficients(step, rate, weight), 1 - rate * weight * self.weight_decay
 
     @staticmethod
     def scalar(  # type: ignore[override]

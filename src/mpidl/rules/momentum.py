@@ -22,8 +22,8 @@ class Sgd(Rule):
 
     rate: Positive = 0.01
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        return (rate,)
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        return (rate * weight,)
 
     @staticmethod
     def scalar(w: float, g: float, rate: float) -> tuple[float, ...]:
@@ -53,12 +53,12 @@ class Momentum(Rule):
     rate: Positive = 0.01
     momentum: Fraction = 0.9
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        return rate, self.momentum
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        return rate, self.momentum, weight
 
     @staticmethod
-    def scalar(w: float, v: float, g: float, rate: float, momentum: float) -> tuple[float, ...]:
-        v = momentum * v + g
+    def scalar(w: float, v: float, g: float, rate: float, momentum: float, weight: float) -> tuple[float, ...]:
+        v = momentum * v + weight * g
         return w - rate * v, v
 
 
@@ -78,6 +78,7 @@ class Nesterov(Momentum):
     name: ClassVar[str] = "nesterov"
 
     @staticmethod
-    def scalar(w: float, v: float, g: float, rate: float, momentum: float) -> tuple[float, ...]:
-        v = momentum * v + g
-        return w - rate * (g + momentum * v), v
+    def scalar(w: float, v: float, g: float, rate: float, momentum: float, weight: float) -> tuple[float, ...]:
+        weighted = weight * g
+        v = momentum * v + weighted
+        return w - rate * (weighted + momentum * v), v

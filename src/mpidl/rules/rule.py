@@ -40,8 +40,8 @@ class Rule(Checked, ScalarForm):
 
     rate: float
 
-    def coefficients(self, step: int, rate: float) -> tuple[float, ...]:
-        """Return the scalar form's last arguments for a step, counted from 1, and a rate."""
+    def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
+        """Return the scalar form's last arguments for a step, counted from 1, a rate, and a gradient's weight."""
         raise NotImplementedError
 
     def init(self, parameters: Any) -> tuple[Any, ...]:
@@ -60,6 +60,7 @@ class Rule(Checked, ScalarForm):
         sparse: bool = False,
         sparing: Sequence[tuple[int, int]] = (),
         decay: float = 0.0,
+        weight: float = 1.0,
     ) -> None:
         """Apply one gradient to a slice of the parameters and of their state, in place.
 
@@ -82,6 +83,9 @@ class Rule(Checked, ScalarForm):
             gradient is subtracted unchanged.
         decay
             L2 weight decay: the factor of the parameters that is added to the gradient.
+        weight
+            Factor of the rate for this gradient alone: of all the steps that it makes, those by momentum in later
+            updates included. Means of squares are those of unweighted gradients.
 
         Raises
         ------
@@ -95,7 +99,7 @@ class Rule(Checked, ScalarForm):
                     f"the parameters are {parameters.dtype} of shape {parameters.shape}"
                 )
         apply = compiled(type(self), type(parameters), sparse, decay != 0.0)  # type: ignore[arg-type]
-        coefficients = self.coefficients(step, self.rate if rate is None else rate)
+        coefficients = self.coefficients(step, self.rate if rate is None else rate, weight)
         spared = [parameters[start:stop] - gradient[start:stop] for start, stop in sparing]
         apply(parameters, *state, gradient, *coefficients, *((decay,) if decay else ()))
         for (start, stop), values in zip(sparing, spared, strict=True):

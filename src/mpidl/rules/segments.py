@@ -73,15 +73,22 @@ class SegmentedRule:
         return slice(*segment.range), rule, segment.rate, decay or 0.0, within(self._sparing, segment.range)
 
     def update(
-        self, parameters: Any, state: tuple[Any, ...], gradient: Any, step: int, rate: float, sparse: bool = False
+        self,
+        parameters: Any,
+        state: tuple[Any, ...],
+        gradient: Any,
+        step: int,
+        rate: float,
+        sparse: bool = False,
+        weight: float = 1.0,
     ) -> None:
         """Apply one gradient to the range as `Rule.update` does, with `rate` in place of the rule's own."""
         if self._parts is None:
-            self._rule.update(parameters, state, gradient, step, rate, sparse, self._sparing)
+            self._rule.update(parameters, state, gradient, step, rate, sparse, self._sparing, weight=weight)
             return
         for own, rule, factor, decay, sparing in self._parts:
             of_part = tuple([vector[own] for vector in state])
-            rule.update(parameters[own], of_part, gradient[own], step, rate * factor, sparse, sparing, decay)
+            rule.update(parameters[own], of_part, gradient[own], step, rate * factor, sparse, sparing, decay, weight)
             point("half-applied")
 
 

@@ -186,14 +186,14 @@ class ShardState:
         """The factor of all rates for the push of the last chunk."""
         return self._rate_at(self.batch)
 
-    def update(self, chunk: int, gradient: Any, ordinal: int, scale: float = 1.0) -> None:
+    def update(self, chunk: int, gradient: Any, ordinal: int, weight: float = 1.0) -> None:
         """Apply the rule to one chunk of the parameters, by a gradient of the chunk's size.
 
-        The `ordinal` of the update counts from 1; `scale` is a factor of the rate.
+        The `ordinal` of the update counts from 1; `weight` is that of `mpidl.rules.Rule.update`.
         """
         parameters, state = self._views[chunk]
         self._changed.add(chunk)
-        self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate * scale)
+        self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate, weight=weight)
 
     def add(self, chunk: int, values: Any, factor: float = 1.0) -> None:
         """Add `factor` times `values`, shape (chunk's size,), to one chunk of the parameters, except to frozen ones."""

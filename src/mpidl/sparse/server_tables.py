@@ -73,18 +73,18 @@ class ServerTables:
         """Apply the mean of the accepted pushes, as an update of this number."""
         accepted, self._accepted = self._accepted, []
         if accepted:
-            weight = sum(factor for _, factor in accepted)
-            count = policy.count or len(accepted)
-            rate = self._rule.rate * shard.rate_factor * (weight / count)
+            count, rate = policy.count or len(accepted), self._rule.rate * shard.rate_factor
             for table, own in enumerate(self.tables):
-                self._update(own, [(self._of(table, parts), factor) for parts, factor in accepted], weight, step, rate)
+                found = [(self._of(table, parts), factor) for parts, factor in accepted]
+                self._update(own, found, step, rate, count)
 
-    def _update(self, table: Table, found: Sequence[tuple[Part, float]], weight: float, step: int, rate: float) -> None:
-        """Apply the mean of what pushes have for a table."""
+    def _update(self, table: Table, found: Sequence[tuple[Part, float]], step: int, rate: float, count: int) -> None:
+        """Apply the weighted mean of what pushes have for a table, with their mean weight as its weight."""
         if not any(part.ids.size for part, _ in found):
             return
+        total = sum(factor for _, factor in found)
         if len(found) == 1:
-            table.update(found[0][0].ids, found[0][0].values, step, rate)
+            table.update(found[0][0].ids, found[0][0].values, step, rate, total / count)
             return
         ids, _, places = distinct(np.concatenate([part.ids for part, _ in found]), 1)
         summed, start = np.zeros((ids.size, table.spec.dimension), self._dtype), 0
@@ -92,8 +92,8 @@ class ServerTables:
             own = places[start : start + part.ids.size]
             add_to(summed, own, part.values if factor == 1 else part.values * self._dtype.type(factor))
             start += own.size
-        summed /= weight
-        table.update(ids, summed, step, rate)
+        summed /= total
+        table.update(ids, summed, step, rate, total / count)
 
     def copy(self) -> ServerTables:
         twin = ServerTables([table.copy() for table in self.tables], self._rule, self.forms, self._clock)

@@ -101,7 +101,9 @@ class Table:
         self._index.read(ids, rows, self._values.array.view(self._words), found.view(self._words))
         self._first.write(ids, rows, found)
 
-    def update(self, ids: np.ndarray, gradients: np.ndarray, step: int, rate: float | None = None) -> None:
+    def update(
+        self, ids: np.ndarray, gradients: np.ndarray, step: int, rate: float | None = None, weight: float = 1.0
+    ) -> None:
         """Apply the gradients (n, dimension) of distinct ids, int64 (n,), as one step of the rule.
 
         Parameters
@@ -111,6 +113,8 @@ class Table:
             The number of the update among those of all servers, from 1.
         rate : float, optional
             Takes the place of the rule's own.
+        weight : float
+            That of the gradients, as in `mpidl.rules.Rule.update`.
 
         Raises
         ------
@@ -123,7 +127,7 @@ class Table:
         if np.count_nonzero(rows) < ids.size:
             rows, gradients = self._admit(ids, rows, gradients)
         for start in range(0, rows.size, BLOCK):
-            self._apply(rows[start : start + BLOCK], gradients[start : start + BLOCK], rate)
+            self._apply(rows[start : start + BLOCK], gradients[start : start + BLOCK], rate, weight)
         self._entries.use(rows, step)
         beyond = max(0, len(self) - self._max_rows) if self._max_rows is not None else 0
         oldest = max(0, step - self._max_age) if self._max_age is not None else 0
@@ -244,10 +248,10 @@ class Table:
             "rows that aren't used are evicted, or more servers"
         )
 
-    def _apply(self, rows: np.ndarray, gradients: np.ndarray, rate: float | None) -> None:
+    def _apply(self, rows: np.ndarray, gradients: np.ndarray, rate: float | None, weight: float) -> None:
         """Apply gradients to rows, up to `BLOCK`."""
         values, block = self._values.array, self._block[:, : rows.size]
         loops.gather(values, rows, block)
         parameters, *states = (part.reshape(-1) for part in block)
-        self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate)
+        self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate, weight=weight)
         loops.scatter(values, rows, block)

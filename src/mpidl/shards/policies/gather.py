@@ -27,11 +27,11 @@ class Gathering(Policy):
         self._gathered = [0] * shard.chunks
         self._updates = [0] * shard.chunks
 
-    def _apply(self, shard: ShardState, chunk: int, scale: float = 1.0) -> None:
-        """Apply the rule to the sum of a chunk, with `scale` times its rate, and start another sum."""
+    def _apply(self, shard: ShardState, chunk: int, weight: float = 1.0) -> None:
+        """Apply the rule to the sum of a chunk, with this weight, and start another sum."""
         gathered = shard.part(self._sum, chunk)
         self._updates[chunk] += 1
-        shard.update(chunk, gathered, self._updates[chunk], scale)
+        shard.update(chunk, gathered, self._updates[chunk], weight)
         gathered.fill(0)
         self._gathered[chunk] = 0
 
@@ -46,17 +46,17 @@ class Gathering(Policy):
 
 
 class Gather(Gathering):
-    """Apply the rule to the mean of every `count` gradients, from any workers, each with its own rate.
+    """Apply the rule to the mean of every `count` gradients, from any workers, each with its own weight.
 
-    The rule gets the mean of the gradients weighted by their rates, and the mean of the rates. With plain SGD that is
-    the sum of each gradient times its rate; the state of rules such as Adagrad sees gradients of full size.
+    The rule gets the weighted mean of the gradients, and the mean of the weights as its weight. With plain SGD or
+    momentum that is the sum of each gradient times its weight; means of squares are of gradients of full size.
 
     Parameters
     ----------
     count : int
         Gradients of one update, the paper's c.
     scale : callable
-        Returns the factor of a gradient's rate for its staleness.
+        Returns a gradient's weight for its staleness.
 
     References
     ----------
@@ -86,7 +86,7 @@ class Gather(Gathering):
             self._apply_mean(shard, chunk)
 
     def apply_rest(self, shard: ShardState) -> None:
-        """Apply the last few gradients as one update, each with its usual rate."""
+        """Apply the last few gradients as one update, each with its usual weight."""
         for chunk, gathered in enumerate(self._gathered):
             if gathered:
                 self._apply_mean(shard, chunk)

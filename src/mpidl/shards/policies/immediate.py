@@ -13,7 +13,7 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class ApplyAtOnce(Policy):
-    """Apply the rule to each push, a gradient, at once; `scale` returns the factor of its rate for its staleness."""
+    """Apply the rule to each push, a gradient, at once; `scale` returns its weight for its staleness."""
 
     adds_up = stateless = True
 

@@ -1,4 +1,4 @@
-"""The interface between a policy and its shard, and factors of a push's rate by its staleness."""
+"""The interface between a policy and its shard, and weights of a push by its staleness."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Policy:
         return True
 
     def factor(self, push: PushHeader) -> float:
-        """Return the factor of the rate of a push that was not dropped; by default 1."""
+        """Return the weight of a push that was not dropped, as of `mpidl.rules.Rule.update`; by default 1."""
         return 1.0
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:

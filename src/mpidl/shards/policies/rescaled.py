@@ -12,7 +12,7 @@ from mpidl.shards.state import PushHeader, ShardState
 
 
 class RescaledRate(ApplyAtOnce):
-    """Apply the rule to each push at once, with the rate times tau / mean(tau), tau being its worker's time for a push.
+    """Apply the rule to each push at once, with the weight tau / mean(tau), tau being its worker's time for a push.
 
     The time between two pushes of a worker is counted in pushes of all workers, and averaged; a worker's first push
     counts as `workers`, which is the time if all are equally fast. The mean is over the workers that have pushed, so
@@ -46,7 +46,7 @@ class RescaledRate(ApplyAtOnce):
         return self._factors[push.worker]
 
     def _next_factor(self, worker: int, ordinal: int) -> float:
-        """Count a push of a worker, and return the factor of its rate."""
+        """Count a push of a worker, and return its weight."""
         if pushes := self._pushes[worker]:
             time = ordinal - self._last[worker]
             self._times[worker] += (time - self._times[worker]) / min(pushes, self.HORIZON)
