@@ -302,6 +302,16 @@ def test_what_cannot_be_planned(mpidl_here, arguments, line):
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"mpidl: {line}\n")
 
 
+def test_the_plan_of_a_run_is_that_of_its_configuration(mpidl_here, tmp_path):
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "x" / "config.toml").write_text(Path(DIGITS).read_text())
+    plans = [json.loads(mpidl_here("plan", given, "--json").stdout) for given in ("runs/x", "runs/x/config.toml")]
+    assert plans[0] == plans[1]
+    ended = mpidl_here("plan", "runs/x", "--ranks", "4", "--apply")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr == "mpidl: --apply: runs/x is a directory, expected a configuration's file\n"
+
+
 def test_no_mpi_is_needed(bare_environment):
     code = (
         "import sys; from mpidl.cli import main\n"

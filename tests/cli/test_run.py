@@ -99,8 +99,8 @@ def test_what_is_no_script_is_one_line_before_any_rank_starts(mpidl_here, tmp_pa
     ("words", "line"),
     [
         ("train x.py -n 4", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a script"),
-        ("plan x.py", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a script"),
-        ("simulate x.py --replicas 2", "x.py: a Python script, expected a configuration; `mpidl run x.py` runs a sc"),
+        ("plan x.py", "x.py: a Python script, expected a configuration; only configurations can be planned"),
+        ("simulate x.py --replicas 2", "x.py: a Python script, expected a configuration; only configurations can be"),
         ("train runs/x", "runs/x: the directory of a run, expected a configuration, or --resume runs/x"),
         ("train --resume runs/x", "runs/x: trained by a script; `mpidl run --resume runs/x` continues it"),
         ("train --resume runs/x -n 3", "runs/x: trained by a script; `mpidl run --resume runs/x -n 3` continues it"),
@@ -113,6 +113,27 @@ def test_other_commands_name_the_one_for_scripts(mpidl_here, tmp_path, words, li
     ended = mpidl_here(*words.split())
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert ended.stderr.startswith(f"mpidl: {line}")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("plan runs/x", "only configurations can be planned and simulated; `mpidl report RUN_DIR` shows what"),
+        ("plan runs/x --nodes 2", "only configurations can be planned and simulated"),
+        ("plan runs/x/config.toml --ranks 4", "only configurations can be planned and simulated"),
+        ("simulate runs/x --replicas 2", "only configurations can be planned and simulated"),
+        ("train --resume runs/x", "the script itself continues it, with resume=True"),
+    ],
+)
+@pytest.mark.parametrize("given", ['[data]\nsource = "python"\n', '[model]\nfactory = "python:object"\n'])
+def test_the_run_of_a_script_has_no_plan(mpidl_here, tmp_path, words, line, given):
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    other = '[model]\nfactory = "m:f"\n' if "data" in given else '[data]\nsource = "digits"\n'
+    (tmp_path / "runs" / "x" / "config.toml").write_text(f"[run]\nepochs = 1\n{given}{other}")
+    ended = mpidl_here(*words.split())
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    expected = "mpidl: runs/x/config.toml: the model or the data are objects of a Python script; "
+    assert ended.stderr.startswith(f"{expected}{line}")
 
 
 @pytest.mark.parametrize(("end", "code"), [("", 1), ("raise SystemExit(75)", 75)])

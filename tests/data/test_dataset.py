@@ -8,7 +8,7 @@ from mpidl.data import Arrays, ArraySplit, Dataset, Split
 from mpidl.errors import UsageError
 
 INPUTS, LABELS = np.arange(24.0).reshape(6, 4), np.arange(6) % 3
-EXPECTED = "expected integers of shape (samples,) or floats of shape (samples, outputs) with outputs >= 1"
+EXPECTED = "expected integers of shape (samples, ...) or floats of shape (samples, outputs) with outputs >= 1"
 
 
 def fails(line, make):
@@ -88,8 +88,8 @@ def test_what_a_function_returns_is_checked():
             "Dataset.train: targets: label 7 at index 4, expected 0 to 2",
         ),
         (
-            {"test": ArraySplit(INPUTS, changed(LABELS, 0, -1))},
-            "Dataset.test: targets: label -1 at index 0, expected 0 to 2",
+            {"test": ArraySplit(INPUTS, changed(np.stack([LABELS, LABELS], 1), (5, 1), 3))},
+            "Dataset.test: targets: label 3 at index 5, expected 0 to 2",
         ),
         ({"classes": None}, "Dataset.train: classes are None, expected their number: the targets are labels"),
         ({"classes": 0}, "Dataset.classes: expected int >= 1, found 0"),

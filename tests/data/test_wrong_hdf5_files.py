@@ -50,11 +50,6 @@ WRONG = {
         lambda y: y[1:],
         rf"train/y: {TRAIN - 1} targets, expected {TRAIN} as in .*: train/x$",
     ),
-    "negative": (
-        "train/y",
-        lambda y: y.astype(int) - 9,
-        r"train/y: label -\d at index \d+, expected at least 0$",
-    ),
     "test label": ("test/y", lambda y: y + 50, r"test/y: label 5\d at index 0, expected 0 to 9$"),
     "shape": (
         "test/x",

@@ -337,3 +337,16 @@ def test_a_rehearsal_that_fails_leaves_no_trace_either():
         TorchModel(module, "cross_entropy").rehearse(Batch(DIGITS.inputs, DIGITS.targets + 100))
     assert all(torch.equal(before[name], each) for name, each in described(module)[0].items())
     assert not module.seen
+
+
+def test_an_evaluation_has_the_loss_of_the_last_training(tmp_path):
+    """Also if that is an object, which no file of the run has."""
+    random = np.random.default_rng(0)
+    inputs, labels = random.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
+    data = mpidl.Arrays((inputs, labels), (inputs, labels), validation=(inputs, labels))
+    module, loss = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(label_smoothing=0.5)
+    summary = mpidl.train(module, data, loss=loss, batch=8, epochs=1, dir=tmp_path, device="cpu")
+    found = mpidl.evaluate(summary["run_dir"], module, data, step="best")
+    assert found["test_loss"] == pytest.approx(loss(module(torch.from_numpy(inputs)), torch.from_numpy(labels)).item())
+    with pytest.raises(mpidl.UsageError, match=r"^model.loss: none, expected one for the module Linear"):
+        mpidl.evaluate(summary["run_dir"], torch.nn.Linear(4, 3), data)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LARGEST = (1 << 63) - 1
 #: Keys that `mpidl plan` proposes unless they are given.
 TOPOLOGY = ("topology.servers", "topology.partitions", "topology.stages")
+#: What `mpidl plan` and `mpidl simulate` say of scripts.
+NO_PLAN = "only configurations can be planned and simulated; `mpidl report RUN_DIR` shows what a script's run measured"
 #: Limit of a command's numbers of ranks, replicas or pixels.
 MOST = 1_000_000
 
@@ -128,16 +130,20 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
     """Return the configuration of a command for a number of ranks, by default that of the run to resume."""
     given: Path | None = arguments.config
     resume: Path | None = getattr(arguments, "resume", None)
-    of_run = False
+    of_run, command = False, arguments.words[0]
+    plans = command in ("plan", "simulate")
     if given is not None and given.suffix == ".py":
-        raise UsageError(f"{given}: a Python script, expected a configuration; `mpidl run {given}` runs a script")
-    if given is not None and (given / "config.toml").exists():
+        instead = NO_PLAN if plans else f"`mpidl run {given}` runs a script"
+        raise UsageError(f"{given}: a Python script, expected a configuration; {instead}")
+    if given is not None and plans and (given / "config.toml").exists():
+        given = arguments.config = given / "config.toml"
+        of_run = True
+    elif given is not None and (given / "config.toml").exists():
         raise UsageError(f"{given}: the directory of a run, expected a configuration, or --resume {given}")
     if given is not None and ranks > 1 and given.exists() and not (given.is_file() or given.is_dir()):
         raise UsageError(f"{given}: a pipe or a device, expected a file, which every rank can read")
     if given is None:
         if resume is None:
-            command = arguments.words[0]
             raise UsageError(f"{command}: expected CONFIG or --resume RUN_DIR (see `mpidl {command} --help`)")
         if (resume / NOTE).exists():
             ranks_too = f" -n {ranks}" if ranks > 1 else ""
@@ -145,7 +151,11 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
         given, of_run = run_directory(resume) / "config.toml", True
     from mpidl.config import load
 
-    return load(given, arguments.overrides, of_run)
+    config = load(given, arguments.overrides, of_run)
+    if config.of_script:
+        instead = NO_PLAN if plans else "the script itself continues it, with resume=True"
+        raise UsageError(f"{given}: the model or the data are objects of a Python script; {instead}")
+    return config
 
 
 def run_script(arguments: argparse.Namespace) -> int:
@@ -286,6 +296,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
         return _book(arguments)
     if arguments.ranks_per_node is not None:
         raise UsageError("--ranks-per-node: expected --nodes too")
+    if arguments.apply and arguments.config.is_dir():
+        raise UsageError(f"--apply: {arguments.config} is a directory, expected a configuration's file")
     config = _config(arguments)
     from mpidl.runs import plan, proposal
 

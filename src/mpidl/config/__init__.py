@@ -2,6 +2,7 @@
 
 from mpidl.config.configuration import SECTIONS, Config, from_dict, load
 from mpidl.config.sections import (
+    PYTHON_MODEL,
     CheckpointSection,
     DataSection,
     DebugSection,
@@ -16,6 +17,7 @@ from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 
 __all__ = [
+    "PYTHON_MODEL",
     "SECTIONS",
     "CheckpointSection",
     "Config",

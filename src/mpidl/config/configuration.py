@@ -15,6 +15,7 @@ from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import toml
 from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
+    PYTHON_MODEL,
     CheckpointSection,
     DataSection,
     DebugSection,
@@ -27,6 +28,7 @@ from mpidl.config.tables import TablesSection
 from mpidl.config.topology import TopologySection
 from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Private, Source
+from mpidl.data.dataset import PYTHON
 from mpidl.data.hdf5_files import found_files
 from mpidl.errors import UsageError, nearest, quoted, shown
 from mpidl.rules import RULES, Rule
@@ -113,6 +115,11 @@ class Config:
     def servers(self) -> int:
         """Number of ranks that are servers; 0 if the algorithm needs none."""
         return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+
+    @property
+    def of_script(self) -> bool:
+        """Whether a Python script has given the data, or the model as an object."""
+        return self.data_source.name == PYTHON or self.model.factory == PYTHON_MODEL
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the configuration as a mapping of sections, for `from_dict`."""

@@ -197,6 +197,10 @@ class DataSection(Checked):
         return split.contiguous if self.shuffle is None else self.shuffle == "portion"
 
 
+#: The ``model.factory`` of runs whose model is an object of a Python script.
+PYTHON_MODEL = "python:object"
+
+
 @dataclass(frozen=True)
 class PythonData:
     """``data.source = "python"``: the source of a run whose data were given by a Python script."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,8 +143,9 @@ def with_offsets(inputs: Column, offsets: Column) -> Column:
 def check_targets(targets: Column) -> None:
     """Raise UsageError unless targets have a valid shape and dtype."""
     shape, dtype = targets.values.shape, targets.values.dtype
-    if not (dtype.kind in "iu" and len(shape) == 1) and not (dtype.kind == "f" and len(shape) == 2 and shape[1]):
-        expected = "integers of shape (samples,) or floats of shape (samples, outputs) with outputs >= 1"
+    fits = (dtype.kind in "iu" and len(shape) > 0) or (dtype.kind == "f" and len(shape) == 2)
+    if not fits or 0 in shape[1:]:
+        expected = "integers of shape (samples, ...) or floats of shape (samples, outputs) with outputs >= 1"
         raise UsageError(f"{targets.name}: {dtype} of shape {shape}, expected {expected}")
 
 
@@ -157,18 +159,24 @@ def _check_alike(other: Column, train: Column) -> None:
 
 
 def check_labels(labels: Column, classes: int | None) -> int:
-    """Return the largest label; check that all are in [0, classes), or not negative if `classes` is None."""
-    largest = 0
-    for start in range(0, labels.values.shape[0], LABELS_PER_CHECK):
-        block = labels.values[start : start + LABELS_PER_CHECK]
+    """Return the largest label, at least 0; check that all are below `classes`, unless it is None.
+
+    Negative labels are for losses that ignore them.
+    """
+    shape, largest = labels.values.shape, 0
+    rows = max(1, LABELS_PER_CHECK // prod(shape[1:]))
+    for start in range(0, shape[0], rows):
+        block = labels.values[start : start + rows]
         largest = max(largest, int(block.max()))
-        if block.min() >= 0 and (classes is None or largest < classes):
-            continue
-        wrong = block < 0 if classes is None else (block < 0) | (block >= classes)
-        first = int(np.flatnonzero(wrong)[0])
-        expected = "at least 0" if classes is None else f"0 to {classes - 1}"
-        raise UsageError(f"{labels.name}: label {block[first]} at index {start + first}, expected {expected}")
+        if classes is not None and largest >= classes:
+            raise wrong_label(labels.name, block, block >= classes, start, f"0 to {classes - 1}")
     return largest
+
+
+def wrong_label(name: str, labels: NDArray[Any], wrong: NDArray[Any], start: int, expected: str) -> UsageError:
+    """Return the error for the first wrong label of samples from `start` on."""
+    first = tuple(np.argwhere(wrong)[0])
+    return UsageError(f"{name}: label {labels[first]} at index {start + first[0]}, expected {expected}")
 
 
 def check_finite(column: Column, samples: Sequence[int] | NDArray[np.int64] | None = None) -> None:

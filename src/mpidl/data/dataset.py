@@ -153,7 +153,8 @@ class Dataset:
         Shape of one sample's inputs, () for bags of ids (`Ragged`); None if the samples differ in shape, or it is
         unknown.
     classes : int or None
-        Targets are class ids in [0, classes); None if they are floats, or unknown.
+        Targets are class ids in [0, classes), or negative for a loss that ignores these; None if they are floats, or
+        unknown.
     train : Split
     test : Split or None
     validation : Split or None
@@ -278,7 +279,7 @@ class ArraySplit(Split):
     inputs : array (samples, *input_shape), a `Ragged`, or a function that returns one of them
         Integers stay integers, and bytes are scaled per batch; floats become float32, unless the model is of float64.
         A function is called when the inputs are first needed.
-    targets : array (samples,) of integers, or (samples, outputs) of floats
+    targets : array (samples, ...) of integers, or (samples, outputs) of floats
 
     Raises
     ------

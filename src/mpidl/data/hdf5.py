@@ -28,7 +28,8 @@ class Hdf5(Checked):
 
     x is (samples, ...) of floats, converted to float32 unless the model is of float64, of bytes, scaled to [0, 1], or
     of other integers, used as they are; all integers are used as they are where an embedding takes them. y is
-    (samples,) of integers (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a time.
+    (samples, ...) of integers (class ids) or (samples, outputs) of floats. Two portions of a split are in memory at a
+    time.
 
     Samples that are bags of ids of varying length, `Ragged`, have their ids one after another in x, an array of
     integers, and where each bag begins and the last one ends in train/x_offsets and test/x_offsets, (samples + 1,).

@@ -26,7 +26,7 @@ def portions_are_alike(split: Split, portion: int) -> bool:
     found = []
     for number in np.linspace(0, portions - 1, min(portions, PORTIONS), dtype=np.int64).tolist():
         labels = split.labels(number * portion, (number + 1) * portion)
-        if labels is None:
+        if labels is None or labels.ndim > 1:
             return False
         found.append(labels[np.linspace(0, portion - 1, min(portion, LABELS), dtype=np.int64)])
     return _alike(np.stack(found))

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from mpidl.algorithms.coordinated import Coordinated
-from mpidl.config import Config, ModelSection
+from mpidl.config import PYTHON_MODEL, Config, ModelSection
 from mpidl.data import Dataset
 from mpidl.errors import UsageError, kind_of
 from mpidl.functions import call, find
@@ -23,8 +24,8 @@ from mpidl.nn.losses import Regularisation
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.storage.checkpoint import Checkpoint
 
-#: The ``model.factory`` of runs whose model is an object of a Python script.
-PYTHON_MODEL = "python:object"
+#: The loss of the last training of each module, for evaluations in the same process.
+TRAINED_WITH: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def build(config: Config, checkpoint: Checkpoint | None = None) -> Job:
@@ -100,8 +101,8 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     """Return what users hand in, a `Model` or a `torch.nn.Module`, as a model with all that the package needs.
 
     A `mpidl.jax.JaxModel` has all that already. The section ``[model]`` of the configuration says how a module is
-    trained, and its loss, unless `loss` does. Raise UsageError if a model is neither or lacks something, or a module
-    has no loss.
+    trained, and its loss, unless `loss` does; without either, it is that of its last training. Raise UsageError if a
+    model is neither or lacks something, or a module has no loss.
     """
     section = config.model
     loss = section.loss if loss is None else loss
@@ -111,6 +112,7 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     if _is_module(given):
         from mpidl.torch import TorchModel
 
+        loss = TRAINED_WITH.get(given) if loss is None else loss
         if loss is None:
             raise UsageError(f"model.loss: none, expected one for the module {type(given).__name__}")
         if environment.world().size > 1 and environment.THREAD_VARIABLES[0] not in os.environ:

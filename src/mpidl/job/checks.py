@@ -14,6 +14,7 @@ import numpy as np
 from mpidl.algorithms import Exchange
 from mpidl.config import Config, TablesSection
 from mpidl.data import Dataset
+from mpidl.data.columns import LABELS_PER_CHECK, wrong_label
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
@@ -53,6 +54,18 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
     if config.device.shards and not config.servers:
         raise UsageError(f"device.shards: true, but {name} has no servers")
     _check_tables(config, model)
+
+
+def check_labels(dataset: Dataset, ignored: Collection[int]) -> None:
+    """Raise UsageError for a label below 0, in data of known classes, that isn't one of those that the loss ignores."""
+    for name, split in dataset.splits.items() if dataset.classes is not None else ():
+        for start in range(0, split.samples, LABELS_PER_CHECK):
+            labels = split.labels(start, min(start + LABELS_PER_CHECK, split.samples))
+            if labels is None:
+                break
+            if labels.min() < 0 and (wrong := (labels < 0) & ~np.isin(labels, list(ignored))).any():
+                expected = f"0 to {dataset.classes - 1}, or a loss whose ignore_index this is"
+                raise wrong_label(f"data: {name}", labels, wrong, start, expected)
 
 
 def _check_tables(config: Config, model: CompleteModel) -> None:

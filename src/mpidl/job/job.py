@@ -18,7 +18,7 @@ from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.callbacks import Callbacks
-from mpidl.job.checks import check_model, check_order, check_parts, check_states
+from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import Initial
@@ -122,6 +122,7 @@ class Job:
         if original.tables:
             original.rows = FirstRows(original.tables, run.seed, original.dtype)
         check_parts(config, prepared, original)
+        check_labels(given, scoring(original, given).ignored)
         check_ownership(config, prepared)
         path, first_values = config.model.initial, original.initial
         if checkpoint is None and path is not None:

@@ -54,9 +54,10 @@ def shares(config: Config, dataset: Dataset, replicas: int) -> list[NDArray[np.i
         return None
     if data.split is not None:
         labels = dataset.train.labels(0, dataset.train.samples)
-        if labels is None:
+        if labels is None or labels.ndim > 1:
             raise UsageError(
-                f"{key}, but the training data have no labels, or theirs aren't known before they are read"
+                f"{key}, but the training data have no labels, several for each sample, or theirs aren't known before "
+                "they are read"
             )
         try:
             return Deal.parse(data.split).shares(labels, replicas, config.run.seed)

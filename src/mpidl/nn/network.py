@@ -217,6 +217,8 @@ class Network(CompleteModel):
                 f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
             )
         try:
+            if self.xp is np and are_classes(targets) and targets.min() < 0:
+                raise IndexError
             return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient, samples)
         except IndexError:
             found = f"labels {targets.min()} to {targets.max()}"

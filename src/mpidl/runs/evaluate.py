@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mpidl.config import Config, DataSection, from_dict, source_of
+from mpidl.config import PYTHON_MODEL, Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Private, Source, opened
 from mpidl.data.hdf5_files import closing
 from mpidl.data.private import Given, as_source
 from mpidl.errors import UsageError
-from mpidl.job.build import PYTHON_MODEL, build_model, own_model
+from mpidl.job.build import build_model, own_model
 from mpidl.job.checkpoints import restore
 from mpidl.job.description import scoring
 from mpidl.job.job import Job
@@ -64,7 +64,8 @@ def evaluate(
         The data, if a Python script gave them to `train`, or others to test with. Otherwise the run's configuration
         names them.
     loss : str or callable, optional
-        Loss of a PyTorch module; that of the run by default, if it was given by name.
+        Loss of a PyTorch module; by default that of the run, if it was given by name, or else that of the last training
+        of this module in this process.
     step : int or "best", optional
         The checkpoint's step, or the run's best; the newest undamaged one by default.
 

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
+from mpidl.config import PYTHON_MODEL
 from mpidl.data import Split, held_out
 from mpidl.data.preprocessing import Normalisation, Normalised
 from mpidl.data.unlabelled import open_inputs
@@ -80,6 +81,9 @@ def predict(run: Path, data: str, file: Path, step: int | str | None = None, for
 def _open(run: Path, checkpoint: Checkpoint, data: str) -> tuple[CompleteModel, Split]:
     """Return the trained model, and the inputs prepared as it takes them."""
     config = config_of(run)
+    if config.model.factory == PYTHON_MODEL:
+        instead = f"in Python, the module has its values after mpidl.evaluate({str(run)!r}, module, data, loss=...)"
+        raise UsageError(f"{run}: the model is an object of a Python script, which predict doesn't have; {instead}")
     network, shape = network_of(checkpoint), None
     # Only a factory needs the data, and the words for their splits.
     dataset = config.data_source.open() if network is None or data in SPLITS else None

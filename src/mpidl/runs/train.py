@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mpidl.algorithms import Algorithm
-from mpidl.config import Config, source_of
+from mpidl.config import PYTHON_MODEL, Config, source_of
 from mpidl.data import Private, opened
 from mpidl.data.hdf5_files import closing
 from mpidl.data.private import Given, as_source
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
-from mpidl.job.build import PYTHON_MODEL, build_model, own_model, with_model
+from mpidl.job.build import TRAINED_WITH, build_model, own_model, with_model
 from mpidl.job.callbacks import Callbacks
 from mpidl.job.checkpoints import identify, restore
 from mpidl.job.description import of_data, of_samples
@@ -150,6 +150,8 @@ def train(
         dataset = opened(config.data_source if given is None else given)
         config = with_model(config, dataset)
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
+        if loss is not None:
+            TRAINED_WITH[model] = loss
         models.append(lent.enter_context(on_loan(built)))
         objects = [each for each in loggers if not isinstance(each, str)]
         script = Script(model is not None, Callbacks(callbacks), objects)

@@ -91,13 +91,15 @@ def is_sum(loss: Loss) -> bool:
 def weight(loss: Loss, targets: Any, samples: float) -> float:
     """Return the weight of targets in the mean over them and others: the number of samples unless the loss weighs them.
 
-    Cross-entropy leaves ids out and weighs the others by class.
+    Cross-entropy leaves ids out and weighs the others by class; a loss of one's own with an ``ignore_index`` leaves
+    that out.
     """
-    own = _bare(loss)
+    own, ignored = _bare(loss), _argument(loss, "ignore_index")
     known = own in CLASSES or getattr(type(own), "forward", None) in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
-    if not known or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+    ids_given = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
+    if not ids_given or not (known or isinstance(ignored, int)):
         return samples
-    ignored, of_classes = _argument(loss, "ignore_index"), _argument(loss, "weight")
+    of_classes = _argument(loss, "weight") if known else None
     if of_classes is None and targets.device.type == "cpu":
         ids = targets.numpy()
         return float(ids.size if ignored < 0 <= ids.min(initial=0) else np.count_nonzero(ids != ignored))
