@@ -204,6 +204,7 @@ FORMULAS = (
     # Runs on disk, and rates that follow evaluations.
     Wrong("history/columns.py", "if alike and len(set(map(tuple, records))) == 1:", "if alike:"),
     Wrong("history/columns.py", "[_nothing(self.rows)] if self.rows else []", "[]"),
+    Wrong("report/reporter.py", "int(epoch + ROUNDING) - 1)", "int(epoch + ROUNDING))"),
     Wrong("roles/plateau.py", "isfinite(value) and (self._best", "(self._best"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),

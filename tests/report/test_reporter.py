@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -78,6 +79,18 @@ def test_the_training_loss_is_that_of_the_last_epoch_or_of_the_last_seconds(repo
     for second in range(1, 200):  # an epoch takes 100 s, and its loss in each second is the second's number
         reporter.report_due(totals(second, second / 100, second * (second + 1) / 200))
     assert records(reporter)[-1]["train_loss"] == pytest.approx(185, abs=2)  # over the last 10 s
+
+
+def test_the_training_loss_of_an_epoch_is_that_of_the_whole(reporter):
+    """After two epochs and a half, of which the recent samples have a loss of 9, and the second epoch had one of 3."""
+    for second in (1, 2):
+        reporter.report_due(totals(second * 20.0, second, 9.0 * second))
+    sums = {0: (8.0 * SAMPLES, SAMPLES), 1: (3.0 * SAMPLES, SAMPLES), 2: (4.5 * SAMPLES, SAMPLES / 2)}
+    end = replace(totals(50.0, 2.5, 22.5), epochs=sums)
+    reporter.evaluated(end, 2.0, {"test_loss": 0.25, "test_accuracy": 0.875})
+    reporter.report_due(replace(totals(61.0, 2.75, 24.75), epochs=sums))
+    assert reporter.close(end, SIZES, interrupted=True, **END)["train_loss"] == 3.0
+    assert [each["train_loss"] for each in records(reporter)] == [9.0, 9.0, 3.0, 9.0, 3.0]
 
 
 def test_another_process_goes_on_with_the_files_of_a_run(reporter, capsys):

@@ -136,6 +136,8 @@ class Totals:
     loss, weight : float
         Sum of the batches' training losses, each times the batch's weight, and sum of these weights; if batches have
         no weights, sum of the samples' losses and number of samples.
+    epochs : dict of int to (float, float)
+        The same sums of the latest epochs alone, by the epochs, from 0.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     bytes_moved : int
@@ -154,6 +156,7 @@ class Totals:
     again: int = 0
     loss: float = 0.0
     weight: float = 0.0
+    epochs: dict[int, tuple[float, float]] = field(default_factory=dict)
     pushes: int = 0
     fetches: int = 0
     bytes_pushed: int = 0
@@ -166,6 +169,16 @@ class Totals:
     shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
+
+    def count_in_epoch(self, epoch: int, loss: float, weight: float) -> None:
+        """Add to the sums of an epoch."""
+        before = self.epochs.get(epoch, (0.0, 0.0))
+        self.epochs[epoch] = before[0] + loss, before[1] + weight
+
+    def loss_of(self, epoch: int) -> float | None:
+        """Return the mean training loss of an epoch; None if nothing is known of it."""
+        loss, weight = self.epochs.get(epoch, (0.0, 0.0))
+        return loss / weight if weight > 0 else None
 
     @property
     def seconds(self) -> float:
@@ -267,6 +280,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         now=now,
         **{name: workers[name].sum().item() + moved.get(name, 0) for name in SUMS},
         **{name: leads[name].sum().item() for name in OF_LEADS},
+        epochs=_by_epoch(leads),
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         evaluation_seconds=float(workers["evaluation_seconds"].mean()),
@@ -275,3 +289,9 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
     )
+
+
+def _by_epoch(leads: Any) -> dict[int, tuple[float, float]]:
+    epochs, place = np.unique(leads["epoch"].ravel(), return_inverse=True)
+    sums = (np.bincount(place, leads[name].ravel()).tolist() for name in ("epoch_loss", "epoch_weight"))
+    return dict(zip(epochs.tolist(), zip(*sums, strict=True), strict=True))

@@ -38,6 +38,9 @@ REDRAW_EVERY = 0.5
 #: a hundred a second, would fill a disk.
 SPACING = 1e-3
 
+#: Part of an epoch that a quotient of samples may lack of a whole one.
+ROUNDING = 1e-9
+
 #: What `Reporter.state` has as it is.
 STATE = (
     "_origin", "_recorded_at", "_spaced_at", "due", "_reached", "_complete", "_interrupted", "_saved", "_iteration",
@@ -221,7 +224,7 @@ class Reporter:
             Whether the run is at its end. The report's rates are then those of the whole run.
         """
         self._losses |= known(values)
-        self._measure(totals)
+        self._measure(totals, epoch=epoch)
         if final:
             self._end(totals, evaluated=True)
             return
@@ -290,13 +293,21 @@ class Reporter:
         before = [0 if each is None else each.used for each in self._owners_before]
         return {"owner_samples": [own + done for own, done in zip(totals.spent.samples, before, strict=False)]}
 
-    def _measure(self, totals: Totals, mark: bool = True) -> None:
-        """Compute the recent training loss and, if enough time has passed, speed and load.
+    def _measure(self, totals: Totals, mark: bool = True, epoch: float | None = None) -> None:
+        """Compute the training loss and, if enough time has passed, speed and load.
+
+        The loss is that of the last accepted point of an algorithm that iterates; after an `epoch`, that of the last
+        whole epoch, or of what there is of the first; and otherwise the recent one.
 
         Later losses begin only at moments on the run's clock, virtual or not, so that a virtual run's depend on the
         seed alone.
         """
-        if (loss := self._recent.at(totals)) is not None:
+        loss = self._recent.at(totals)
+        if self._iteration:
+            loss = self._iteration["iteration"]["objective"]
+        elif epoch is not None and (whole := totals.loss_of(max(0, int(epoch + ROUNDING) - 1))) is not None:
+            loss = whole
+        if loss is not None:
             self._losses["train_loss"] = loss
         if mark:
             self._recent.mark(totals)
@@ -335,7 +346,7 @@ class Reporter:
             The best checkpoint, if the run keeps it.
         """
         if not self._complete:
-            self._measure(totals)
+            self._measure(totals, epoch=self.epoch(totals))
             self._end(totals)
         if shares := totals.spent.shares(totals.trained_seconds):
             self._progress.write(f"workers: {', '.join(f'{name} {part:.0%}' for name, part in shares.items())}")

@@ -120,6 +120,9 @@ WORKER_STATUS = np.dtype(
         ("batches", np.int64),
         ("loss", np.float64),  # sum of the batches' training losses, each times the batch's weight
         ("weight", np.float64),  # sum of these weights
+        ("epoch", np.int64, (2,)),  # the last even and the last odd epoch that it has worked in, from 0
+        ("epoch_loss", np.float64, (2,)),  # the sums of the losses in these epochs alone
+        ("epoch_weight", np.float64, (2,)),
         ("pushes", np.int64),
         ("fetches", np.int64),
         ("bytes_pushed", np.int64),

@@ -202,6 +202,7 @@ class MpiEngine:
         summed, weight = loss_sums(self.model, loss, batch)
         figures["loss"] += summed
         figures["weight"] += weight
+        self._count_in_epoch(self.loader.schedule.portions.epoch(self.state.portion), summed, weight)
         figures["bytes_moved"] = self.handler.lead.bytes_moved
         self.state.norm.look(gradient)
         figures["gradient_square"] = self.state.norm.square
@@ -212,6 +213,16 @@ class MpiEngine:
         self.handler.computed(float(loss) * batch.total, batch.total)
         point("gradient-computed")
         return gradient
+
+    def _count_in_epoch(self, epoch: int, loss: float, weight: float) -> None:
+        """Add to the losses of an epoch; those of one long past count as part of no epoch."""
+        figures, place = self.status.figures, epoch % 2
+        if epoch > figures["epoch"][place]:
+            figures["epoch"][place] = epoch
+            figures["epoch_loss"][place] = figures["epoch_weight"][place] = 0.0
+        if epoch == figures["epoch"][place]:
+            figures["epoch_loss"][place] += loss
+            figures["epoch_weight"][place] += weight
 
     def _give_up(self) -> None:
         """Let the last batch come again, whose gradient is late."""
