@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 
 from mpidl.data import Batch, Indexed
@@ -30,6 +31,36 @@ class Numbers:
         if index == 7 and not isinstance(self.broken, str):
             return self.broken
         return np.full(3, index, np.float32), index % 2
+
+
+class Opened(Numbers):
+    """Samples of an HDF5 file, which is opened when one of them, or their number, is asked for first."""
+
+    def __init__(self, path):
+        self.path, self.file = str(path), None
+
+    def __len__(self):
+        self._open()
+        return len(self.file["x"])
+
+    def __getitem__(self, index):
+        self._open()
+        return self.file["x"][index], index % 2
+
+    def _open(self):
+        if self.file is None:
+            self.file = h5py.File(self.path)
+
+
+class Tokens(Numbers):
+    """Samples as those of Hugging Face's datasets: mappings of lists, with the target among them."""
+
+    def __init__(self, key="labels"):
+        super().__init__()
+        self.key = key
+
+    def __getitem__(self, index):
+        return {"input_ids": [index, 7], self.key: index % 3, "attention_mask": [1, 0]}
 
 
 class Rows(Numbers):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import OrderedDict
 
+import h5py
 import numpy as np
 import pytest
 from own_data import (
@@ -17,8 +18,10 @@ from own_data import (
     Log,
     Noise,
     Numbers,
+    Opened,
     Point,
     Rows,
+    Tokens,
     as_batch,
     as_pair,
     elements,
@@ -255,7 +258,7 @@ def test_a_worker_that_dies_is_one_line():
     raises(line, lambda: train.gather(np.array([1, 7, 2])))
 
 
-BATCH = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
+BATCH = "(inputs, targets), (inputs, targets, weight), a dict with labels or a mpidl.Batch"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +287,7 @@ def test_labels_of_other_classes_are_one_line():
 def test_what_is_no_dataset_is_one_line():
     expected = "expected one with __len__ and __getitem__"
     raises(f"data: test: found a generator, {expected}", Indexed(Numbers(), (i for i in [])).open, UsageError)
-    found = "a sample is a ndarray, expected (input, target), or a collate function"
+    found = "a sample is a ndarray, expected (input, target), a dict with labels, or collate=..."
     raises(
         f"data: training samples 0, ... (1): stacking raised ValueError: {found} {DEBUG}",
         Indexed(Rows(), Rows()).open,
@@ -296,11 +299,41 @@ def test_what_is_no_dataset_is_one_line():
 
 
 def test_a_dataset_that_can_not_be_sent_to_workers_is_one_line():
-    train = split(Rows(), 2, collate=lambda samples: samples)
     with pytest.raises(
         UsageError, match=r"^data.workers: the dataset can't be sent to worker processes: pickle raised "
     ):
-        train.gather(np.array([0]))
+        split(Rows(), 2, collate=lambda samples: samples)
+
+
+@pytest.mark.parametrize("collate", [None, as_pair])
+def test_workers_get_a_dataset_that_opens_its_file_when_it_is_first_read(tmp_path, collate):
+    """Also a second time, such as in another training of the script."""
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"] = np.arange(12.0).reshape(6, 2)
+    data = Indexed(Opened(tmp_path / "data.h5"), workers=1, collate=collate)
+    for _ in range(2):
+        train = data.open().train
+        assert train.samples == 6
+        assert np.array_equal(train.gather(np.array([4, 1])).inputs, [[8, 9], [2, 3]])
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("key", ["labels", "label", "label_ids"])
+def test_samples_may_be_mappings_with_labels(workers, key):
+    batch = split(Tokens(key), workers).gather(np.array([4, 2]))
+    assert np.array_equal(batch.targets, [1, 2])
+    assert {name: each.tolist() for name, each in batch.inputs.items()} == {
+        "input_ids": [[4, 7], [2, 7]],
+        "attention_mask": [[1, 0], [1, 0]],
+    }
+
+
+def test_collate_functions_may_return_a_mapping_with_labels():
+    batch = split(Tokens(), collate=lambda samples: collate(samples) | {"more": 1}).gather(np.array([4, 2]))
+    assert (batch.targets.tolist(), list(batch.inputs)) == ([1, 2], ["input_ids", "attention_mask", "more"])
+    both = split(Tokens("label"), collate=lambda samples: collate(samples) | {"labels": 1})
+    line = f"data: training samples 4, ... (1): collate returned a dict, expected {BATCH}"
+    raises(line, lambda: both.gather(np.array([4])))
 
 
 # Workers.

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mpidl.data.collation import has_masked, pair
+from mpidl.data.collation import has_masked, pair, targets_of
 from mpidl.data.columns import float_dtype, input_dtype
 from mpidl.data.nested import parts_of
 from mpidl.data.ragged import Ragged
@@ -264,8 +264,10 @@ class BatchMaker:
         batch = made
         if not isinstance(batch, Batch):
             made = tuple(parts_of(made).values()) if is_dataclass(made) else made  # type: ignore[union-attr]
+            if isinstance(made, Mapping) and (key := targets_of(made)) is not None:
+                made = {name: each for name, each in made.items() if name != key}, made[key]
             if not isinstance(made, tuple | list) or len(made) not in (2, 3):
-                expected = "(inputs, targets), (inputs, targets, weight) or a mpidl.Batch"
+                expected = "(inputs, targets), (inputs, targets, weight), a dict with labels or a mpidl.Batch"
                 raise MpidlError(f"{where}: collate returned {kind_of(made)}, expected {expected}")
             batch = Batch(made[0], made[1], weight=made[2] if len(made) == 3 else None)
         for values in (batch.inputs, batch.targets):

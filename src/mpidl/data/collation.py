@@ -15,18 +15,31 @@ from mpidl.errors import kind_of
 
 #: Kinds of dtypes that are stacked.
 STACKED = set("biufcmM")
+#: Keys of targets beside inputs.
+LABELS = ("labels", "label", "label_ids")
 
 
 def pair(samples: Sequence[Any]) -> Any:
-    """Return a batch (inputs, targets) of samples (input, target); ValueError if they don't stack."""
+    """Return a batch (inputs, targets) of samples (input, target); ValueError if they don't stack.
+
+    Samples may also be mappings with `LABELS`, of which it is one.
+    """
     first = samples[0]
+    if isinstance(first, Mapping) and targets_of(first) is not None:
+        return collate(samples)
     if is_dataclass(first):
         samples = [tuple(parts_of(each).values()) for each in samples]  # type: ignore[union-attr]
     elif isinstance(first, list):
         samples = [tuple(each) for each in samples]
     if not isinstance(samples[0], tuple) or len(samples[0]) != 2:
-        raise ValueError(f"a sample is {kind_of(first)}, expected (input, target), or a collate function")
+        raise ValueError(f"a sample is {kind_of(first)}, expected (input, target), a dict with labels, or collate=...")
     return tuple(map(collate, _columns(samples[0], samples)))
+
+
+def targets_of(values: Mapping[Any, Any]) -> str | None:
+    """Return the key of the targets in a mapping of inputs and targets; None if there is none, or several."""
+    found = [key for key in LABELS if key in values]
+    return found[0] if len(found) == 1 else None
 
 
 def has_masked(values: Collection[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from mpidl.data.kept import KeptState, methods
 from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
 from mpidl.data.sampler import SampledOrder
-from mpidl.data.workers import Task, Workers
+from mpidl.data.workers import Task, Workers, pickled, received
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
 from mpidl.functions import same_random_numbers
 from mpidl.schema import Count, Natural, convert
@@ -37,12 +38,13 @@ class Indexed:
     train, test, validation
         The samples to train with and, optionally, those of a test at the end and of an evaluation after each epoch. A
         sample is (input, target): two arrays, PyTorch tensors or numbers of one shape for all samples, bags of ids,
-        each as ``Ragged.of([ids])``, or tuples or mappings of these; with `collate`, anything it accepts.
+        each as ``Ragged.of([ids])``, or tuples or mappings of these; or a mapping of inputs with the target under
+        ``labels``, ``label`` or ``label_ids``, as Hugging Face's; with `collate`, anything it accepts.
         Training data with ``state()`` and ``load_state(state)``, or ``state_dict()`` and ``load_state_dict(state)``,
         have a state of numbers and arrays by name, which checkpoints hold for each replica; no batch is made ahead.
     collate : callable, optional
-        Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight) or a `Batch`, in the
-        form that the model needs. The default stacks arrays.
+        Takes a list of samples and returns the batch: (inputs, targets), (inputs, targets, weight), a mapping with
+        labels, or a `Batch`, in the form that the model needs. The default stacks arrays.
     weight : callable, optional
         Takes inputs and targets of a batch and returns its weight, above 0: its number of tokens or atoms, say. The
         default is the number of samples.
@@ -97,23 +99,25 @@ class Indexed:
         """Return the dataset; without a collate function, its input shape is that of the first sample."""
         others = {"validation": self.validation, "test": self.test}
         data = {"training": self.train} | {name: each for name, each in others.items() if each is not None}
-        samples = {name: _length(name, each) for name, each in data.items()}
         maker = BatchMaker(data, self.collate, self.weight, self.classes)
         kept = None if methods(self.train) is None else KeptState(self.train, "data: the training data")
         if kept is not None and self.workers:
             raise UsageError(f"data.workers: {self.workers}, but the training data have a state, expected 0")
+        # What a dataset opens when it is first read, such as a file, can't be sent to worker processes.
+        read = received(pickled(maker)) if self.workers else maker
+        samples = {name: _length(name, each) for name, each in read.splits.items()}
         shape = None
         if self.collate is None and samples["training"]:
             try:
                 with same_random_numbers():
-                    inputs = maker.make("training", np.zeros(1, np.int64)).inputs
+                    inputs = read.make("training", np.zeros(1, np.int64)).inputs
             except MpidlError as error:
                 raise UsageError(str(error)) from error.__cause__
             arrays = isinstance(inputs, np.ndarray | Ragged)
             shape = inputs.shape[1:] if arrays and inputs.dtype.kind in "biuf" else None
         workers = Workers(maker, self.workers) if self.workers else InThread(maker)
         splits = {name: IndexedSplit(name, samples[name], workers) for name in data}
-        splits["training"].targets = getattr(self.train, "targets", None)
+        splits["training"].targets = getattr(read.splits["training"], "targets", None)
         if kept is not None:
             splits["training"].lookahead = 0
         order = None if self.sampler is None else SampledOrder(self.sampler, samples["training"])
@@ -122,6 +126,11 @@ class Indexed:
 
 
 def _length(name: str, data: Any) -> int:
+    of_torch = sys.modules.get("torch.utils.data")
+    if of_torch is not None and getattr(type(data), "__getitem__", None) is of_torch.Dataset.__getitem__:
+        kind = "an IterableDataset" if isinstance(data, of_torch.IterableDataset) else kind_of(data)
+        expected = "expected samples by number (__getitem__): list(data), if they fit in memory"
+        raise UsageError(f"data: {name}: found {kind}, {expected}")
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise UsageError(f"data: {name}: found {kind_of(data)}, expected one with __len__ and __getitem__")
     try:

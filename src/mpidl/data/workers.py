@@ -55,11 +55,7 @@ class Workers:
         with self._lock:
             if self._workers:
                 return
-            try:
-                recipe = pickle.dumps(self._maker)
-            except Exception as error:
-                found = f"the dataset can't be sent to worker processes: pickle {raised(error)}"
-                raise UsageError(f"data.workers: {found}, expected one that can be pickled, or workers = 0") from error
+            recipe = pickled(self._maker)
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["__main__", __name__])
             with _environment():
@@ -81,6 +77,24 @@ class Workers:
             with suppress(OSError):  # `result` reports the worker's end
                 worker.connection.send((split, indices, epoch))
         return task
+
+
+def pickled(maker: BatchMaker) -> bytes:
+    """Return what is sent to worker processes; UsageError if that is impossible."""
+    try:
+        return pickle.dumps(maker)
+    except Exception as error:
+        found = f"the dataset can't be sent to worker processes: pickle {raised(error)}"
+        raise UsageError(f"data.workers: {found}, expected one that can be pickled, or workers = 0") from error
+
+
+def received(recipe: bytes) -> BatchMaker:
+    """Return what a worker process makes of it; UsageError if it can't."""
+    try:
+        maker: BatchMaker = pickle.loads(recipe)
+        return maker
+    except Exception as error:
+        raise UsageError(f"data.workers: the dataset, in a worker process, {raised(error)}") from error
 
 
 class Task:
@@ -194,9 +208,9 @@ def _work(connection: Connection, recipe: bytes, index: Any) -> None:
     tasks: SimpleQueue[tuple[str, NDArray[np.int64], int]] = SimpleQueue()
     threading.Thread(target=_take, args=(connection, tasks), daemon=True).start()
     try:
-        maker: BatchMaker = pickle.loads(recipe)
-    except Exception as error:
-        connection.send(UsageError(f"data.workers: the dataset, in a worker process, {raised(error)}"))
+        maker = received(recipe)
+    except UsageError as error:
+        connection.send(error)
         return
     connection.send(None)
     while True:
