@@ -136,15 +136,19 @@ def kind_of(value: object) -> str:
 def named(error: BaseException) -> str:
     """Return an error as text: its type and what it says, or the call of ``sys.exit`` that has raised it."""
     if isinstance(error, SystemExit):
-        return f"sys.exit({'' if error.code is None else repr(error.code)}) was called"
+        return f"{_exit(error)} was called"
     text = str(error).strip()
     return f"{type(error).__name__}{text and f': {text}'}"
 
 
 def raised(error: BaseException) -> str:
     """Return the second half of a line about something that has raised an error: "raised ValueError: ..."."""
-    text = named(error).partition("\n")[0]
-    return f"raised {text} (MPIDL_DEBUG=1 shows its traceback)"
+    done = f"called {_exit(error)}" if isinstance(error, SystemExit) else f"raised {named(error)}".partition("\n")[0]
+    return f"{done} (MPIDL_DEBUG=1 shows its traceback)"
+
+
+def _exit(error: SystemExit) -> str:
+    return f"sys.exit({'' if error.code is None else repr(error.code)})"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

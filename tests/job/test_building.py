@@ -55,7 +55,7 @@ def test_a_factory_may_import_its_neighbours_while_the_model_trains(factory, tmp
         (0, None, "found no module wrong0 in {here} or among the installed ones"),
         (1, "import absent_module", "module wrong1 raised ModuleNotFoundError: No module named 'absent_module'{debug}"),
         (2, "1 +", "module wrong2 raised SyntaxError: invalid syntax (wrong2.py, line 1){debug}"),
-        (3, "raise SystemExit('no')", "module wrong3 raised SystemExit: no{debug}"),
+        (3, "raise SystemExit('no')", "module wrong3 called sys.exit('no'){debug}"),
         (4, "", "found nothing of that name, expected a function of (dataset, seed)"),
         (5, "make = 3", "found int of that name, expected a function of (dataset, seed)"),
         (
@@ -96,7 +96,7 @@ def test_a_line_of_the_packages_own_stays_as_it_is(factory, monkeypatch):
     [
         (0, "def make(dataset, seed):\n    1 / 0", "raised ZeroDivisionError: division by zero"),
         (1, "def make(dataset):\n    pass", "raised TypeError: make() takes 1 positional argument but 2 were given"),
-        (2, "import sys\ndef make(dataset, seed):\n    sys.exit(3)", "raised SystemExit: 3"),
+        (2, "import sys\ndef make(dataset, seed):\n    sys.exit(3)", "called sys.exit(3)"),
     ],
 )
 def test_what_a_factory_raises_is_one_line(factory, number, source, line):

@@ -61,8 +61,8 @@ def test_the_losses_of_epochs_are_those_of_the_first_ranks_of_all_replicas():
     workers["epoch_loss"] = [[8, 4], [9, 9], [4, 2], [9, 9], [7, 6], [9, 9]]
     workers["epoch_weight"] = [[2, 1], [9, 9], [2, 1], [9, 9], [1, 3], [9, 9]]
     found = from_status(0.0, workers, servers, partitions=2)
-    assert found.epochs == {0: (7, 1), 1: (10, 4), 2: (12, 4), 3: (2, 1)}
-    assert [found.loss_of(epoch) for epoch in range(5)] == [7, 2.5, 3, 2, None]
+    assert found.epochs.sums == {0: (7, 1), 1: (10, 4), 2: (12, 4), 3: (2, 1)}
+    assert [found.epochs.mean(epoch) for epoch in range(5)] == [7, 2.5, 3, 2, None]
 
 
 def test_nothing_is_known_before_the_first_gradient():

@@ -30,6 +30,8 @@ class Spent:
         Sum of the squares of the gradients' durations, in seconds squared.
     waiting_seconds : float
         Time that a replica waited for servers; mean over the replicas.
+    evaluation_seconds : float
+        Time that a replica spent on the test data during training; mean over the replicas.
     bytes_behind : int
         Bytes fetched right behind a push, while the rest of the push was under way, which `fetching_seconds` leaves
         out.
@@ -48,6 +50,7 @@ class Spent:
     fetching_seconds: float = 0.0
     pushing_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
     bytes_behind: int = 0
     busy_seconds: list[float] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
@@ -122,6 +125,29 @@ class ShardCounts:
 
 
 @dataclass
+class EpochLosses:
+    """The training losses of the latest epochs, each by itself.
+
+    Attributes
+    ----------
+    sums : dict of int to (float, float)
+        `Totals.loss` and `Totals.weight` of an epoch alone, by the epoch, from 0.
+    """
+
+    sums: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def count(self, epoch: int, loss: float, weight: float) -> None:
+        """Add to the sums of an epoch."""
+        before = self.sums.get(epoch, (0.0, 0.0))
+        self.sums[epoch] = before[0] + loss, before[1] + weight
+
+    def mean(self, epoch: int) -> float | None:
+        """Return the mean training loss of an epoch; None if nothing is known of it."""
+        loss, weight = self.sums.get(epoch, (0.0, 0.0))
+        return loss / weight if weight > 0 else None
+
+
+@dataclass
 class Totals:
     """Running totals of a run. Rates, such as samples per second, are derived from two of them.
 
@@ -136,16 +162,14 @@ class Totals:
     loss, weight : float
         Sum of the batches' training losses, each times the batch's weight, and sum of these weights; if batches have
         no weights, sum of the samples' losses and number of samples.
-    epochs : dict of int to (float, float)
-        The same sums of the latest epochs alone, by the epochs, from 0.
+    epochs : EpochLosses
+        The same sums of the latest epochs.
     pushes, fetches, bytes_pushed, bytes_fetched : int
         Number of pushes and fetches of whole vectors by all replicas, and their bytes.
     bytes_moved : int
         Bytes that ranks of the same replica have sent each other.
     first_fetch, last_push : float
         Time at which training began and ended, in seconds of the same clock; 0 if it has not.
-    evaluation_seconds : float
-        Time that a replica spent on the test data during training; mean over the replicas.
     staleness : Histogram
         Staleness of the pushes to all shards.
     """
@@ -156,7 +180,7 @@ class Totals:
     again: int = 0
     loss: float = 0.0
     weight: float = 0.0
-    epochs: dict[int, tuple[float, float]] = field(default_factory=dict)
+    epochs: EpochLosses = field(default_factory=EpochLosses)
     pushes: int = 0
     fetches: int = 0
     bytes_pushed: int = 0
@@ -164,31 +188,21 @@ class Totals:
     bytes_moved: int = 0
     first_fetch: float = 0.0
     last_push: float = 0.0
-    evaluation_seconds: float = 0.0
     staleness: Histogram = field(default_factory=Histogram)
     shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
 
-    def count_in_epoch(self, epoch: int, loss: float, weight: float) -> None:
-        """Add to the sums of an epoch."""
-        before = self.epochs.get(epoch, (0.0, 0.0))
-        self.epochs[epoch] = before[0] + loss, before[1] + weight
-
-    def loss_of(self, epoch: int) -> float | None:
-        """Return the mean training loss of an epoch; None if nothing is known of it."""
-        loss, weight = self.epochs.get(epoch, (0.0, 0.0))
-        return loss / weight if weight > 0 else None
-
     @property
     def seconds(self) -> float:
         """Training time so far: since the first fetch, without evaluations."""
-        return max(0.0, self.now - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
+        return max(0.0, self.now - self.first_fetch - self.spent.evaluation_seconds) if self.first_fetch else 0.0
 
     @property
     def trained_seconds(self) -> float:
         """Training time of a finished run: from the first fetch to the last push, without evaluations."""
-        return max(0.0, self.last_push - self.first_fetch - self.evaluation_seconds) if self.first_fetch else 0.0
+        seconds = self.last_push - self.first_fetch - self.spent.evaluation_seconds
+        return max(0.0, seconds) if self.first_fetch else 0.0
 
 
 def timing(totals: Totals) -> dict[str, float | None]:
@@ -268,6 +282,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         **{name: workers[name].sum().item() for name in SPENT_SUMS},
         **{name: leads[name].sum().item() for name in SPENT_OF_LEADS},
         waiting_seconds=float(workers["waiting_seconds"].mean()),
+        evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         busy_seconds=servers["busy_seconds"].tolist(),
         samples=leads["samples"].tolist(),
     )
@@ -283,7 +298,6 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         epochs=_by_epoch(leads),
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
-        evaluation_seconds=float(workers["evaluation_seconds"].mean()),
         staleness=staleness,
         shards=ShardCounts(int(servers["dropped"].sum()), beside),
         spent=spent,
@@ -291,7 +305,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
     )
 
 
-def _by_epoch(leads: Any) -> dict[int, tuple[float, float]]:
+def _by_epoch(leads: Any) -> EpochLosses:
     epochs, place = np.unique(leads["epoch"].ravel(), return_inverse=True)
     sums = (np.bincount(place, leads[name].ravel()).tolist() for name in ("epoch_loss", "epoch_weight"))
-    return dict(zip(epochs.tolist(), zip(*sums, strict=True), strict=True))
+    return EpochLosses(dict(zip(epochs.tolist(), zip(*sums, strict=True), strict=True)))

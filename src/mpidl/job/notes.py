@@ -10,6 +10,7 @@ from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.data.likeness import portions_are_alike
 from mpidl.data.nested import WITHOUT
+from mpidl.nn.capabilities import Buffered
 from mpidl.nn.model import CompleteModel
 from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.sections import Sections
@@ -130,7 +131,7 @@ def _on_classes(config: Config, train: Split, read: Dataset) -> list[str]:
 
 def notes_on_buffers(model: CompleteModel) -> list[str]:
     """Return a line on which of the model's float buffers count as what, if some aren't averaged."""
-    if not model.own_buffers:
+    if not isinstance(model, Buffered) or not model.own_buffers:
         return []
     means = [part.name for part in model.layout if any(part.range.intersect(each) for each in model.statistics)]
     averaged = f"; {_listed(means)}: averaged over replicas" if means else ""

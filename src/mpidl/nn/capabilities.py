@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -70,6 +70,19 @@ class Stateful(Protocol):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what `state` has returned, as arrays."""
         ...
+
+
+@runtime_checkable
+class Buffered(Protocol):
+    """A model that may have float buffers which are no statistics, so that each replica has its own.
+
+    Attributes
+    ----------
+    own_buffers : sequence of str
+        Their names.
+    """
+
+    own_buffers: Sequence[str]
 
 
 @runtime_checkable

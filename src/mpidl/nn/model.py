@@ -152,8 +152,6 @@ class CompleteModel(WithTables):
         Whether it runs a user's own code, which `rehearse` tries before training.
     aliases : mapping of str to str
         Other names of tensors of the layout, such as those of tied weights: the name in the layout for each.
-    own_buffers : sequence of str
-        Names of float buffers that are no statistics, so that each replica has its own.
     """
 
     parameters: Any
@@ -163,7 +161,6 @@ class CompleteModel(WithTables):
     takes_integers: bool = False
     own: bool = False
     aliases: Mapping[str, str] = MappingProxyType({})
-    own_buffers: Sequence[str] = ()
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         raise NotImplementedError

@@ -305,7 +305,7 @@ class Reporter:
         loss = self._recent.at(totals)
         if self._iteration:
             loss = self._iteration["iteration"]["objective"]
-        elif epoch is not None and (whole := totals.loss_of(max(0, int(epoch + ROUNDING) - 1))) is not None:
+        elif epoch is not None and (whole := totals.epochs.mean(max(0, int(epoch + ROUNDING) - 1))) is not None:
             loss = whole
         if loss is not None:
             self._losses["train_loss"] = loss

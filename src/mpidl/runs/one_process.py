@@ -232,7 +232,7 @@ class OneProcess:
         started = monotonic.now()
         values = self._evaluate(next(iter(self._ready.job.evaluated)))
         if not self._virtual:
-            self._engine.totals.evaluation_seconds += monotonic.now() - started
+            self._engine.totals.spent.evaluation_seconds += monotonic.now() - started
         self._control.evaluated(self._engine.current_totals(), values, epoch)
         self._looked_at = 0.0  # If it is the best so far, it is saved before the next batch.
 

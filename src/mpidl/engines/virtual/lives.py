@@ -197,7 +197,7 @@ class Lives:
         summed, counted = loss_sums(model, loss, batch)
         cluster.totals.loss += summed
         cluster.totals.weight += counted
-        cluster.totals.count_in_epoch(self._training.schedule.portions.epoch(replica.state.portion), summed, counted)
+        cluster.totals.epochs.count(self._training.schedule.portions.epoch(replica.state.portion), summed, counted)
         replica.loss += float(loss) * weight
         replica.weight += weight
         yield from beside.computed(replica)
