@@ -10,7 +10,9 @@ def main() -> None:
     output.occupy()
     keeper.keep(signals.STOPPING)
     from mpidl import cli
+    from mpidl.launch.environment import prepare_rank
 
+    prepare_rank()
     code = cli.main()
     output.finish()
     raise SystemExit(code)

@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from mpidl.launch.forwarding import end_session, identity
 from mpidl.launch.keeper import VARIABLE
+from mpidl.survival.watch import has_ended
 
 #: A process with a keeper, which a launcher starts: it says its number, and does what is asked.
 PROCESS = """
@@ -30,10 +33,11 @@ def start(tmp_path, bare_environment):
     keepers = []
     (tmp_path / "lock").touch()
 
-    def begin(action):
+    def begin(action, setsid=False, **variables):
         keeper = subprocess.Popen(
             [sys.executable, "-c", PROCESS, action],
-            env=bare_environment | {VARIABLE: str(tmp_path / "lock")},
+            env=bare_environment | {VARIABLE: str(tmp_path / "lock")} | variables,
+            start_new_session=setsid,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -76,10 +80,8 @@ def test_a_death_that_others_see_to_and_ends_after_it_wait_for_all(start):
     assert [each.wait(timeout=10) for each in (last, *ended)] == [0, 0, 0, 75, 0, 0]
 
 
-def test_a_process_knows_its_keeper_and_does_without_the_pipe_to_it(start):
-    keeper = start("print(keeper.number(), flush=True); os.closerange(3, 64); keeper.may_die(); sys.exit(3)")
-    assert int(keeper.stdout.readline()) == keeper.pid
-    assert keeper.wait(timeout=10) == 3
+def test_a_process_does_without_the_pipe_to_its_keeper(start):
+    assert start("os.closerange(3, 64); keeper.may_die(); sys.exit(3)").wait(timeout=10) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -87,6 +89,31 @@ def test_signals_reach_the_process(start, number):
     keeper = start("sys.exit(40 + signal.sigwait(signals.STOPPING))")
     keeper.send_signal(number)
     assert keeper.wait(timeout=10) == 40 + number
+
+
+def test_the_process_of_a_keeper_has_its_own_directory_and_the_keeper_none(start):
+    keeper = start(
+        "import mpidl.launch.environment as environment; environment.prepare_rank();"
+        "print(os.environ['OMPI_MCA_osc_sm_backing_directory'], flush=True)",
+        PMI_RANK="0",
+    )
+    directory = Path(keeper.stdout.readline().strip())
+    assert directory.name.split(".")[3] == str(keeper.process)
+    assert keeper.wait(timeout=10) == 0
+    assert not directory.exists()
+
+
+def test_a_launcher_finds_its_keepers_and_what_they_keep_in_sessions_of_their_own(start):
+    """As those of MPICH are, which outlive the launcher's daemon."""
+    own, other = (
+        start("print(flush=True); time.sleep(60)", MPIDL_LAUNCHER=each, setsid=True) for each in (identity(), "1.1")
+    )
+    for each in (own, other):
+        each.stdout.readline()
+    end_session(2**22 + 1)
+    assert own.wait(timeout=10) == -signal.SIGKILL
+    assert has_ended(own.process)
+    assert other.poll() is None
 
 
 def test_a_process_ends_with_its_keeper(start):

@@ -164,6 +164,36 @@ def test_files_without_a_note_stay(rank, memory, tmp_path):
     assert (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("settled", [0.0, 1000.0])
+def test_beside_a_living_job_a_segment_that_nobody_maps_is_swept_after_some_seconds(
+    rank, memory, tmp_path, monkeypatch, settled
+):
+    """That of a rank that MPI has ended by exit(), after which there is no note."""
+    monkeypatch.setattr(leftovers, "FIRST_SPACE", os.stat("/proc/self/ns/pid").st_ino)
+    monkeypatch.setattr(leftovers, "TEMPORARY", tmp_path)
+    monkeypatch.setattr(leftovers, "LAUNCHERS", "python")
+    monkeypatch.setattr(leftovers, "SETTLED", settled)
+    living = rank("mpich_shm_1")
+    (tmp_path / "hydra_hwloc_xmlfile_a").touch()  # read by name
+    (memory / "mpich_shm_2").touch()
+    (living.directory / "note").unlink()
+    leftovers.sweep()
+    kept = ["mpich_shm_1", "mpich_shm_2"] if settled else ["mpich_shm_1"]
+    assert [name for name in names(memory) if name.startswith("mpich")] == kept
+    assert (tmp_path / "hydra_hwloc_xmlfile_a").exists()
+
+
+def test_the_note_stays_while_another_process_uses_a_file(rank, memory):
+    one, two = rank("mpich_shm_1"), rank("mpich_shm_1")
+    kill(one)
+    leftovers.sweep()
+    assert one.directory.exists()
+    (two.directory / "note").unlink()
+    kill(two)
+    leftovers.sweep()
+    assert names(memory) == []
+
+
 @pytest.mark.parametrize("note", [None, "", "{"])
 def test_a_process_that_was_killed_before_it_had_a_note_is_swept(memory, note):
     directory = memory / f"{shared_memory.prefix()}{DEAD}.abc"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpidl.errors import UsageError, printable, shown
-from mpidl.launch import marks, shared_memory
-from mpidl.launch.keeper import launcher
+from mpidl.launch import keeper, marks, shared_memory
 
 
 class World(NamedTuple):
@@ -147,7 +146,7 @@ def _bound(environment: Mapping[str, str]) -> int:
         return number(environment, "SLURM_CPUS_PER_TASK", least=1)
     own = os.sched_getaffinity(0)
     try:
-        of_launcher = os.sched_getaffinity(launcher())
+        of_launcher = os.sched_getaffinity(keeper.launcher())
     except OSError:
         return 0
     return len(own) if own < of_launcher else 0
@@ -186,8 +185,11 @@ def first_of_node(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def prepare_rank() -> None:
-    """Set what MPI reads when it starts, if a launcher has started this process; see `prepare_mpi`."""
-    if _launched():
+    """Set what MPI reads when it starts, if a launcher has started this process; see `prepare_mpi`.
+
+    One that is to be a keeper leaves that to the process that it keeps.
+    """
+    if _launched() and keeper.VARIABLE not in os.environ:
         _prepare_start()
 
 

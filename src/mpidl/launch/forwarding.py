@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mpidl.launch import environment, marks
+from mpidl.launch import environment, keeper, marks
 from mpidl.launch.output import interject
+from mpidl.launch.shared_memory import start
 from mpidl.launch.signals import STOPPED, STOPPING
 from mpidl.launch.stderr import Death
 
@@ -192,26 +194,41 @@ class Forwarding:
         return Ended(lost, death.line, death, True, self._runs)
 
 
+def identity() -> str:
+    """Return what tells this launcher apart from all others of the node."""
+    return f"{os.getpid()}.{start(os.getpid())}"
+
+
 def wake_session(session: int) -> None:
-    """Continue those stopped processes of a session whose children have all ended: they have only to report that."""
-    stopped, children = [], dict[int, set[str]]()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, parent, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(own) == session:
-                children.setdefault(int(parent), set()).add(state)
-                stopped += [int(entry.name)] if state == "T" else []
-    for process in stopped:
-        if children.get(process) == {"Z"}:
+    """Continue a job's stopped processes whose children have all ended, and that have only to report that.
+
+    The `session` is that of its launcher.
+    """
+    found = list(_processes(session))
+    for process, state, _ in found:
+        if state == "T" and {each for _, each, parent in found if parent == process} == {"Z"}:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
 
 
 def end_session(session: int) -> None:
-    """Kill all processes of a session."""
+    """Kill all processes of a job, given its launcher's session, and wait for their ends, for `PATIENCE` at most."""
+    until = time.monotonic() + PATIENCE
+    while living := [each for each, state, _ in _processes(session) if state not in "ZX" and time.monotonic() < until]:
+        for process in living:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _processes(session: int) -> Iterator[tuple[int, str, int]]:
+    """Yield the processes of a launcher's session, or of its keepers' sessions, each with its state and its parent."""
+    found, sessions, mark = [], {session}, f"{keeper.LAUNCHER}={identity()}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getsid(int(entry.name)) == session:
-                os.kill(int(entry.name), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+        with suppress(OSError):
+            state, parent, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            found.append((int(own), (int(entry.name), state, int(parent))))
+            # MPICH and Intel MPI give each rank a session.
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                sessions.add(int(own))
+    yield from (process for own, process in found if own in sessions)

@@ -16,6 +16,8 @@ from collections.abc import Collection
 
 #: Environment variable with the path of a file that a job's keepers lock together as long as their processes live.
 VARIABLE = "MPIDL_KEEPER"
+#: Environment variable of a keeper with the identity of the command that has started its job.
+LAUNCHER = "MPIDL_KEEPS_FOR"
 #: Exit code of a process that a signal has stopped after saving.
 STOPPED = 75
 
@@ -46,7 +48,8 @@ def keep(signals: Collection[int]) -> None:
             os.set_inheritable(file, True)
         numbers = [str(int(each)) for each in (process, lock, said, *signals)]
         libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
-        os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, *numbers], libraries)
+        own = {LAUNCHER: os.environ.get("MPIDL_LAUNCHER", "")}
+        os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, *numbers], libraries | own)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(lock)
     os.close(said)
@@ -62,11 +65,6 @@ def _end_with(keeper: int) -> None:
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)
-
-
-def number() -> int:
-    """Return the number of this process's keeper; 0 if it has none."""
-    return 0 if _told is None else os.getppid()
 
 
 def may_die() -> None:

@@ -2,7 +2,8 @@
 
 A process's own directory in shared memory has its identity in its name. A note in it has what else the process uses
 that would be left: the launcher's temporary directory, and files of MPI libraries that can't be made elsewhere. Of
-files without a note, only those are removed that no living process can have made.
+files without a note, only those are removed that no living process can have made, or that are in shared memory and that
+none has mapped: a rank that its MPI library ends by exit() takes its note with it, and no file of the library.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +32,8 @@ DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix|mpidl)\.")
 TEMPORARY, TEMPORARY_NAMES = Path("/tmp"), re.compile("hydra_hwloc_xmlfile_")
 #: What maps an MPI library, and how launchers' names begin.
 LIBRARY, LAUNCHERS = "/libmpi", ("mpiexec", "mpirun", "hydra_", "prte")
+#: Seconds after which a file in shared memory is mapped by whoever uses it.
+SETTLED = 5.0
 #: The number of Linux's first space of process numbers, in which every process of a node is seen.
 FIRST_SPACE = 0xEFFFFFFC
 
@@ -66,17 +70,19 @@ def sweep() -> None:
     used = set().union(*(each.files for each in living))
     for directory, record in dead:
         directories = [*filter(_of_job, record["directories"]), str(directory)]
-        if any(name.startswith(f"{each}/") for each in directories for name in used):
+        # What is used is removed later, by the same note.
+        if any(each in record["files"] or each.startswith(f"{of}/") for of in directories for each in used):
             continue
         for name, inode in record["files"].items():
-            if name not in used:
-                _remove(Path(name), inode)
+            _remove(Path(name), inode)
         for each in directories:
             if os.path.isdir(each) and os.lstat(each).st_uid == os.getuid():
                 shutil.rmtree(each, ignore_errors=True)
     oldest = min((each.start for each in living if each.uses_mpi), default=math.inf)
     for path, status in unnoted:
-        if str(path) not in used and status.st_ctime < oldest:
+        # What maps a segment has had it open since it was made.
+        late = path.parent == shared_memory.SHARED_MEMORY and time.time() - status.st_ctime > SETTLED
+        if str(path) not in used and (late or status.st_ctime < oldest):
             _remove(path, status.st_ino)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mpidl.launch.output import ignore, send
 
-#: Environment variable of ranks whose launcher listens.
+#: Environment variable of ranks whose launcher listens: its identity.
 VARIABLE = "MPIDL_LAUNCHER"
 #: Environment variable that gives ranks the launcher's own command line.
 COMMAND = "MPIDL_COMMAND"

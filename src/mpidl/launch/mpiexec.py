@@ -17,7 +17,7 @@ from typing import IO
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, keeper, leftovers, marks
 from mpidl.launch.command import command, on_one_node
-from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session, wake_session
+from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session, identity, wake_session
 from mpidl.launch.hosts import leave_lost_hosts
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
@@ -90,7 +90,7 @@ def _run(
     deaths = Deaths(lambda rank: role(rank, forwarding.nodes), lambda: len(set(forwarding.nodes)) > 1)
     with handled(forwarding.handle), forwarding:
         words, variables = command(ranks, ["-P", "-m", "mpidl", *arguments])
-        variables |= {marks.VARIABLE: "1", marks.TERMINAL: "1" if os.isatty(2) else ""}
+        variables |= {marks.VARIABLE: identity(), marks.TERMINAL: "1" if os.isatty(2) else ""}
         variables[marks.COMMAND] = shlex.join(["mpidl", *sys.argv[1:]])
         temporary = variables.get("TMPDIR", "/tmp")
         check_free(temporary, TEMPORARY, "mpirun", "empty it, or set TMPDIR to another directory")

@@ -63,9 +63,9 @@ def speaks(rank: int) -> bool:
 
 def end_job(code: int) -> None:
     """End all ranks when this process exits, because some may wait for this one."""
-    survival = sys.modules.get(SURVIVAL)
-    actions = [] if survival is None else [survival.fail]
-    attempt(*actions, lambda: marks.tell_failed(f"rank {environment.world().rank} failed"), lambda: time.sleep(PASSING))
+    survival, cause = sys.modules.get(SURVIVAL), f"rank {environment.world().rank} failed"
+    attempt(*([survival.fail] if survival else []), lambda: marks.tell_failed(cause))
+    time.sleep(PASSING)
     if _mpi() is not None:
         from mpi4py import run
 

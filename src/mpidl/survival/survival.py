@@ -105,7 +105,7 @@ class Survival(Mortal):
         self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
-        self._keepers = comm.allgather(keeper.number())
+        self._parents = comm.allgather(os.getppid())
         self._pace, self._killed = Pace(self._table.batches, self._own), set[int]()
         self._play: Play | None = None
         self._playing, self._gone, self._threads = {self._own}, set[int](), list[threading.Thread]()
@@ -228,8 +228,8 @@ class Survival(Mortal):
             return Recovered(rank, role, by, float(noted["time"]), lost, bool(noted["drained"]))
         code, pid = int(noted["code"]), int(self._table.pids[rank])
         name = signal.Signals(-code).name if code < 0 else None
-        found, workers = float(noted["time"]), int(noted["workers"])
-        return Failed(rank, role, self._host(rank), pid, name, found, workers, code if code > 0 else None)
+        numbers = float(noted["time"]), int(noted["workers"]), code if code > 0 else None
+        return Failed(rank, role, self._host(rank), pid, name, *numbers)
 
     def _ended(self, process: int, code: int) -> None:
         """Handle the end of another process, in a thread of its own."""
@@ -275,8 +275,8 @@ class Survival(Mortal):
         table = self._table
         stages = [Stage(table.stages[each]) for each in table.alive]
         obstacle = self._obstacle
-        if self._keepers[process] and has_ended(self._keepers[process]):
-            obstacle = f"its parent, process {self._keepers[process]}, has ended"
+        if (parent := self._parents[process]) and has_ended(parent):  # The launcher has noticed that.
+            obstacle = f"its parent, process {parent}, has ended"
         elif Stage.PREPARING in stages:
             obstacle = "the training had not begun"
         elif Stage.CLOSING in stages:
