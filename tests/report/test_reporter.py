@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.engines.totals import Spent, Totals
+from mpidl.engines.totals import EpochLosses, Spent, Totals
 from mpidl.job.build import build
 from mpidl.job.placed import place
 from mpidl.report.recorder import Recorder, record_event
@@ -85,7 +85,7 @@ def test_the_training_loss_of_an_epoch_is_that_of_the_whole(reporter):
     """After two epochs and a half, of which the recent samples have a loss of 9, and the second epoch had one of 3."""
     for second in (1, 2):
         reporter.report_due(totals(second * 20.0, second, 9.0 * second))
-    sums = {0: (8.0 * SAMPLES, SAMPLES), 1: (3.0 * SAMPLES, SAMPLES), 2: (4.5 * SAMPLES, SAMPLES / 2)}
+    sums = EpochLosses({0: (8.0 * SAMPLES, SAMPLES), 1: (3.0 * SAMPLES, SAMPLES), 2: (4.5 * SAMPLES, SAMPLES / 2)})
     end = replace(totals(50.0, 2.5, 22.5), epochs=sums)
     reporter.evaluated(end, 2.0, {"test_loss": 0.25, "test_accuracy": 0.875})
     reporter.report_due(replace(totals(61.0, 2.75, 24.75), epochs=sums))
