@@ -13,6 +13,7 @@ from mpidl import Adagrad, Adam, Downpour, Sgd
 from mpidl.data import ArraySplit, Dataset
 from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
 from mpidl.runs import one_process
+from mpidl.runs.export import export
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.files import Base
@@ -91,6 +92,32 @@ def test_a_resumed_run_goes_on_with_the_same_bits(tmp_path, monkeypatch, algorit
     found = rows_of(run(sparse(), tmp_path, resume=True, **options))
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_a_second_training_goes_on_with_the_rows_of_the_first(tmp_path, evaluated):
+    """They are in memory, or in the checkpoint of an evaluation."""
+    model = sparse()
+    first = run(model, tmp_path, "first", servers=2)
+    if evaluated:
+        mpidl.evaluate(tmp_path / "first", model, data())
+    second = run(model, tmp_path, "second", servers=3, rule=Sgd(1e-12), epochs=1)
+    (ids, rows, *_), (found, own, *_) = rows_of(first), rows_of(second)
+    assert np.array_equal(ids, found)
+    np.testing.assert_allclose(own, rows, rtol=0, atol=1e-9)
+    assert second["test_loss"] == pytest.approx(first["test_loss"], rel=1e-6)
+    run(model, tmp_path, "drawn", rule=Sgd(1e-12), epochs=1, tables={"first_values": "drawn"})
+    assert not np.allclose(rows_of({"run_dir": tmp_path / "drawn"})[1], rows, atol=1e-3)
+
+
+def test_a_network_begins_with_the_rows_of_an_export(tmp_path):
+    first = run(sparse(), tmp_path, "first", servers=2)
+    ids, rows, *_ = rows_of(first)
+    for kind in ("npz", "torch"):
+        file = tmp_path / f"model.{'pt' if kind == 'torch' else kind}"
+        export(tmp_path / "first", kind, file=file)
+        found, own, *_ = rows_of(run(sparse(), tmp_path, kind, rule=Sgd(1e-12), epochs=1, initial=str(file)))
+        np.testing.assert_allclose(own[np.isin(found, ids)], rows, rtol=0, atol=1e-9)
 
 
 def test_rows_are_evicted_and_counted(tmp_path):

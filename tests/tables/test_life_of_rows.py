@@ -153,6 +153,24 @@ def test_nothing_is_left_of_an_evicted_row(rule, options):
     assert rows.arrays()["uses"][own].tolist() == [[6, 1]]
 
 
+def test_rows_that_begin_with_given_values():
+    rows, ids = table(), np.arange(5)
+    push(rows, [3], 1)
+    before = values(rows, [3])
+    rows.begin(ids, np.full((5, 2), 7.0))
+    np.testing.assert_array_equal(values(rows, [0, 1, 2, 4]), 7)
+    np.testing.assert_array_equal(values(rows, [3]), before)
+    assert rows.arrays()["uses"].tolist() == [[0, 0]] * 4 + [[1, 1]]
+    assert (rows.arrays()["ids"][:4].tolist(), rows.new) == ([0, 1, 2, 4], 1)
+    restored = table(max_rows=3)
+    restored.restore(rows.arrays())
+    push(restored, [1, 9], 2)
+    assert restored.arrays()["ids"].tolist() == [3, 1, 9]
+    push(rows, [4, 2, 4 + 8], 2)
+    assert rows.arrays()["uses"].tolist() == [[0, 0]] * 2 + [[1, 1], [2, 1], [2, 1], [2, 1]]
+    assert rows.arrays(since=0)["ids"].tolist() == [3, 4, 2, 12]
+
+
 def test_touches_admit():
     rows = table(Sgd(1.0), admission=3)
     first = values(rows, [7, -4])

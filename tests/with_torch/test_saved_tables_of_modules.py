@@ -56,12 +56,5 @@ def test_the_weight_for_pytorch(run, tmp_path):
     assert float(loss) == pytest.approx(summary["test_loss"], rel=1e-6)
     table = mpidl.load(directory).tables["words.weight"]
     ids = table.read("ids")
-    assert set(ids) == set(range(ROWS // 2)) - {PADDING}
+    assert set(ids) == set(range(ROWS)) - {PADDING}
     np.testing.assert_array_equal(dense.words.weight.detach().numpy()[ids], table.read("rows"))
-
-
-def test_a_model_with_tables_takes_no_initial_values(run):
-    with pytest.raises(
-        mpidl.UsageError, match=r"model\.initial: .*run.*: the model has tables, such as 'words\.weight'"
-    ):
-        mpidl.train(Words(), data(), loss="cross_entropy", initial=str(run[0]), dir=str(run[0].parent), epochs=1)

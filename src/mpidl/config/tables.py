@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -28,6 +28,9 @@ class TablesSection(Checked):
     prefetch : int, optional
         Number of batches whose rows are fetched ahead, while others are computed, and lack the worker's last pushes. By
         default 1, and none for a single worker; always none if the run is deterministic.
+    first_values : {"weights", "drawn"}
+        "weights": the rows of a module's embedding begin with the values of its weight if that takes memory, and those
+        of a model that was trained before go on. "drawn": with random values, as the rows of other tables.
     rule : str, optional
         Name of the update rule of rows; by default that of ``[server]``, or Adagrad if the algorithm takes none.
     rate : float, optional
@@ -38,6 +41,7 @@ class TablesSection(Checked):
     max_age: Count | float | None = None
     admission: Annotated[int, Meta(ge=1, le=255)] | Annotated[float, Meta(gt=0, lt=1)] | None = None
     prefetch: Natural | None = None
+    first_values: Literal["weights", "drawn"] = "weights"
     rule: str | None = None
     rate: Positive | None = None
 

@@ -80,6 +80,13 @@ def _check_tables(config: Config, model: CompleteModel) -> None:
         for key, value in unused.items():
             raise UsageError(f"{key}: {quoted(value)}, but the model has no tables; leave it out")
         return
+    weights = [name for name, rows in model.weights.first_rows().items() if rows is not None]
+    for key in ("max_rows", "max_age", "admission") if config.tables.first_values == "weights" else ():
+        if weights and (value := getattr(config.tables, key)) is not None:
+            raise UsageError(
+                f"tables.{key}: {quoted(value)}, but the rows of {weights[0]} begin with its values, all of them; "
+                "expected tables.first_values = 'drawn', or a weight on the device 'meta'"
+            )
     algorithm = config.algorithm
     if algorithm.exchange is not Exchange.SERVERS:
         instead = "'backup_sync' with backup = 0" if algorithm.name == "sync" else "one such as 'downpour'"

@@ -7,7 +7,7 @@ A `mpidl.job.placed.PlacedJob` is made from it once the number of replicas is kn
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -21,15 +21,14 @@ from mpidl.job.callbacks import Callbacks
 from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states
 from mpidl.job.description import of_data, scoring
 from mpidl.job.goal import Goal, metrics
-from mpidl.job.initial import Initial
-from mpidl.job.notes import notes_on, notes_on_buffers
+from mpidl.job.initial import FirstValues, Initial
+from mpidl.job.notes import notes_on, notes_on_buffers, notes_on_tables
 from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
 from mpidl.metrics import Metric
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
-from mpidl.parameters import Layout, Range
 from mpidl.paths import user_path
 from mpidl.shards.average import AVERAGE
 from mpidl.storage.checkpoint import Checkpoint
@@ -76,8 +75,8 @@ class Job:
     metrics : sequence of Metric
         The figures of evaluations beside loss and accuracy.
     goal : Goal
-    first_values : callable
-        Returns the parameters [start, stop) of a layout at the beginning, of a file or the model; see `initial`.
+    first_values : FirstValues
+        Returns the parameters [start, stop) of a layout at the beginning, of a file or the model.
     checkpoint : Checkpoint or None
         The checkpoint to resume from.
     notes : sequence of str
@@ -95,7 +94,7 @@ class Job:
     original: CompleteModel
     metrics: Sequence[Metric]
     goal: Goal
-    first_values: Callable[[Range, Layout], np.ndarray]
+    first_values: FirstValues
     checkpoint: Checkpoint | None
     notes: Sequence[str]
     continues: bool
@@ -119,19 +118,24 @@ class Job:
         goal = Goal.of(run, validation=prepared.validation is not None)
         segments_of(config.model.group, original.layout, original.statistics)  # checks the groups
         original.freeze(frozen_names(config.model.group, original.layout))
+        own = config.tables.first_values == "weights"
+        trained = original.rows if own and getattr(original.rows, "complete", False) else None
         if original.tables:
             original.rows = FirstRows(original.tables, run.seed, original.dtype)
         check_parts(config, prepared, original)
         check_labels(given, scoring(original, given).ignored)
         check_ownership(config, prepared)
-        path, first_values = config.model.initial, original.initial
+        path, initial = config.model.initial, None
         if checkpoint is None and path is not None:
-            first_values = Initial(user_path(path), original).read
+            initial = Initial(user_path(path), original)
+        first_values = FirstValues(initial, original, own, trained)
         measured = metrics(run, scoring(original, prepared))
         notes = [*notes_on(config, prepared.train, dataset), *notes_on_buffers(original)]
+        if checkpoint is None and initial is None and trained is None:
+            notes += notes_on_tables(config, original)
         job = cls(
-            config, given, of_data(given), prepared, original, measured, goal, first_values, checkpoint,
-            notes, continues=checkpoint is not None, script=script,
+            config, given, of_data(given), prepared, original, measured, goal, first_values,
+            checkpoint, notes, continues=checkpoint is not None, script=script,
         )  # fmt: skip
         if checkpoint is not None:
             check_model(checkpoint, original)

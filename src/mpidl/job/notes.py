@@ -138,6 +138,14 @@ def notes_on_buffers(model: CompleteModel) -> list[str]:
     return [f"model: buffers {_listed(model.own_buffers)}: each replica keeps its own{averaged}"]
 
 
+def notes_on_tables(config: Config, model: CompleteModel) -> list[str]:
+    """Return a line on the tables of which the rows don't begin with the values of a weight, where there is one."""
+    drawn = config.tables.first_values == "drawn"
+    names = [name for name, rows in model.weights.first_rows().items() if drawn or rows is None]
+    why = "tables.first_values is 'drawn'" if drawn else "these weights take no memory"
+    return [f"model: {_listed(names)}: the rows begin with drawn values, since {why}"] if names else []
+
+
 def notes_on_digests(data: Mapping[str, str]) -> list[str]:
     """Return a line on what the checksums of a description of data leave out."""
     left_out = {kind for text in data.values() for kind in text.partition(WITHOUT)[2].split(", ")} - {""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -17,8 +18,10 @@ from mpidl.parameters import Layout, Range, moves
 PIECE = 1 << 30
 
 
-def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
+def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel, servers: Sequence[int] = ()) -> None:
     """Give the model of every rank the parameters, constants, buffers and tables of the first rank's; collective.
+
+    `servers` are the ranks that begin tables with rows of the model's own, and get these.
 
     Nothing is computed for networks without values yet, which draw the same ones on all ranks. What is the same on all
     ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
@@ -42,6 +45,16 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel) -> None:
     if comm.allreduce(tables != model.tables, op=MPI.LOR):
         differs.append("tables")
         model.tables = tables
+    rows = {name: values for name, values in model.weights.first_rows().items() if servers and values is not None}
+    if _differ(comm, rows.values()):
+        differs.append("rows")
+        holders: Any = comm.Split(0 if comm.rank in (0, *servers) else MPI.UNDEFINED)
+        if holders != MPI.COMM_NULL:
+            rows = {name: np.ascontiguousarray(values) for name, values in rows.items()}
+            for values in rows.values():
+                _broadcast(holders, values, 0)
+            model.weights.load(rows)
+            holders.Free()
     if differs and comm.rank == 0:
         text = f"the model's initial {' and '.join(differs)} differ from rank to rank (no seed set?)"
         say(f"{text}; all ranks take those of rank 0")

@@ -70,7 +70,8 @@ def _save(checkpoint: Checkpoint, to: str, file: Path) -> int:
     if to == "torch":
         # A table's name is that of a module's parameter, or of a layer.
         of = "/weight" if "layer" in checkpoint.sections.get("model", {}) else ""
-        tensors |= {f"{name}{of}": values for name, values in weights(checkpoint, to).items()}
+        for spec, values in zip(checkpoint.tables, weights(checkpoint, to).values(), strict=True):
+            tensors |= dict.fromkeys((f"{spec.name}{of}", *spec.aliases), values)
         from mpidl.torch import extra_state
 
         tensors |= {name: values for name, values in checkpoint.state().items() if extra_state.is_name(name)}

@@ -125,7 +125,8 @@ def _compare(world: World, job: Job) -> Job:
             f"algorithm.name: {job.algorithm.name}'s replicas share one node's memory, the ranks are on {nodes} nodes"
         )
     if job.checkpoint is None:
-        world.agree(lambda: agree_on_initial_values(world.comm, job.original))
+        servers = world.roles.servers if job.config.tables.first_values == "weights" else ()
+        world.agree(lambda: agree_on_initial_values(world.comm, job.original, servers))
     return job
 
 

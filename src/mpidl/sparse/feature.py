@@ -118,6 +118,10 @@ def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> Serve
     found = ServerTables(tables, rule, _forms(job), clock)
     if job.checkpoint is not None:
         resume(found, job.checkpoint, number, servers, job.same_algorithm)
+    else:
+        for table in tables:
+            for ids, rows in job.first_values.rows(table.spec, number, servers):
+                table.begin(ids, rows)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from mpidl.schema import Natural, convert
 from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import readable
-from mpidl.storage.table_files import COUNTS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables, take
+from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables, take
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, WithTables
@@ -34,10 +34,15 @@ class SavedRows:
     def __init__(self, checkpoint: Checkpoint, tables: Sequence[TableSpec]) -> None:
         check_tables(checkpoint, tables)
         saved, seed = saved_tables(checkpoint), first_seed(checkpoint)
-        self._tables = [SavedValues(saved[spec.name], seed) for spec in tables]
+        self._saved = [saved[spec.name] for spec in tables]
+        self._tables = [SavedValues(each, seed) for each in self._saved]
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
         return self._tables[table].look_up(ids)
+
+    def stored(self, table: int, server: int, servers: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the ids of a server that have rows in a table, and these, block by block."""
+        return ((block[IDS], block[ROWS]) for block in self._saved[table].blocks(server, servers))
 
 
 class SavedValues:

@@ -142,7 +142,7 @@ class SavedTable:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return sum(part.ids.size for part in self.parts)
+        return sum(int(part.read(COUNTS)[COUNT]) for part in self.parts)
 
     def read(self, array: str) -> np.ndarray:
         """Return one of the arrays `BY_ROW`, such as "ids" (n,) or "rows" (n, dimension), of all rows.

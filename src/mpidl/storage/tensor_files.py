@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from mpidl.paths import whole
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of
 from mpidl.storage.files import INDEX
+from mpidl.storage.table_files import IDS, ROWS, SavedTable, saved_tables
 
 Shape = tuple[int, ...]
 
@@ -35,12 +37,13 @@ METADATA = "__metadata__"
 class TensorFile(NamedTuple):
     """A file of tensors that are read on demand: `part` returns a box of the tensor of a name as an array.
 
-    Formats other than ``.npz`` read only that box.
+    Formats other than ``.npz`` read only that box. `tables` are those of a run.
     """
 
     path: Path
     shapes: Mapping[str, Shape]
     part: Callable[[str, Box], np.ndarray]
+    tables: Mapping[str, SavedTable] = MappingProxyType({})
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor as an array."""
@@ -122,14 +125,16 @@ def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
     for group in (checkpoint.trained, "constants"):
         for name, dataset in checkpoint.datasets(group):
             members[name], shapes[name] = dataset.name, dataset.shape
-    buffers = checkpoint.buffers()
+    buffers, tables = checkpoint.buffers(), saved_tables(checkpoint)
+    for name, saved in tables.items():
+        shapes |= {f"{name}.{IDS}": (len(saved),), f"{name}.{ROWS}": (len(saved), saved.spec.dimension)}
 
     def part(name: str, box: Box) -> np.ndarray:
         if name in buffers:
             return buffers[name][_slices(box)]
         return checkpoint.part(members[name], _slices(box))
 
-    return TensorFile(checkpoint.path, shapes | {name: values.shape for name, values in buffers.items()}, part)
+    return TensorFile(checkpoint.path, shapes | {name: values.shape for name, values in buffers.items()}, part, tables)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -119,7 +119,8 @@ def make(entries: Any, numbers: Any, ids: Any, rows: Any) -> None:
             row = numbers[USED]
             numbers[USED] += 1
         entry = entries[row]
-        entry.id, entry.count = ids[i], 0
+        # Linked to itself alone, so that it can be unlinked as any other.
+        entry.id, entry.count, entry.before, entry.after = ids[i], 0, row, row
         rows[i] = row
 
 
@@ -143,8 +144,7 @@ def use(entries: Any, rows: Any, update: int) -> None:
         k = j - AHEAD
         if k >= 0:
             entry = entries[rows[k]]
-            if entry.count:
-                entries[entry.before].after, entries[entry.after].before = entry.after, entry.before
+            entries[entry.before].after, entries[entry.after].before = entry.after, entry.before
             link(entries, rows[k])
             entry.used = update
             entry.count = min(entry.count + 1, 0xFFFFFFFF)
@@ -174,7 +174,6 @@ def evict(entries: Any, numbers: Any, ids: Any) -> None:
     for i in range(ids.size):
         last = row
         ids[i] = entries[row].id
-        entries[row].count = 0
         row = entries[row].after
     entries[0].after, entries[row].before = row, 0
     entries[last].after = numbers[FREE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +33,8 @@ class TableSpec:
         Its standard deviation, or the bound of the absolute values.
     padding : int or None
         An id that the model never looks up: its row is zeros in exported weights.
+    aliases : tuple of str
+        Its other names in a module, which exported weights have, too.
     """
 
     name: str
@@ -41,6 +43,7 @@ class TableSpec:
     normal: bool = True
     scale: float = 1.0
     padding: int | None = None
+    aliases: tuple[str, ...] = ()
 
     def checked(self, ids: Any) -> np.ndarray:
         """Return ids as a flat array of int64; raise UsageError for those that aren't whole numbers of the table."""
@@ -136,7 +139,8 @@ class Wanted(NamedTuple):
 class RowSource(Protocol):
     """Where a model gets rows from, and leaves their gradients.
 
-    A source with an attribute ``complete = True`` returns any trained rows at any time, also after training.
+    A source with an attribute ``complete = True`` returns any trained rows at any time, also after training. It has a
+    method ``stored(table, server, servers)``, which yields blocks of the ids of a server and their rows.
     """
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
@@ -155,6 +159,17 @@ class NoRows:
         raise UsageError("model.rows: not set; a model with tables takes their rows from it, from its first batch on")
 
 
+class Weights:
+    """The weights of a model's own for which its tables stand; by default, none."""
+
+    def first_rows(self) -> Mapping[str, np.ndarray | None]:
+        """Return their values (rows, dimension) by table, with which its rows begin; None if they take no memory."""
+        return {}
+
+    def load(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Take over what `first_rows` has returned on another rank."""
+
+
 class WithTables:
     """A model that may have tables.
 
@@ -164,10 +179,12 @@ class WithTables:
         Its tables, whose rows are not among its parameters; none by default.
     rows : RowSource
         Where it looks them up; set before its first batch.
+    weights : Weights
     """
 
     tables: Sequence[TableSpec] = ()
     rows: RowSource = NoRows()
+    weights: Weights = Weights()
 
     def wanted(self, batch: Any) -> Sequence[Wanted] | None:
         """Return the lookups that a batch will make, in their order; None if only the computation shows them."""

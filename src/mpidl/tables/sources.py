@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mpidl.tables.distinct import Distinct, distinct
+from mpidl.tables.distinct import Distinct, distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, gathered
 from mpidl.tables.table import Table
@@ -50,6 +50,13 @@ class TablesInMemory:
         for part, server in zip(found.parts, servers, strict=True):
             server.read(found.ids[part], rows[part])
         return Lookup(rows, found, self._noted[table])
+
+    def stored(self, table: int, server: int, servers: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the ids of a server that have rows in a table, and these."""
+        for part in self._tables[table]:
+            found = part.arrays()
+            own = owner(found["ids"], servers) == server
+            yield found["ids"][own], found["rows"][own]
 
     def take(self) -> dict[int, tuple[Distinct, np.ndarray]]:
         """Return the gradients of the lookups since the last call.

@@ -95,6 +95,15 @@ class Table:
         if self._needed is not None:
             make_admission(self._needed, self._first.seed, None).admit(ids, 1)
 
+    def begin(self, ids: np.ndarray, values: np.ndarray) -> None:
+        """Make rows with these values (n, dimension), of no update yet, for those of distinct ids that have none."""
+        rows = np.empty(ids.size, np.int64)
+        self._index.find(ids, rows)
+        new = np.flatnonzero(rows == 0)
+        rows, never = self._make(ids[new]), np.zeros(new.size, np.int64)
+        loops.write(self._values.array, rows, 0, np.ascontiguousarray(values[new], self.dtype))
+        self._entries.append(rows, never, never)
+
     def read(self, ids: np.ndarray, found: np.ndarray) -> None:
         """Write the values of ids, int64 (n,), into an array (n, dimension): first values for those without a row."""
         rows = np.empty(ids.size, np.int64)
@@ -162,13 +171,14 @@ class Table:
             self._admission.state[:] = other._admission.state
         self.step, self.new, self.admitted, self.evicted = other.step, other.new, other.admitted, other.evicted
 
-    def arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+    def arrays(self, since: int = -1) -> dict[str, np.ndarray]:
         """Return the state as arrays: the rows in the order of their last use, the oldest first.
 
         Parameters
         ----------
         since : int
-            Only rows that later updates have used are returned; see `mpidl.tables.deltas.left` for the others.
+            Only rows that later updates have used are returned, by default all; see `mpidl.tables.deltas.left` for the
+            others. The last use of a row that no update has used is 0.
 
         Returns
         -------
@@ -211,7 +221,7 @@ class Table:
         if self._admission is not None and touches is not None and touches.size == self._admission.state.size:
             self._admission.state[:] = touches
 
-    def finite(self, since: int = 0) -> bool:
+    def finite(self, since: int = -1) -> bool:
         """Return whether all values and states are finite of the rows that updates later than `since` have used."""
         return bool(loops.finite(self._values.array, self._entries.since(since)))
 

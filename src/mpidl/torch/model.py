@@ -112,7 +112,7 @@ class TorchModel(CompleteModel):
         self._vector = Vector(self._parts, self._name)
         self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
         self._tables = Tables(self, self._parts, self._name, self._vector.parameters[0].dtype, compile)
-        self.tables = self._tables.specs
+        self.tables, self.weights = self._tables.specs, self._tables
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases, self.own_buffers = self._vector.aliases, self._vector.own_buffers
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite, log, sqrt
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.adaptation import ModelError, model_errors
-from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, WithTables
+from mpidl.nn.model import CompleteModel
+from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, Weights
 from mpidl.tables.sources import FirstRows
+from mpidl.torch.beside import assign
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
 
@@ -22,12 +25,12 @@ from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
 BLOCK = 1 << 16
 
 
-class Tables:
+class Tables(Weights):
     """The tables of a module, and the lookups of a batch.
 
     Parameters
     ----------
-    model : WithTables
+    model : CompleteModel
         Its attribute `rows` is where rows are looked up.
     parts : mapping of str to torch.nn.Module
         The module, and what else is trained with it.
@@ -49,7 +52,7 @@ class Tables:
         A weight has another dtype, or values that aren't finite.
     """
 
-    def __init__(self, model: WithTables, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
+    def __init__(self, model: CompleteModel, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
         self.model, self._name, self._dtype = model, name, dtype
         self._places: list[tuple[Place, TableWeight]] = []
         self._before: list[tuple[Place, TableWeight, Any]] = []
@@ -57,12 +60,15 @@ class Tables:
         self._called = torch.compiler.disable(self.look_up) if compile else self.look_up
         made = dict[int, TableWeight]()
         paddings = defaultdict[int, set[int | None]](set)
+        names = defaultdict[int, list[str]](list)
         for place, found in tables_in(parts):
             paddings[id(found)].add(getattr(place.owner, "padding_idx", None))
+            names[id(found)].append(place.name)
         for place, found in tables_in(parts):
             if id(found) not in made:
                 (padding, *others) = paddings[id(found)]
                 made[id(found)] = self._stand_in(len(made), place, found, None if others else padding)
+                made[id(found)].spec = replace(made[id(found)].spec, aliases=tuple(names[id(found)][1:]))
             self._places.append((place, made[id(found)]))
         self._tables = list(made.values())
         self.specs = [each.spec for each in self._tables]
@@ -89,6 +95,16 @@ class Tables:
     def weights(self) -> dict[int, torch.Tensor]:
         """The weights of the module's owner, by their identity."""
         return {id(each.weight): each.weight for each in self._tables}
+
+    def first_rows(self) -> dict[str, np.ndarray | None]:
+        _ = self.model.parameters  # takes the module over, of which another model may have freed weights
+        weights = {each.spec.name: each.weight.detach() if each.allocated else None for each in self._tables}
+        return {name: None if weight is None else weight.cpu().numpy() for name, weight in weights.items()}
+
+    def load(self, rows: Mapping[str, np.ndarray]) -> None:
+        for each in self._tables:
+            if each.spec.name in rows:
+                assign(each.weight, torch.from_numpy(rows[each.spec.name]))
 
     def take(self) -> None:
         """Let the module have a stand-in for each weight."""
