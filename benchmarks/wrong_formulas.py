@@ -206,6 +206,29 @@ FORMULAS = (
     Wrong("history/columns.py", "[_nothing(self.rows)] if self.rows else []", "[]"),
     Wrong("report/reporter.py", "int(epoch + ROUNDING) - 1)", "int(epoch + ROUNDING))"),
     Wrong("roles/plateau.py", "isfinite(value) and (self._best", "(self._best"),
+    # Tables.
+    Wrong(
+        "sparse/server_tables.py",
+        "policy: Policy) -> None:\n        self._apply(shard, policy, self._clock + 1)",
+        "policy: Policy) -> None:\n        self._apply(shard, policy, self._clock)",
+    ),
+    Wrong(
+        "sparse/server_tables.py",
+        "(parts, 1.0))\n            self._apply(shard, policy, self._clock + 1)",
+        "(parts, 1.0))",
+    ),
+    Wrong("sparse/server_tables.py", "list(parts) for worker", "parts for worker"),
+    Wrong("sparse/server_tables.py", "summed /= weight", "summed /= len(found)"),
+    Wrong("sparse/unpushed.py", "gradients[found.places] = given", "gradients[:] = given"),
+    Wrong(
+        "tables/admission.py",
+        "max(counters[one], count), max(counters[other], count)",
+        "counters[one] + 1, counters[other] + 1",
+    ),
+    Wrong("tables/admission.py", "% counters.size", "% (counters.size - 1)"),
+    Wrong("tables/entries.py", "min(entry.count + 1, 0xFFFFFFFF)", "entry.count + 1"),
+    Wrong("tables/entries.py", "0, row, row", "0, 0, 0"),
+    Wrong("tables/table.py", "new = np.flatnonzero(rows == 0)", "new = np.arange(ids.size)"),
     # Cut models.
     Wrong("partition/transfer.py", "missing = [rest for each in missing for rest in each.minus(box)]", "pass"),
     Wrong("partition/transfer.py", "added = [rest for each in added for rest in each.minus(part)]", "pass"),

@@ -1,0 +1,99 @@
+"""A server's tables: what pushes have for rows is applied when the shard's clock advances, once, also in a copy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpidl import Sgd
+from mpidl.sparse.messages import Part, plain
+from mpidl.sparse.server_tables import ServerTables
+from mpidl.tables.lookups import TableSpec
+from mpidl.tables.table import Table
+
+DTYPE = np.dtype(np.float64)
+#: A policy that adds pushes up, whatever their number.
+POLICY = SimpleNamespace(count=None, factor=lambda push: push.factor)
+
+
+class Server(ServerTables):
+    """Tables whose rows begin with zeros, and the clock of their shard, which the test sets."""
+
+    def __init__(self, clock=6):
+        rule = Sgd(1.0)
+        super().__init__([Table(TableSpec("words", 1, scale=0), rule, dtype=DTYPE)], rule, plain(DTYPE), clock)
+        self.shard = SimpleNamespace(clock=clock, rate_factor=1.0)
+
+    def push(self, worker, values, factor=1.0, dropped=False):
+        self.receive(worker, [part(values)])
+        self.end_push(self.shard, POLICY, SimpleNamespace(worker=worker, factor=factor), dropped)
+
+
+def part(values):
+    """Return gradients of ids, a dict of numbers."""
+    return Part(0, np.array(list(values), np.int64), np.array([[each] for each in values.values()], DTYPE))
+
+
+def rows(of):
+    found = of.tables[0].arrays()
+    return dict(zip(found["ids"].tolist(), found["rows"][:, 0].tolist(), strict=True))
+
+
+def uses(of):
+    return of.tables[0].arrays()["uses"].tolist()
+
+
+def test_the_rest_is_an_update_after_that_of_the_clock():
+    server = Server(clock=6)
+    server.push(0, {1: 2.0})
+    assert rows(server) == {}
+    server.apply_rest(server.shard, POLICY)
+    assert (rows(server), uses(server)) == ({1: -2.0}, [[7, 1]])
+
+
+def test_what_a_worker_has_sent_since_its_last_push_is_applied_at_its_end():
+    server = Server(clock=6)
+    server.receive(3, [part({1: 2.0})])
+    server.end_worker(server.shard, POLICY, worker=2)
+    assert rows(server) == {}
+    server.end_worker(server.shard, POLICY, worker=3)
+    server.end_worker(server.shard, POLICY, worker=3)
+    assert (rows(server), uses(server)) == ({1: -2.0}, [[7, 1]])
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_a_copy_has_what_is_coming_of_its_own(load):
+    """Of a push whose rows came in two messages, one before the copy, each table gets both once."""
+    server = Server(clock=6)
+    server.receive(0, [part({1: 2.0})])
+    copy = server.copy()
+    if load:
+        copy = Server(clock=0)
+        copy.load(server)
+    for each in (server, copy):
+        each.receive(0, [part({2: 8.0})])
+    for each in (server, copy):
+        each.shard = SimpleNamespace(clock=7, rate_factor=1.0)
+        each.end_push(each.shard, POLICY, SimpleNamespace(worker=0, factor=1.0), dropped=False)
+        assert rows(each) == {1: -2.0, 2: -8.0}
+
+
+def test_the_mean_is_of_all_pushes_with_and_without_an_id():
+    server = Server(clock=6)
+    server.push(0, {1: 2.0, 2: 6.0})
+    server.push(1, {1: 4.0}, factor=0.5)
+    server.push(2, {3: 9.0}, dropped=True)
+    server.shard.clock = 7
+    server.push(3, {4: 3.0})
+    # The rate of the mean is the sum of the factors over the number of pushes.
+    assert rows(server) == pytest.approx({1: -4 / 3, 2: -2.0, 4: -1.0})
+    assert all(each == [7, 1] for each in uses(server))
+
+
+def test_the_mean_is_over_the_number_that_the_policy_gathers():
+    server = Server(clock=6)
+    server.push(0, {1: 2.0})
+    server.push(1, {1: 4.0})
+    server.shard.clock = 7
+    server.settle(server.shard, SimpleNamespace(count=4))
+    assert rows(server) == {1: -1.5}
