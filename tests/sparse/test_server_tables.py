@@ -63,19 +63,19 @@ def test_what_a_worker_has_sent_since_its_last_push_is_applied_at_its_end():
 
 @pytest.mark.parametrize("load", [False, True])
 def test_a_copy_has_what_is_coming_of_its_own(load):
-    """Of a push whose rows came in two messages, one before the copy, each table gets both once."""
+    """Of a push whose rows come in two messages, one before the copy, each gets its own second one alone."""
     server = Server(clock=6)
     server.receive(0, [part({1: 2.0})])
     copy = server.copy()
     if load:
         copy = Server(clock=0)
         copy.load(server)
-    for each in (server, copy):
-        each.receive(0, [part({2: 8.0})])
-    for each in (server, copy):
+    server.receive(0, [part({2: 8.0})])
+    copy.receive(0, [part({3: 8.0})])
+    for each, second in ((server, 2), (copy, 3)):
         each.shard = SimpleNamespace(clock=7, rate_factor=1.0)
         each.end_push(each.shard, POLICY, SimpleNamespace(worker=0, factor=1.0), dropped=False)
-        assert rows(each) == {1: -2.0, 2: -8.0}
+        assert rows(each) == {1: -2.0, second: -8.0}
 
 
 def test_the_mean_is_of_all_pushes_with_and_without_an_id():
