@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -36,10 +37,19 @@ class MpidlError(Exception):
         other = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
         return other is None or (isinstance(other, MpidlError) and other.alone)
 
+    def drop_advice(self) -> None:
+        """Leave advice on tracebacks out of this error, and of those that led to it: they are shown."""
+        error: BaseException | None = self
+        while error is not None:
+            if isinstance(error, MpidlError):
+                error.args = (re.sub(r" \(MPIDL_DEBUG=1 shows [a-z ]+\)", "", str(error)),)
+            error = error.__cause__ or error.__context__
+
     @property
     def _render_traceback_(self) -> Callable[[], list[str]]:
         """What IPython and notebooks call, if it is there, for the lines that they show."""
         if not self.alone:
+            self.drop_advice()
             raise AttributeError
         return lambda: [f"mpidl: {self}"]
 
@@ -61,6 +71,8 @@ class DivergenceError(MpidlError):
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """In place of `sys.excepthook`, report a `MpidlError` in one line, and anything else as before."""
     if not isinstance(error, MpidlError) or not error.alone:
+        if isinstance(error, MpidlError):
+            error.drop_advice()
         sys.__excepthook__(kind, error, trace)
         return
     print(f"mpidl: {error}", file=sys.stderr)
@@ -78,7 +90,7 @@ def as_line(error: Exception) -> MpidlError:
     elif isinstance(error, PermissionError) and error.filename is not None:
         line = UsageError(f"{error.filename}: {error.strerror}")
     else:
-        line = MpidlError(f"{named(error)} (MPIDL_DEBUG=1 shows where)")
+        line = MpidlError(f"{named(error)}{_advice('where')}")
     line.__cause__ = error
     return line
 
@@ -144,11 +156,15 @@ def named(error: BaseException) -> str:
 def raised(error: BaseException) -> str:
     """Return the second half of a line about something that has raised an error: "raised ValueError: ..."."""
     done = f"called {_exit(error)}" if isinstance(error, SystemExit) else f"raised {named(error)}".partition("\n")[0]
-    return f"{done} (MPIDL_DEBUG=1 shows its traceback)"
+    return f"{done}{_advice('its traceback')}"
 
 
 def _exit(error: SystemExit) -> str:
     return f"sys.exit({'' if error.code is None else repr(error.code)})"
+
+
+def _advice(what: str) -> str:
+    return "" if os.environ.get("MPIDL_DEBUG") else f" (MPIDL_DEBUG=1 shows {what})"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

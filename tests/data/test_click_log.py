@@ -81,10 +81,10 @@ def test_missing_categories_of_features_differ(tmp_path):
 WRONG = {
     "label": (0, "2", "label '2', expected 0 or 1"),
     "long label": (0, "10", "label '10', expected 0 or 1"),
-    "fraction": (4, "1.5", r"number 4 is '1\.5', expected a whole number or nothing"),
+    "fraction": (4, "1.5", r"number 4 is '1\.5', expected a whole number of at most 18 digits, or nothing"),
     "NaN": (1, "nan", "number 1 is 'nan', expected a whole number"),
     "sign": (13, "-", "number 13 is '-', expected"),
-    "long number": (2, "1" * 19, "number 2 is '1111111111111111111', expected"),
+    "long number": (2, "1" * 19, "number 2 is '1111111111111111111', expected a whole number of at most 18"),
     "a tab too many": (20, "a\tb", "40 tabs, expected 39: a label, 13 numbers and 26 categories"),
     "a line cut short": (9, "5\n", "9 tabs, expected 39"),
     "other separators": (30, "a\nb", "30 tabs, expected 39"),

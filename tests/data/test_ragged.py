@@ -53,6 +53,8 @@ def test_integers_of_any_type(dtype):
         (["a"], [0, 1], "Ragged.values: <U1 of shape"),
         ([[1]], [0, 1], r"Ragged.values: int64 of shape \(1, 1\)"),
         ([2**63], [0, 1], f"Ragged.values: {2**63}, expected at most {2**63 - 1}"),
+        ([1, 2**64], [0, 2], f"Ragged.values: {2**64}, expected .*int64"),
+        ([2**63, -1], [0, 2], f"Ragged.values: {2**63}, expected .*int64"),
         ([1], [], "Ragged.offsets: none, expected one for each bag"),
         ([1, 2], [1, 2], "Ragged.offsets: the first is 1, expected 0"),
         ([1, 2], [0, 2, 1, 2], "Ragged.offsets: 1 at index 2 after 2, expected ascending ones"),

@@ -6,7 +6,7 @@ from operator import methodcaller
 
 import pytest
 
-from mpidl.errors import MpidlError, UsageError
+from mpidl.errors import MpidlError, UsageError, as_line, raised
 from mpidl.launch.mpiexec import command
 
 SOURCE = """
@@ -103,6 +103,31 @@ def test_exceptions_of_the_users_own_are_shown(report, script):
     assert lines[0] == "Traceback (most recent call last):"
 
 
+def of_a_module():
+    try:
+        raise KeyError("temperature")
+    except KeyError as error:
+        try:
+            raise MpidlError(f"model: Net {raised(error)}: in the first batch") from error
+        except MpidlError as line:
+            raise UsageError(str(line)) from line
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_no_advice_on_a_traceback_stands_below_one(report, monkeypatch, debug):
+    monkeypatch.setenv("MPIDL_DEBUG", debug)
+    _, lines = report(of_a_module)
+    assert lines[-1].endswith("UsageError: model: Net raised KeyError: 'temperature': in the first batch")
+    assert "MPIDL_DEBUG" not in "".join(lines)
+
+
+def test_the_one_line_of_a_command_has_advice(monkeypatch):
+    line = "KeyError: 'temperature'"
+    assert str(as_line(KeyError("temperature"))) == f"{line} (MPIDL_DEBUG=1 shows where)"
+    monkeypatch.setenv("MPIDL_DEBUG", "1")
+    assert str(as_line(KeyError("temperature"))) == line
+
+
 def test_a_traceback_on_request(report, monkeypatch):
     monkeypatch.setenv("MPIDL_DEBUG", "1")
     code, lines = report(refuse)
@@ -127,3 +152,7 @@ def test_lines_of_notebooks():
     with pytest.raises(UsageError) as caught:
         convert()
     assert not hasattr(caught.value, "_render_traceback_")
+    with pytest.raises(UsageError) as caught:
+        of_a_module()
+    assert not hasattr(caught.value, "_render_traceback_")
+    assert str(caught.value) == "model: Net raised KeyError: 'temperature': in the first batch"

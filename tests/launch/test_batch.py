@@ -88,9 +88,9 @@ def test_a_script_is_the_shells(scheduler, changes):
 
 
 def test_what_slurm_is_asked_for():
-    found = lines("slurm", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
+    found = lines("slurm", cores_per_rank=2, gpus_per_node=1, memory="64G", queue="fast", account="me")
     for option in (
-        "nodes=3", "ntasks-per-node=4", "cpus-per-task=2", "gpus-per-node=1", "partition=fast", "account=me",
+        "nodes=3", "ntasks-per-node=4", "cpus-per-task=2", "gpus-per-node=1", "mem=64G", "partition=fast", "account=me",
         "time=01:00:00", "signal=USR1@120", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{option}" in found
@@ -101,8 +101,14 @@ def test_what_slurm_is_asked_for():
 
 
 def test_what_pbs_and_flux_are_asked_for():
-    found = lines("pbs", cores_per_rank=2, gpus_per_node=1, queue="fast", account="me")
-    for option in ("-l select=3:ncpus=8:mpiprocs=4:ngpus=1", "-q fast", "-A me", "-l walltime=01:00:00", "-r y"):
+    found = lines("pbs", cores_per_rank=2, gpus_per_node=1, memory="64G", queue="fast", account="me")
+    for option in (
+        "-l select=3:ncpus=8:mpiprocs=4:ngpus=1:mem=64gb",
+        "-q fast",
+        "-A me",
+        "-l walltime=01:00:00",
+        "-r y",
+    ):
         assert f"#PBS {option}" in found
     found = lines("flux", gpus_per_node=1, queue="fast", account="me")
     for option in ("nodes=3", "queue=fast", "bank=me", "time-limit=3600s"):
@@ -148,6 +154,19 @@ def test_a_script_queues_itself_again_unless_the_run_is_done_or_would_fail_again
     found, calls = run(made(scheduler).script(), code)
     assert found == code
     assert (AGAIN[scheduler] in calls) == (code > 2)
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "flux"])
+def test_a_printed_script_of_any_name_is_what_is_queued_again(run, tmp_path, scheduler):
+    """Also if another script, or a link to a file, is where `mpidl submit` would write it."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "own").write_text("mine")
+    (tmp_path / f"runs/name.{scheduler}").symlink_to(tmp_path / "own")
+    changed = made(scheduler).script() + "# changed\n"
+    (tmp_path / "elsewhere.sh").write_text(changed)
+    assert run("exec bash elsewhere.sh", 75)[0] == 75
+    assert (tmp_path / f"runs/name.{scheduler}").read_text() == changed
+    assert (tmp_path / "own").read_text() == "mine"
 
 
 RUN_SCRIPT = {

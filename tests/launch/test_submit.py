@@ -184,6 +184,7 @@ def test_what_cannot_be_submitted_either(submitted, runs, target, words, line):
         (["--scheduler=flux"], {}, 2, "--scheduler: no command flux on PATH; --print shows the script"),
         (["--scheduler=lsf"], {}, 2, "--scheduler: 'lsf', expected slurm, pbs, flux"),
         (["--mpi=openmpi"], {}, 2, "--mpi: 'openmpi', expected pmix, pmi2, mpirun"),
+        (["--memory-per-node=64 GB"], {}, 2, "--memory-per-node: '64 GB', expected a number and K, M, G or T"),
         (["--nodes=0"], {}, 2, "--nodes: expected int >= 1, found 0"),
         (["--set=topology.servers=4"], {}, 2, "4 ranks are too few"),
         (["--set=run.dir=a'b"], {}, 2, "run.dir: "),

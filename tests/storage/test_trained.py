@@ -158,13 +158,18 @@ def test_a_damaged_file_is_one_line(tmp_path, suffix, content):
 def test_foreign_files_are_one_line(tmp_path):
     torch = pytest.importorskip("torch")
 
-    torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "nested.pt")
+    torch.save({"epoch": 3, "state_dict": {}}, tmp_path / "nested.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(tmp_path / "script.pt")
+    module = "a whole module or other objects, never unpickled here, expected a state_dict, as by torch.save(module."
     torch.save([1, 2], tmp_path / "list.pt")
     np.save(tmp_path / "array.npz", np.ones(3))
     (tmp_path / "array.npz.npy").rename(tmp_path / "array.npz")
     (tmp_path / "model.bin").touch()
     for name, line in (
-        ("nested.pt", "'state_dict' is a dict, expected a state_dict: tensors by name"),
+        ("nested.pt", "'epoch' is an int, expected a state_dict: tensors by name, such as its 'state_dict' alone"),
+        *((name, f"{module}state_dict(), ...)") for name in ("module.pt", "old.pt", "script.pt")),
         ("list.pt", "a list, expected a state_dict: tensors by name"),
         ("array.npz", "not a readable .npz file (File is not a zip file)"),
         ("model.bin", "expected .safetensors, .npz, .pt, .pth or the directory of a run"),
@@ -187,7 +192,7 @@ def test_no_code_runs_in_a_file(tmp_path):
     torch.save({"weight": Touch()}, tmp_path / "model.pt")
     (tmp_path / "model.npz").write_bytes(pickle.dumps(Touch()))
     for name in ("model.pt", "model.npz"):
-        with pytest.raises(UsageError, match="not a readable"):
+        with pytest.raises(UsageError, match=r"not a readable .npz|never unpickled here"):
             open_file(tmp_path / name)
     assert not (tmp_path / "touched").exists()
 

@@ -106,3 +106,41 @@ def test_micro_batches_of_named_tuples_and_dataclasses():
         for count in (1, 2)
     ]
     assert losses == pytest.approx([losses[0]] * 4)
+
+
+class Scores(torch.nn.Module):
+    """Takes its inputs by their names, as modules of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, values, mask):
+        return self.layer(values * mask)
+
+
+def test_samples_that_are_mappings_train_a_module_that_takes_them_by_name(tmp_path):
+    samples = [{"values": [float(i), 1.0, 2.0], "mask": [1, 1, 0], "labels": i % 2} for i in range(20)]
+    summary = mpidl.train(Scores(), Indexed(samples, samples), loss="cross_entropy", batch=4, epochs=1, dir=tmp_path)
+    assert np.isfinite([summary["train_loss"], summary["test_loss"], summary["test_accuracy"]]).all()
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        return iter([])
+
+
+class WithoutSamples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 5
+
+
+@pytest.mark.parametrize(("data", "found"), [(Stream(), "an IterableDataset"), (WithoutSamples(), "a WithoutSamples")])
+def test_datasets_without_samples_by_number_are_one_line(data, found):
+    expected = rf"^data: training: found {found}, expected samples by number \(__getitem__\): list\(data\), if they fit"
+    with pytest.raises(mpidl.UsageError, match=expected) as caught:
+        Indexed(data).open()
+    assert caught.value.alone

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import MpidlError, UsageError  # noqa: E402
+from mpidl.runs.predict import predict  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
 
@@ -350,3 +352,5 @@ def test_an_evaluation_has_the_loss_of_the_last_training(tmp_path):
     assert found["test_loss"] == pytest.approx(loss(module(torch.from_numpy(inputs)), torch.from_numpy(labels)).item())
     with pytest.raises(mpidl.UsageError, match=r"^model.loss: none, expected one for the module Linear"):
         mpidl.evaluate(summary["run_dir"], torch.nn.Linear(4, 3), data)
+    with pytest.raises(UsageError, match=r"the model is an object of a Python script, which predict doesn't have"):
+        predict(Path(summary["run_dir"]), "test", tmp_path / "outputs.h5")

@@ -372,6 +372,8 @@ def number(outputs, targets):
         (mlp, number, "the loss is a float, expected a tensor with one element"),
         (mlp, "mse_loss", r"outputs of shape \(13, 10\) and targets of shape \(13,\), expected the same for mse_loss"),
         (mlp, torch.nn.MSELoss(), r"outputs of shape .* and targets of shape .*, expected the same for MSELoss\(\)"),
+        (mlp, torch.nn.BCEWithLogitsLoss(), r"targets of shape \(13,\), expected the same for BCEWithLogitsLoss\(\)"),
+        (mlp, "multilabel_soft_margin_loss", r"targets of shape \(13,\), expected the same for multilabel_soft_margin"),
         (SparseGradient, "cross_entropy", "the gradient of weight is sparse, expected a dense one"),
     ],
 )  # fmt: skip

@@ -304,6 +304,9 @@ def _add_submit(parsers: Parsers) -> None:
     submit.add_argument("--time", metavar="H:MM:SS", required=True, help="the job's time")
     submit.add_argument("--cores-per-rank", metavar="N", type=int, default=1, help="1 if not given")
     submit.add_argument("--gpus-per-node", metavar="N", type=int, default=0, help="0 if not given")
+    submit.add_argument(
+        "--memory-per-node", metavar="SIZE", help="such as 64G; what the queue gives by default if not given"
+    )
     submit.add_argument("--queue", metavar="NAME", help="the job's queue, in Slurm its partition")
     submit.add_argument("--account", metavar="NAME", help="the account to charge")
     submit.add_argument(

@@ -175,4 +175,5 @@ def _fault(line: bytes) -> str:
     if label not in (b"0", b"1"):
         return f"label {quoted(label.decode(errors='replace'))}, expected 0 or 1"
     number, found = next((number, each) for number, each in enumerate(others, 1) if not NUMBER.fullmatch(each))
-    return f"number {number} is {quoted(found.decode(errors='replace'))}, expected a whole number or nothing"
+    expected = "expected a whole number of at most 18 digits, or nothing"
+    return f"number {number} is {quoted(found.decode(errors='replace'))}, {expected}"

@@ -154,6 +154,11 @@ class BagsOfFile(NamedTuple):
 def whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
     """Return values (n,) as int64; UsageError, with their name, if they aren't whole numbers of this range."""
     array = np.asarray(values)
+    if array.dtype.kind in "fO" and not isinstance(values, np.ndarray):
+        # NumPy has no integers for some of Python's.
+        found = [each for each in values if isinstance(each, int) and not -(2**63) <= each < 2**63]
+        if found:
+            raise UsageError(f"{name}: {found[0]}, expected -2**63 to 2**63 - 1 (int64)")
     check_whole(name, array.shape, array.dtype if array.size else INT64)
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise UsageError(f"{name}: {array.max()}, expected at most {np.iinfo(np.int64).max} (int64)")

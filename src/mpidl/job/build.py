@@ -123,6 +123,7 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
         return _of_type(TorchModel(given, loss, seed=config.run.seed, **section.of_modules), section.dtype)
     tree = isinstance(given, dict | list | tuple)
     hint = "; of parameters and a loss of JAX, make a mpidl.jax.JaxModel" if tree else ""
+    hint = "; Network(..., loss=...) has its own" if isinstance(given, Network) else hint
     for key in ("loss",) * (loss is not None) + tuple(section.of_modules):
         raise UsageError(f"model.{key}: is for a torch.nn.Module, found {kind_of(given)}{hint}")
     return _of_type(adapt(given), section.dtype)

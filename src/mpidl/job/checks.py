@@ -60,13 +60,14 @@ def check_labels(dataset: Dataset, ignored: Collection[int]) -> None:
     """Raise UsageError for a label below 0, in data of known classes, that isn't one of those that the loss ignores."""
     if dataset.classes is None:
         return
-    expected = f"0 to {dataset.classes - 1}, or a loss whose ignore_index this is"
     for name, split in dataset.splits.items():
         for start in range(0, split.samples, LABELS_PER_CHECK):
             labels = split.labels(start, min(start + LABELS_PER_CHECK, split.samples))
-            if labels is None:
-                break
-            if labels.min() < 0 and (wrong := (labels < 0) & ~np.isin(labels, list(ignored))).any():
+            if labels is None or labels.min() >= 0:
+                continue
+            wrong = (labels < 0) & ~np.isin(labels, list(ignored))
+            if wrong.any():
+                expected = f"0 to {dataset.classes - 1}, or a loss whose ignore_index this is"
                 raise wrong_label(f"data: {name}", labels, wrong, start, expected)
 
 

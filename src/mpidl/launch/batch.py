@@ -51,6 +51,8 @@ class Batch:
         Seconds.
     mpi : str
         Start of the ranks under Slurm: by srun with "pmix" or "pmi2", or by "mpirun".
+    memory : str or None
+        Memory of each node, such as "64G" or "500M"; by default what the queue gives. Flux jobs have whole nodes.
     queue, account : str or None
         Queue in which the job waits, and account that is charged.
     setup : sequence of str
@@ -71,6 +73,7 @@ class Batch:
     account: str | None = None
     setup: Sequence[str] = ()
     made: str = ""
+    memory: str | None = None
 
     @property
     def path(self) -> Path:
@@ -123,6 +126,7 @@ class Batch:
                 "retries": f" --retries {RETRIES}" if self.nodes * self.ranks_per_node > 1 else "",
                 "attempts": RETRIES + 1,
                 "gpus": self._gpus(),
+                "memory": f":mem={self.memory}B".lower() if self.memory else "",
                 "srun": self._srun(),
                 "": "@",
             }
@@ -140,7 +144,7 @@ class Batch:
             signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
             gpus = str(self.gpus_per_node) if self.gpus_per_node else None
             given = {
-                "--signal=": signal, "--gpus-per-node=": gpus, "--partition=": self.queue,
+                "--signal=": signal, "--gpus-per-node=": gpus, "--mem=": self.memory, "--partition=": self.queue,
                 "--account=": self.account,
             }  # fmt: skip
         return [f"{option}{value}" for option, value in given.items() if value is not None]
@@ -214,11 +218,14 @@ def batch(arguments: argparse.Namespace, work: Work) -> Batch:
     mpi = arguments.mpi or ("pmi2" if _has("mpich") or _has("impi-rt") else "pmix")
     if mpi not in STARTERS:
         raise UsageError(f"--mpi: {quoted(mpi)}, expected {', '.join(STARTERS)}")
+    memory = arguments.memory_per_node
+    if memory is not None and not re.fullmatch(r"[1-9]\d{0,8}[KMGT]", memory, re.ASCII):
+        raise UsageError(f"--memory-per-node: {quoted(memory)}, expected a number and K, M, G or T, such as 64G")
     setup = arguments.setup or [f"export PATH={shell_word(str(Path(sys.executable).parent))}:$PATH"]
     return Batch(
         scheduler, work, arguments.nodes, arguments.ranks_per_node, seconds_of(arguments.time), mpi,
         arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue, arguments.account, setup,
-        shell_words(["mpidl", *arguments.words]),
+        shell_words(["mpidl", *arguments.words]), memory,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ class Network(CompleteModel):
     input_shape
         Shape of one sample.
     loss
-        Loss of the last layer's outputs; softmax cross-entropy by default.
+        Loss of the last layer's outputs, or its name; softmax cross-entropy by default.
     dtype
         Dtype of parameters, gradient and activations: "float32" or "float64".
     seed
@@ -70,8 +70,8 @@ class Network(CompleteModel):
     """
 
     def __init__(
-        self, layers: Sequence[Layer], input_shape: Sequence[int], *, loss: Loss | None = None, dtype: str = "float32",
-        seed: int = 0, xp: Any = np, regularisation: Regularisation | None = None,
+        self, layers: Sequence[Layer], input_shape: Sequence[int], *, loss: Loss | str | None = None,
+        dtype: str = "float32", seed: int = 0, xp: Any = np, regularisation: Regularisation | None = None,
     ) -> None:  # fmt: skip
         if not layers:
             raise UsageError("model.layer: no layer, expected at least one")
@@ -81,7 +81,7 @@ class Network(CompleteModel):
             raise UsageError(f"dtype: expected 'float32' or 'float64', found {quoted(dtype)}")
         self.layers = tuple(layers)
         self.input_shape = schema.convert(input_shape, tuple[int, ...], "Network.input_shape")
-        self.loss = SoftmaxCrossEntropy() if loss is None else loss
+        self.loss = _loss(loss)
         self.dtype = np.dtype(dtype)
         self.seed = seed
         self.xp = xp
@@ -285,6 +285,14 @@ class Network(CompleteModel):
             LayerSummary(name, layer.type, shape, sum(map(prod, layer.parameters(*of).values())), layer.operations(*of))
             for name, layer, shape, of in zip(self.graph.names, self.layers, self.graph.shapes[1:], inputs, strict=True)
         ]
+
+
+def _loss(given: Any) -> Loss:
+    if isinstance(given, str):
+        return schema.choose(LOSSES, "Network.loss", given)()
+    if given is not None and not isinstance(given, Loss):
+        raise UsageError(f"Network.loss: found {quoted(given)}, expected a mpidl.nn.Loss, or {', '.join(LOSSES)}")
+    return SoftmaxCrossEntropy() if given is None else given
 
 
 def from_config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -177,7 +178,13 @@ def _open_torch(path: Path) -> TensorFile:
     from mpidl.torch.arrays import as_array
     from mpidl.torch.sparse import taken_apart
 
-    loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # each kind of file has another
+        if not re.search("Unsupported global|TorchScript", str(error)):
+            raise
+        expected = "expected a state_dict, as by torch.save(module.state_dict(), ...)"
+        raise UsageError(f"{path}: a whole module or other objects, never unpickled here, {expected}") from None
     if not isinstance(loaded, Mapping):
         raise UsageError(f"{path}: {kind_of(loaded)}, expected a state_dict: tensors by name")
     tensors: dict[str, Any] = {}
@@ -185,7 +192,9 @@ def _open_torch(path: Path) -> TensorFile:
         if extra_state.is_name(name):
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, expected a state_dict: tensors by name")
+            inner = [f", such as its {key!r} alone" for key, each in loaded.items() if isinstance(each, Mapping)][:1]
+            expected = "expected a state_dict: tensors by name"
+            raise UsageError(f"{path}: {name!r} is {kind_of(tensor)}, {expected}{''.join(inner)}")
         tensors |= taken_apart(name, tensor.detach())
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return TensorFile(path, shapes, lambda name, box: as_array(tensors[name][_slices(box)]))

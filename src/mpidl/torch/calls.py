@@ -174,11 +174,8 @@ class Calls:
 
         It is the sum of the terms, times their weights, if the loss is a mapping.
         """
-        if losses.is_one_of(losses.ELEMENTWISE, self._loss) and outputs.shape != targets.shape:
-            raise ModelError(
-                f"{self._name}: outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}, "
-                f"expected the same for {getattr(self._loss, '__name__', self._loss)}"
-            )
+        if (found := losses.mismatch(self._loss, outputs, targets)) is not None:
+            raise ModelError(f"{self._name}: {found}")
         loss = self._loss(outputs, targets)
         terms = loss if isinstance(loss, Mapping) and loss else {}
         self.terms = {name: self._mean(term, f"term {name} of the loss") for name, term in terms.items()}

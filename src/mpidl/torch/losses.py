@@ -22,19 +22,26 @@ NAMES = [
     for name in dir(functional)
     if name.endswith("_loss") or name in ("cross_entropy", "kl_div") or name.startswith("binary_cross_entropy")
 ]
-#: Losses of targets with the outputs' shape; other targets would be broadcast silently.
-ELEMENTWISE = (
-    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
-    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
-)
 #: Losses of one class per target, with the classes along the second axis; means over targets, weighed by class.
 CLASSES = (functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
+#: Those of them whose targets may be probabilities of classes.
+CROSS_ENTROPY = (functional.cross_entropy, nn.CrossEntropyLoss)
 #: Losses of several labels, by logits and by probabilities.
 LOGITS = (
     *(functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss),
     *(functional.multilabel_soft_margin_loss, functional.soft_margin_loss, nn.SoftMarginLoss),
 )
 PROBABILITIES = (functional.binary_cross_entropy, nn.BCELoss)
+#: Losses of floats with the outputs' shape.
+FLOATS = (
+    *(functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, *PROBABILITIES),
+    *(functional.huber_loss, nn.HuberLoss, functional.kl_div, nn.KLDivLoss),
+)
+#: Losses of targets with the outputs' shape; other targets would be broadcast silently.
+ELEMENTWISE = (
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.poisson_nll_loss),
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.PoissonNLLLoss, *LOGITS, *FLOATS),
+)
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -43,6 +50,33 @@ def is_one_of(losses: Sequence[Any], loss: Loss) -> bool:
     """Return whether a loss is one of these functions, or of one of these classes, with or without given arguments."""
     own = _bare(loss)
     return own in losses or isinstance(own, tuple(each for each in losses if isinstance(each, type)))
+
+
+def _computes_as(losses: Sequence[Any], loss: Loss) -> bool:
+    """Return whether a loss is one of these, and not of a derived class with a computation of its own."""
+    own = _bare(loss)
+    forward = getattr(type(own), "forward", None)
+    return own in losses or forward in [vars(each).get("forward", each) for each in losses if isinstance(each, type)]
+
+
+def mismatch(loss: Loss, outputs: Any, targets: Any) -> str | None:
+    """Return what of the targets a loss of PyTorch can't take, and what it expects; None if it can, or isn't known."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return None
+    shape, found, dtype = tuple(outputs.shape), tuple(targets.shape), str(targets.dtype).removeprefix("torch.")
+    ids, expected = (*shape[:1], *shape[2:]), None
+    if _computes_as(ELEMENTWISE, loss) and found != shape:
+        expected = "the same"
+    elif _computes_as(FLOATS, loss) and not targets.is_floating_point():
+        expected = f"floats, not {dtype},"
+    elif _computes_as(CLASSES, loss) and len(shape) > 1 and (found != ids or dtype not in ("int64", "uint8")):
+        rows = _computes_as(CROSS_ENTROPY, loss)
+        if not (rows and found == shape and targets.is_floating_point()):
+            expected = f"int64 of shape {ids}{' or floats of the same' if rows else ''}, not {dtype},"
+    if expected is None:
+        return None
+    name = getattr(_bare(loss), "__name__", _bare(loss))
+    return f"outputs of shape {shape} and targets of shape {found}, expected {expected} for {name}"
 
 
 def _bare(loss: Any) -> Any:
@@ -94,8 +128,7 @@ def weight(loss: Loss, targets: Any, samples: float) -> float:
     Cross-entropy leaves ids out and weighs the others by class; a loss of one's own with an ``ignore_index`` leaves
     that out.
     """
-    own, ignored = _bare(loss), _argument(loss, "ignore_index")
-    known = own in CLASSES or getattr(type(own), "forward", None) in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
+    known, ignored = _computes_as(CLASSES, loss), _argument(loss, "ignore_index")
     ids_given = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
     if not ids_given or not (known or isinstance(ignored, int)):
         return samples

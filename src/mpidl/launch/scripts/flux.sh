@@ -27,6 +27,8 @@ for attempt in {1..@attempts}; do
 done
 restarts=${MPIDL_RESTARTS:-0}
 if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then
+    # A script that --print has printed may be in any file; $0 is the copy of it that Flux runs.
+    [ ! -f "$0" ] || cp --remove-destination "$0" "@script"
     flux --parent batch --env="MPIDL_RUN=$run" --env="MPIDL_RESTARTS=$((restarts + 1))" "@script"
 fi
 exit "$code"

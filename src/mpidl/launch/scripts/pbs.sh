@@ -1,7 +1,7 @@
 #!/bin/bash
 # Made by: @made
 #PBS -N @name
-#PBS -l select=@nodes:ncpus=@cores:mpiprocs=@ranks_per_node@gpus
+#PBS -l select=@nodes:ncpus=@cores:mpiprocs=@ranks_per_node@gpus@memory
 #PBS -l walltime=@clock
 #PBS -r y
 #PBS -j oe
@@ -22,6 +22,8 @@ timeout --signal=USR1 --preserve-status @until mpidl @command -n @ranks@retries 
 code=$?
 restarts=${MPIDL_RESTARTS:-0}
 if [ "$code" -gt 2 ] && [ "$restarts" -lt @restarts ]; then
+    # A script that --print has printed may be in any file; $0 is the copy of it that PBS runs.
+    [ ! -f "$0" ] || cp --remove-destination "$0" "@script"
     qsub -v "MPIDL_RUN=$run,MPIDL_RESTARTS=$((restarts + 1))" "@script"
 fi
 exit "$code"
