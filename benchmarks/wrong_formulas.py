@@ -244,6 +244,8 @@ FORMULAS = (
     Wrong("nn/losses.py", "2 / size", "2 / gradient.size"),
     Wrong("parameters/shards.py", "part.intersect(blocks)", "part"),
     Wrong("parameters/shards.py", "part.shift(own.start + fragment.start)", "part"),
+    Wrong("data/columns.py", "largest >= classes", "largest > classes"),
+    Wrong("data/columns.py", "start + first[0]", "start"),
     Wrong("job/fill.py", "each._replace(range=part.shift(-own.start))", "each._replace(range=part)"),
     Wrong("partition/network.py", "group.sum(sums)", "pass"),
     Wrong("partition/network.py", "difference(self._untrained, names)", "difference(names)"),
