@@ -56,6 +56,26 @@ def test_the_terms_of_a_loss_are_reported(shared_path, options):
     assert summary["test_loss"] == pytest.approx(summary["test_entropy"] + 0.5 * summary["test_size"], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "downpour"}, {"algorithm": "sync"}, {"partitions": 2, "stages": 2, "micro_batches": 2}]
+)
+def test_means_are_over_the_labels_that_count_whoever_computes_them(shared_path, options):
+    """Workers evaluate parts in which few labels count, and others in which nearly all do."""
+    split = mpidl.Digits().open().train
+    inputs, labels = split.gather(np.arange(700))[:2]
+    labels = np.where(np.random.default_rng(0).random(700) < np.linspace(0, 1.2, 700), -100, labels)
+    module, loss = mlp(), torch.nn.CrossEntropyLoss()
+    summary = mpidl.train(
+        module, mpidl.Arrays((inputs, labels), (inputs, labels)), loss=loss, epochs=2, batch=20, portion=20,
+        dir=shared_path, **options,
+    )  # fmt: skip
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(inputs))
+    assert summary["test_loss"] == pytest.approx(loss(outputs, torch.from_numpy(labels)).item(), rel=1e-4)
+    right = (outputs.argmax(1).numpy() == labels).sum() / (labels >= 0).sum()
+    assert summary["test_accuracy"] == pytest.approx(right, abs=1e-9)
+
+
 class Pixels(torch.nn.Module):
     """Sums of rows of the pixels' values at their places, which are in a table."""
 
