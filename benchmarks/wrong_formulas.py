@@ -189,6 +189,13 @@ FORMULAS = (
     # Tables.
     Wrong("sparse/server_tables.py", "[0].values, step, rate, total / count)", "[0].values, step, rate)"),
     Wrong("sparse/server_tables.py", "summed, step, rate, total / count)", "summed, step, rate * total / count)"),
+    # Data.
+    Wrong("data/dealing.py", "order = random.permutation(len(labels))", "order = np.arange(len(labels))"),
+    Wrong("data/dealing.py", "np.round(np.cumsum(shares)", "np.floor(np.cumsum(shares)"),
+    Wrong("data/dealing.py", "[largest][-1:], shares[largest][:-1]", "[largest][1::2], shares[largest][::2]"),
+    Wrong("data/dealing.py", "min(self.value, EQUAL)", "self.value"),
+    Wrong("data/drawing.py", "places[0][0] // self._own.samples", "(places[-1][1] - 1) // self._own.samples"),
+    Wrong("job/notes.py", "ArraySplit(own[:, None], labels[own])", "data.train"),
     # Wire formats.
     Wrong("wire/topk.py", "values[i] if residual[i] == 0 else values[i] + residual[i]", "values[i]"),
     Wrong("wire/topk.py", "                residual[i] = 0\n", ""),

@@ -11,7 +11,7 @@ from mpidl.errors import UsageError
 
 @settings(max_examples=30)
 @given(
-    text=st.sampled_from(["label:1", "label:2", "label:5", "dirichlet:0.001", "dirichlet:0.3", "dirichlet:100"]),
+    text=st.sampled_from(["label:1", "label:2", "label:5", "dirichlet:0.001", "dirichlet:0.3", "dirichlet:1e300"]),
     labels=st.lists(st.integers(-3, 9), min_size=40, max_size=90), replicas=st.integers(1, 8), seed=st.integers(0, 9),
 )  # fmt: skip
 def test_every_sample_has_one_owner_and_no_owner_is_without(text, labels, replicas, seed):
@@ -41,6 +41,44 @@ def test_a_small_concentration_is_uneven_and_a_large_one_is_not():
         most[text] = np.mean([np.bincount(labels[share]).max() / len(share) for share in shares])
     assert most["dirichlet:0.05"] > 0.3
     assert most["dirichlet:1000"] < 0.12
+
+
+@pytest.mark.parametrize("concentration", [0.4, 0.03, 0.001])
+def test_shares_are_dirichlets_where_many_owners_would_have_no_sample(concentration):
+    owners, classes, each, seeds = 100, 10, 1000, 6
+    labels, largest = np.repeat(np.arange(classes), each), []
+    for seed in range(seeds):
+        of_owners = [
+            np.bincount(labels[own], minlength=classes) for own in shares_of(labels, owners, concentration, seed)
+        ]
+        largest += (np.max(of_owners, axis=0) / each).tolist()
+    drawn = np.random.default_rng(1).dirichlet(np.full(owners, concentration), 4000).max(axis=1)
+    # Sampling errors, and one sample for each owner that would have none.
+    tolerance = 4 * drawn.std() / len(largest) ** 0.5 + owners / labels.size
+    assert np.mean(largest) == pytest.approx(drawn.mean(), abs=tolerance)
+
+
+def shares_of(labels, owners, concentration, seed):
+    return Deal.parse(f"dirichlet:{concentration}").shares(labels, owners, seed)
+
+
+def test_owners_that_would_have_no_sample_get_one():
+    shares = Deal.parse("dirichlet:1e-9").shares(np.zeros(500, int), 40, seed=0)
+    assert sorted(map(len, shares)) == [1] * 39 + [461]
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(100, [33, 34, 33]), (101, [34, 33, 34]), (2000, [667, 666, 667])])
+@pytest.mark.parametrize("concentration", ["1e9", "1e308"])
+def test_sizes_are_the_nearest_to_the_shares(samples, sizes, concentration):
+    shares = Deal.parse(f"dirichlet:{concentration}").shares(np.zeros(samples, int), 3, seed=0)
+    assert [len(share) for share in shares] == sizes
+
+
+@pytest.mark.parametrize("text", ["label:1", "dirichlet:1e9"])
+def test_samples_of_a_label_are_dealt_at_random(text):
+    for share in Deal.parse(text).shares(np.zeros(2000, int), 2, seed=0):
+        assert 0.4 < np.mean(share < 1000) < 0.6
+        assert share.tolist() == sorted(share.tolist())
 
 
 @pytest.mark.parametrize(

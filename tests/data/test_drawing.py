@@ -130,6 +130,16 @@ def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
         assert coming == order[len(drawn) - again : len(order) - again]
 
 
+def test_the_epoch_of_a_batch_is_that_of_its_first_sample():
+    portions = Portions(20, 4, 8, 3)
+    draws, split = OwnDraws(portions, np.arange(5), 1), ArraySplit(np.zeros((20, 1)), np.zeros(20, int))
+    batches = [
+        batch for number in range(3) for batch in draws.begin(Schedule(portions, epochs=1).assignment(number), split)
+    ]
+    assert [batch.epoch for batch in batches] == [start // 5 for start in range(0, 20, 4)]
+    assert [batch.number for batch in batches] == list(range(5))
+
+
 def _drawn(draws, portions, split, number):
     part = Schedule(portions, epochs=9).assignment(number)
     return [index for batch in draws.begin(part, split) for index in batch.indices.tolist()]

@@ -11,6 +11,7 @@ from mpidl.config import from_dict
 from mpidl.data.dataset import ArraySplit
 from mpidl.data.likeness import portions_are_alike
 from mpidl.job.build import build
+from mpidl.job.placed import place
 
 LINE = (
     "data.shuffle: 'portion', but the samples of a portion are of few classes, as in a file sorted by class: "
@@ -84,6 +85,50 @@ def test_arrays_are_alike_only_if_portions_are_of_neighbours(tmp_path, shuffle, 
     np.savez(tmp_path / "data.npz", **columns(np.sort(labels(10, 1280))))
     given = {"source": "arrays", "path": str(tmp_path / "data.npz")} | ({"shuffle": shuffle} if shuffle else {})
     assert list(notes(tmp_path, given)) == lines
+
+
+OWN = LINE.replace("a portion are", "a portion of worker {} are")
+
+
+@pytest.mark.parametrize(
+    ("of_workers", "lines"),
+    [
+        ([labels(10, 1280), labels(10, 1280)], []),
+        ([np.full(1280, 3), np.full(1280, 9)], []),
+        ([labels(2, 1280), labels(2, 1280) + 8], []),
+        ([labels(10, 1280), np.sort(labels(10, 1280))], [OWN.format(1)]),
+    ],
+)
+@pytest.mark.parametrize("given", [{}, {"validation": 0.2}])
+def test_files_that_workers_keep_apart_are_each_looked_at_alone(tmp_path, of_workers, lines, given) -> None:
+    paths = [tmp_path / f"{number}.h5" for number in range(len(of_workers))]
+    for path, targets in zip(paths, of_workers, strict=True):
+        write(path, targets)
+    data = {"path": [str(path) for path in paths], "private": True} | given
+    assert own_notes(tmp_path, data) == lines
+
+    assert own_notes(tmp_path, data | {"shuffle": "samples"}) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "targets", "lines"),
+    [
+        ("label:1", np.sort(np.arange(1280) % 2) * 9, []),
+        ("label:1", np.sort(np.arange(1280) % 4) * 3, [OWN.format(0)]),
+        ("label:2", labels(10, 1280), []),
+        ("dirichlet:100", np.sort(labels(10, 1280)), [OWN.format(0)]),
+    ],
+)
+def test_dealt_samples_are_looked_at_as_each_worker_has_them(tmp_path, split, targets, lines) -> None:
+    write(tmp_path / "data.h5", targets)
+    assert own_notes(tmp_path, {"split": split}) == lines
+
+
+def own_notes(directory, given) -> list[str]:
+    """Return the lines about a job of two workers with data of their own, by an algorithm without lines about these."""
+    data = {"source": "hdf5", "path": str(directory / "data.h5"), "batch": 8} | given
+    sections = {"data": data, "model": {"layer": [{"type": "dense", "units": 10}]}, "algorithm": {"name": "sync"}}
+    return place(build(from_dict(sections)), 2).notes
 
 
 def columns(targets: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from mpidl.errors import UsageError, quoted
 
+#: Concentration from which on all shares are equal; much larger ones overflow.
+EQUAL = 1e12
 #: Separates the dealing of samples from the order of the data, which has the same seed.
 STREAM = 0x6465616C
 
@@ -24,7 +26,8 @@ class Deal(NamedTuple):
         "label": the samples, sorted by label, are cut into pieces of equal size, and each replica gets `value` of them
         (McMahan et al. 2017, section 3). It has as many labels, or up to twice as many where a piece has the end of one
         label and the beginning of the next. "dirichlet": the replicas' shares of a label's samples are drawn from a
-        Dirichlet distribution with the concentration `value` (Hsu et al. 2019).
+        Dirichlet distribution with the concentration `value` (Hsu et al. 2019). A replica that would get no sample gets
+        one of the replica that has most.
     value : float
     """
 
@@ -73,7 +76,7 @@ class Deal(NamedTuple):
             bounds = np.flatnonzero(np.diff(labels[order])) + 1
             dealt = [[] for _ in range(replicas)]
             for of_label in np.split(order, bounds):
-                _deal(of_label, random.dirichlet(np.full(replicas, self.value)), dealt)
+                _deal(of_label, random.dirichlet(np.full(replicas, min(self.value, EQUAL))), dealt)
         return _none_empty([np.sort(np.concatenate(each)) for each in dealt])
 
 
@@ -85,9 +88,9 @@ def _deal(samples: NDArray[np.int64], shares: NDArray[np.float64], dealt: Sequen
 
 
 def _none_empty(shares: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Return the shares, those without samples with half of the largest one's."""
+    """Return the shares, those without samples with one of the largest one's: more would make the sizes more even."""
     for number, share in enumerate(shares):
         if not len(share):
             largest = max(range(len(shares)), key=lambda each: len(shares[each]))
-            shares[number], shares[largest] = shares[largest][1::2], shares[largest][::2]
+            shares[number], shares[largest] = shares[largest][-1:], shares[largest][:-1]
     return shares

@@ -8,8 +8,10 @@ from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
+from mpidl.data.dataset import ArraySplit
 from mpidl.data.likeness import portions_are_alike
 from mpidl.data.nested import WITHOUT
+from mpidl.job.ownership import shares
 from mpidl.nn.capabilities import Buffered
 from mpidl.nn.model import CompleteModel
 from mpidl.partition.plan import Plan, rounded_otherwise
@@ -120,13 +122,28 @@ def _on_owners(config: Config) -> list[str]:
 
 
 def _on_classes(config: Config, train: Split, read: Dataset) -> list[str]:
-    by_portions = read.order is None and config.data.by_portions(train)
-    if not (by_portions and portions_are_alike(read.train, config.data.portion)):
+    by_portions = config.data.owned is None and read.order is None and config.data.by_portions(train)
+    alike = by_portions and portions_are_alike(read.train, config.data.portion)
+    return [_sorted_by_class()] if alike else []
+
+
+def _sorted_by_class(owner: str = "") -> str:
+    return (
+        f"data.shuffle: 'portion', but the samples of a portion{owner} are of few classes, as in a file sorted by "
+        "class: shuffle the file, or use 'samples'"
+    )
+
+
+def notes_on_owners(config: Config, data: Dataset, replicas: int) -> list[str]:
+    """Return a line if the samples of one of the replicas, apart from those of others, are sorted by class."""
+    found = shares(config, data, replicas) if config.data.by_portions(data.train) else None
+    labels = None if found is None else data.train.labels(0, data.train.samples)
+    if found is None or labels is None:
         return []
-    return [
-        "data.shuffle: 'portion', but the samples of a portion are of few classes, as in a file sorted by class: "
-        "shuffle the file, or use 'samples'"
-    ]
+    for owner, own in enumerate(found):
+        if portions_are_alike(ArraySplit(own[:, None], labels[own]), config.data.portion):
+            return [_sorted_by_class(f" of worker {owner}")]
+    return []
 
 
 def notes_on_buffers(model: CompleteModel) -> list[str]:

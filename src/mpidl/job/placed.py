@@ -14,7 +14,7 @@ from mpidl.data.drawing import Draws, OwnDraws
 from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
-from mpidl.job.notes import notes_on_cut
+from mpidl.job.notes import notes_on_cut, notes_on_owners
 from mpidl.job.ownership import own_positions, shares
 from mpidl.job.rates import own_schedule
 from mpidl.nn.groups import segments_of, statistics_in
@@ -73,7 +73,9 @@ class PlacedJob:
     @property
     def notes(self) -> list[str]:
         """What the user may not have meant or may want to know, in lines."""
-        return [*self.job.notes, *([] if self.plan is None else notes_on_cut(self.job.config, self.plan))]
+        job = self.job
+        on_cut = [] if self.plan is None else notes_on_cut(job.config, self.plan)
+        return [*job.notes, *notes_on_owners(job.config, job.dataset, self.replicas), *on_cut]
 
     @cached_property
     def draws(self) -> Sequence[Draws]:
