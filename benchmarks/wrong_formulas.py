@@ -196,6 +196,13 @@ FORMULAS = (
     Wrong("data/dealing.py", "min(self.value, EQUAL)", "self.value"),
     Wrong("data/drawing.py", "places[0][0] // self._own.samples", "(places[-1][1] - 1) // self._own.samples"),
     Wrong("job/notes.py", "ArraySplit(own[:, None], labels[own])", "data.train"),
+    Wrong("data/sampler.py", 'f"{seed} {epoch}"', 'f"{seed}"'),
+    Wrong("data/subset.py", "[indices], epoch)\n\n    def labels", "[indices])\n\n    def labels"),
+    Wrong("data/subset.py", "min(max(1, round(share * blocks)), blocks - 1)", "max(1, round(share * blocks))"),
+    Wrong("data/schedule.py", "epoch * self.steps_per_epoch + place *", "portion *"),
+    Wrong("data/schedule.py", "rest = [(part.portion, part.last) for part in parts[:current]]", "rest = []"),
+    # Metrics.
+    Wrong("metrics/auc.py", "weighed[1:] *= weight", "weighed[:] *= weight"),
     # Wire formats.
     Wrong("wire/topk.py", "values[i] if residual[i] == 0 else values[i] + residual[i]", "values[i]"),
     Wrong("wire/topk.py", "                residual[i] = 0\n", ""),
@@ -266,6 +273,7 @@ FORMULAS = (
     Wrong("partition/schedules.py", "max(0, micro_batches - stage)", "max(0, micro_batches - stage + 1)"),
     Wrong("partition/schedules.py", "free.append(found[each.micro_batch])", "pass"),
     Wrong("partition/timeline.py", "transfer if each[0] != stage else 0.0", "0.0"),
+    Wrong("partition/costs.py", "=self.parameter_bandwidth / factor", "=self.parameter_bandwidth"),
     Wrong("partition/pipedream.py", "self._stages - self._stage", "self._stages"),
     Wrong("partition/pipedream.py", "model.parameters[:] = self.parameters", "pass"),
     Wrong("partition/program.py", "part.offset(Box.whole(shape))", "0"),

@@ -50,6 +50,7 @@ def test_an_epochs_order_is_the_samplers_on_every_rank():
     found = [one(3, epoch).tolist() for epoch in (0, 1, 2, 1)]
     assert found[3] == found[1] == other(3, 1).tolist()
     assert found[2] == other(3, 2).tolist() != other(4, 2).tolist()
+    assert found[1][1:] != found[2][1:]
     assert [each[0] for each in found] == [0, 1, 2, 1]
     assert (one.length, sampler.times) == (10, 0)
 

@@ -251,3 +251,17 @@ def test_batches_are_announced_once_in_their_order_and_as_far_ahead_as_the_split
     # All but the first, unless a portion's first can't be known before.
     assert split.coming == used[1:] if crosses else [each for each in used if each in split.coming] == split.coming
     assert most <= lookahead
+
+
+def test_steps_are_counted_through_shorter_portions_at_the_end_of_epochs():
+    schedule = Schedule(Portions(10, 2, 4, 0), epochs=3)
+    numbers = [schedule.number(portion, batch) for portion in range(9) for batch in range(schedule.batches(portion))]
+    assert [schedule.step(number) for number in numbers] == list(range(15))
+    assert numbers[-1] == 16
+
+
+def test_what_the_end_of_the_run_cuts_off_a_portion_is_left_behind_a_later_one():
+    schedule = Schedule(Portions(12, 2, 4, 0), steps=3)
+    parts = [schedule.part(1, 0), schedule.part(0, 0)]
+    assert schedule.left(parts, schedule.number(0, 1)) == [(1, 1)]
+    assert schedule.left(parts, schedule.number(0, 0)) == [(1, 1), (0, 1)]

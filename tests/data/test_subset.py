@@ -5,7 +5,7 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import SOURCES, Arrays, Normalisation, Subset, augmented, held_out, normalised
@@ -24,6 +24,7 @@ def numbers(split):
 
 
 @given(st.integers(2, 300), st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 9))
+@example(samples=10, share=0.99, seed=0)
 @settings(max_examples=50)
 def test_every_sample_is_in_one_of_the_two(samples, share, seed):
     dataset = held_out(numbered(samples), share, 8, seed)
@@ -33,6 +34,15 @@ def test_every_sample_is_in_one_of_the_two(samples, share, seed):
     assert (train, validation) == (sorted(train), sorted(validation))
     again = held_out(numbered(samples), share, 8, seed)
     assert numbers(again.validation) == validation
+
+
+def test_the_samples_of_a_subset_are_augmented_anew_in_each_epoch():
+    found = held_out(numbered(9), 0.5, 1, 0).train
+    epochs = []
+    found._split.gather = lambda indices, epoch: epochs.append(epoch)
+    for epoch in (0, 3):
+        found.gather(np.arange(2), epoch)
+    assert epochs == [0, 3]
 
 
 def test_the_seed_chooses():

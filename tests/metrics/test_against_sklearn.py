@@ -197,6 +197,16 @@ def test_a_weight_counts_beside_that_of_other_batches():
     assert metric.value(metric.sums(zeros, zeros, 30) + metric.sums(zeros + 1, zeros, 10)) == 0.25
 
 
+def test_a_weight_is_none_of_a_score():
+    metric, targets = Auc(), np.array([[0.0], [1.0]])
+    light, heavy = (
+        metric.sums(np.array(scores)[:, None], targets, weight) for scores, weight in (([1, 3], 2), ([2, 4], 20))
+    )
+    assert metric.value(metric.merged(light, heavy)) == 1.0
+    heavy = metric.sums(np.array([[3.5], [4]]), targets, 20)
+    assert metric.value(metric.merged(light, heavy)) == pytest.approx(1 - 10 * 1 / (11 * 11))
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_class_ids_of_sequences_in_both_orders_of_axes(name):
     random = np.random.default_rng(0)

@@ -22,6 +22,13 @@ def test_a_gradient_passes_each_layer_three_times_and_the_first_twice():
     assert COSTS.gradient([], samples=4) == 0
 
 
+def test_ranks_that_are_slower_take_as_much_longer_for_all_that_they_compute():
+    costs = Costs(100.0, parameter_bandwidth=20.0, elements=50.0, flops_of={"a": 40.0}, elements_of={"b": 25.0})
+    for type, operations in (("a", 7), ("other", 7), ("b", 0), ("other", 0)):
+        assert costs.slower(3).layer(type, operations, 9, 5) == pytest.approx(3 * costs.layer(type, operations, 9, 5))
+    assert costs.slower(3).move(9) == costs.move(9)
+
+
 def test_layers_without_products_take_their_elements_and_all_take_their_parameters():
     costs = Costs(flops=100.0, parameter_bandwidth=20.0, elements=50.0, elements_of={"max_pool2d": 25.0})
     dense = LayerSummary("0", "dense", (3,), 5, 50)
