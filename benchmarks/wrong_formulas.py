@@ -197,6 +197,7 @@ FORMULAS = (
     Wrong("data/drawing.py", "places[0][0] // self._own.samples", "(places[-1][1] - 1) // self._own.samples"),
     Wrong("job/notes.py", "ArraySplit(own[:, None], labels[own])", "data.train"),
     Wrong("data/sampler.py", 'f"{seed} {epoch}"', 'f"{seed}"'),
+    Wrong("data/sampler.py", "            generator.manual_seed(seed)", "            pass"),
     Wrong("data/subset.py", "[indices], epoch)\n\n    def labels", "[indices])\n\n    def labels"),
     Wrong("data/subset.py", "min(max(1, round(share * blocks)), blocks - 1)", "max(1, round(share * blocks))"),
     Wrong("data/schedule.py", "epoch * self.steps_per_epoch + place *", "portion *"),

@@ -116,3 +116,15 @@ def test_splits_of_indexed_data():
     assert Indexed(Numbers(20)).open().test is None
     with pytest.raises(UsageError, match=r"^data: validation: found an int, expected one with __len__"):
         Indexed(Numbers(20), validation=3).open()
+
+
+def test_a_samplers_own_generator_is_seeded_from_the_run_and_the_epoch():
+    torch = pytest.importorskip("torch")
+
+    def orders(state):
+        sampler = torch.utils.data.RandomSampler(range(20), generator=torch.Generator().manual_seed(state))
+        found = order(sampler)
+        return [found(seed, epoch).tolist() for seed, epoch in ((3, 0), (3, 1), (4, 0))]
+
+    assert orders(1) == orders(2)
+    assert len(set(map(tuple, orders(1)))) == 3
