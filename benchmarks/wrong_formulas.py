@@ -137,6 +137,7 @@ FORMULAS = (
     Wrong("shards/policies/rescaled.py", "min(pushes, self.HORIZON)", "1"),
     Wrong("shards/policies/rescaled.py", "if self._last[push.worker] != push.ordinal:", "if True:"),
     Wrong("shards/policies/rescaled.py", " if pushes]", "]"),
+    Wrong("shards/policies/rescaled.py", "= 0, float(self._workers)", "= 0, self._times[worker]"),
     Wrong("shards/policies/gradient_table.py", "change /= counts[push.worker]", "pass"),
     Wrong("shards/policies/gradient_table.py", "            change /= self._workers", "            pass"),
     Wrong("shards/policies/gradient_table.py", "        mean /= self._workers", "        mean /= len(given)"),
@@ -201,7 +202,11 @@ FORMULAS = (
     Wrong("data/subset.py", "[indices], epoch)\n\n    def labels", "[indices])\n\n    def labels"),
     Wrong("data/subset.py", "min(max(1, round(share * blocks)), blocks - 1)", "max(1, round(share * blocks))"),
     Wrong("data/schedule.py", "epoch * self.steps_per_epoch + place *", "portion *"),
+    Wrong("data/drawing.py", "spawn_key=(STREAM, owner)", "spawn_key=(STREAM,)"),
+    Wrong("data/loader.py", "self.done - used - self.current.first :", "self.done - used :"),
+    Wrong("data/loader.py", "self._left += self._rest()", "pass"),
     Wrong("data/schedule.py", "rest = [(part.portion, part.last) for part in parts[:current]]", "rest = []"),
+    Wrong("data/schedule.py", "/ self.steps_per_epoch * self.portions.samples", "* self.portions.batch"),
     # Metrics.
     Wrong("metrics/auc.py", "weighed[1:] *= weight", "weighed[:] *= weight"),
     # Wire formats.
@@ -274,6 +279,7 @@ FORMULAS = (
     Wrong("partition/schedules.py", "max(0, micro_batches - stage)", "max(0, micro_batches - stage + 1)"),
     Wrong("partition/schedules.py", "free.append(found[each.micro_batch])", "pass"),
     Wrong("partition/timeline.py", "transfer if each[0] != stage else 0.0", "0.0"),
+    Wrong("partition/cutting.py", "squares + (sums[stop] - sums[start]) ** 2", "squares"),
     Wrong("partition/costs.py", "=self.parameter_bandwidth / factor", "=self.parameter_bandwidth"),
     Wrong("partition/pipedream.py", "self._stages - self._stage", "self._stages"),
     Wrong("partition/pipedream.py", "model.parameters[:] = self.parameters", "pass"),

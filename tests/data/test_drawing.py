@@ -130,6 +130,12 @@ def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
         assert coming == order[len(drawn) - again : len(order) - again]
 
 
+def test_owners_have_orders_of_their_own():
+    portions, split = Portions(40, 4, 20, 3), ArraySplit(np.zeros((40, 1)), np.zeros(40, int))
+    orders = [_drawn(OwnDraws(portions, np.arange(20), owner), portions, split, 0) for owner in range(3)]
+    assert len(set(map(tuple, orders))) == 3
+
+
 def test_the_epoch_of_a_batch_is_that_of_its_first_sample():
     portions = Portions(20, 4, 8, 3)
     draws, split = OwnDraws(portions, np.arange(5), 1), ArraySplit(np.zeros((20, 1)), np.zeros(20, int))

@@ -265,3 +265,22 @@ def test_what_the_end_of_the_run_cuts_off_a_portion_is_left_behind_a_later_one()
     parts = [schedule.part(1, 0), schedule.part(0, 0)]
     assert schedule.left(parts, schedule.number(0, 1)) == [(1, 1)]
     assert schedule.left(parts, schedule.number(0, 0)) == [(1, 1), (0, 1)]
+
+
+def test_the_samples_of_a_run_are_those_of_its_batches():
+    assert Schedule(Portions(10, 4, 4, 0), epochs=3).samples_in_all == 30
+    assert Schedule(Portions(10, 4, 4, 0, drop_last=True), steps=5).samples_in_all == 20
+
+
+def test_a_loader_keeps_what_the_end_of_the_run_cuts_off_a_portion():
+    schedule, tickets = Schedule(Portions(12, 2, 4, 0), steps=3), iter((1, 0, 2))
+    loader = Loader(schedule, numbered(12), tickets.__next__, lambda epoch: None)
+    assert [loader.next().number for _ in range(3)] == [2, 0, 1]
+    assert loader.next() is None
+    assert loader.unfinished() == [(1, 1)]
+
+
+def test_what_follows_in_a_portion_that_was_begun_before():
+    loader = Loader(make(12, 2, 3, epochs=1), numbered(12), iter(()).__next__, lambda epoch: None, resumed=[(0, 1)])
+    assert loader.next().number == 1
+    assert [batch.number for batch in loader.coming(9)] == [2]

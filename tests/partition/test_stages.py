@@ -7,17 +7,17 @@ from mpidl.partition.cutting import balanced
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.data())
-def test_the_heaviest_run_is_as_light_as_can_be(weights, data):
+def test_the_heaviest_run_and_then_the_squares_are_as_small_as_can_be(weights, data):
     parts = data.draw(st.integers(1, len(weights)))
     runs = balanced(weights, parts)
     assert [item for run in runs for item in range(*run)] == list(range(len(weights)))
     assert len(runs) == parts
     assert all(run.size for run in runs)
 
-    def heaviest(stops):
-        edges = [0, *stops, len(weights)]
-        return max(sum(weights[start:stop]) for start, stop in pairwise(edges))
+    def quality(ranges):
+        sums = [sum(weights[start:stop]) for start, stop in ranges]
+        return max(sums), sum(each**2 for each in sums)
 
-    assert max(sum(weights[slice(*run)]) for run in runs) == min(
-        heaviest(stops) for stops in combinations(range(1, len(weights)), parts - 1)
+    assert quality(runs) == min(
+        quality(pairwise([0, *stops, len(weights)])) for stops in combinations(range(1, len(weights)), parts - 1)
     )

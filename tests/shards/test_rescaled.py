@@ -39,3 +39,15 @@ def test_the_rate_of_a_push_is_the_same_in_all_its_chunks():
     assert made == pytest.approx(np.full(SIZE, made[0]), rel=1e-12)
     # The times of workers 0 and 1 are the mean of 1, 1 and 2, and 2.
     assert made[0] == pytest.approx(RATE * 2 / ((4 / 3 + 2) / 2), rel=1e-12)
+
+
+def test_a_worker_that_comes_back_counts_as_a_new_one():
+    shard, one = Workers(Rescaled()).shard, np.ones(SIZE)
+    for worker in (0, 1, 1, 1, 1, 1, 0, 1):
+        shard.receive_push(worker, shard.clock, one)
+    shard.remove_worker(0)
+    shard.add_worker(0)
+    before = shard.parameters.copy()
+    shard.receive_push(0, shard.clock, one)
+    # The first push of a worker counts as 4 for as many workers; the mean of worker 1 is that of 1, 1, 1, 1 and 2.
+    assert before - shard.parameters == pytest.approx(np.full(SIZE, RATE * 4 / ((4 + 1.2) / 2)), rel=1e-12)
