@@ -142,6 +142,7 @@ FORMULAS = (
     Wrong("shards/policies/gradient_table.py", "            change /= self._workers", "            pass"),
     Wrong("shards/policies/gradient_table.py", "        mean /= self._workers", "        mean /= len(given)"),
     Wrong("shards/policies/gradient_table.py", "elif not awaited:", "else:"),
+    Wrong("shards/policies/gradient_table.py", "mean[part] = 0", "pass"),
     Wrong("shards/policies/gradient_table.py", "self._active.issubset(given)", "len(given) >= self._workers"),
     Wrong("shards/policies/gather.py", "self._factors[chunk] / self.count", "1.0"),
     Wrong("shards/policies/gather.py", "gathered /= self._factors[chunk]", "gathered /= self.count"),

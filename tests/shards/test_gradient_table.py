@@ -94,3 +94,12 @@ def test_gradients_that_wait_go_on_with_another_number_of_workers(workers):
     if other.clock:
         given = 6.0 if workers == 3 else 4.0 + 7.0
         assert other.parameters == pytest.approx(np.full(5, -given / workers), rel=1e-14)
+
+
+def test_statistics_take_one_step_in_a_round_of_several_updates():
+    scheduled = ScheduledRule(Sgd(1.0), statistics=[Range(2, 4)])
+    shard = Shard(Range(0, 4), np.zeros(4), scheduled, Ringleader().shard_policy(2), 4)
+    for worker in (0, 1, 0):
+        shard.receive_push(worker, shard.clock, np.ones(4))
+    assert shard.clock == 2
+    assert shard.parameters.tolist() == [-2, -2, -1, -1]
