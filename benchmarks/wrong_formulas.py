@@ -165,6 +165,8 @@ FORMULAS = (
     Wrong("shards/policies/first.py", '"ended": np.array(self._ended', '"ended": np.array(False'),
     Wrong("shards/shard.py", "            self.copy.pass_time(math.inf)\n", "            pass\n"),
     Wrong("shards/shard.py", "self.begun += self.policy.takes(staleness)", "self.begun += 1"),
+    Wrong("shards/staleness.py", "p99 if p99 < exact else self.max", "p99"),
+    Wrong("shards/staleness.py", "max(found.max, each.max)", "each.max"),
     Wrong("shards/state.py", "self.rate, weight=weight)", "self.rate * weight)"),
     # Rules.
     Wrong("rules/adaptive.py", "sum = sum + g * g", "sum = sum + abs(g)"),
