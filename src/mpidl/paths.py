@@ -10,7 +10,7 @@ import shlex
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader, FileIO
 from itertools import product
 from pathlib import Path
@@ -115,6 +115,27 @@ def regular(path: Any, flags: int, directory: int | None = None, mode: int = 0o6
             raise IsADirectoryError(errno.EISDIR, "a directory, expected a regular file", str(path))
         found = "a pipe or a device"
     raise OSError(errno.EINVAL, f"{found}, expected a regular file", str(path))
+
+
+@contextmanager
+def open_directory(path: Path, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a directory that is no link, in which `regular` and `os` take names; `make` it if need be.
+
+    Every directory that a run makes within its own is opened here, but that of its checkpoints, which may be a link.
+    Raise OSError if there is anything else.
+    """
+    if make:
+        with suppress(FileExistsError):
+            path.mkdir()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        found = "a link" if path.is_symlink() else "a file"
+        raise NotADirectoryError(errno.ENOTDIR, f"{found}, expected a directory", str(path)) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def existing(path: Any, flags: int) -> int:
@@ -227,14 +248,18 @@ class _Unfailing(FileIO):
 
 
 @contextmanager
-def writing_hdf5(path: Path, mode: str = "w+", **options: Any) -> Iterator[h5py.File]:
+def writing_hdf5(
+    path: Path | str, mode: str = "w+", directory: int | None = None, **options: Any
+) -> Iterator[h5py.File]:
     """Yield an HDF5 file for writing, with options of `h5py.File`; mode ``"x+"`` expects that there is none.
+
+    The path may be relative to a `directory`.
 
     Raise OSError if it can't be opened, or, when it is closed, if a part of it couldn't be written.
     """
     import h5py
 
-    with _Unfailing(path, mode, opener=regular) as written:
+    with _Unfailing(path, mode, opener=lambda name, flags: regular(name, flags, directory)) as written:
         try:
             with h5py.File(written, "w", **options) as file:
                 yield file

@@ -1,5 +1,7 @@
 """Models whose tables are in a checkpoint: what is loaded, predicted, evaluated and exported."""
 
+from functools import partial
+
 import h5py
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import mpidl
 from mpidl.config import from_dict
 from mpidl.data.dataset import ArraySplit
-from mpidl.errors import UsageError
+from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build_network
 from mpidl.job.description import of_data
 from mpidl.parameters import shards
@@ -37,8 +39,11 @@ def data():
     return mpidl.Dataset("words", (4,), 5, split, split)
 
 
-def save(directory, layers):
-    """Save a run whose tables have been updated, and return its network."""
+def save(directory, layers, twice=None):
+    """Save a run whose tables have been updated, and return its network.
+
+    The last row of the last server may have an id that server `twice` has, too.
+    """
     model = {"layer": layers, "dtype": "float64"}
     config = from_dict({"run": {"seed": SEED}, "data": {"source": "digits"}, "model": model})
     directory.mkdir()
@@ -60,6 +65,8 @@ def save(directory, layers):
         state = {"parameters": network.parameters[own.start : own.stop], "clock": np.array(1)}
         for table in tables:
             arrays = table[number].arrays()
+            if twice is not None and number == SERVERS - 1:
+                arrays["ids"] = np.append(arrays["ids"][:-1], table[twice].arrays()["ids"][0])
             state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}
         save_shard(unfinished, number, own, state)
     described = of_data(data())
@@ -164,6 +171,22 @@ def test_weights_that_cannot_be(row, line, tmp_path):
     export(tmp_path / "run", "npz")
     saved = np.load(tmp_path / "run" / "model.npz")
     np.testing.assert_array_equal(saved["words.rows"], rows(network)[saved["words.ids"]])
+
+
+@pytest.mark.parametrize("server", range(SERVERS))
+def test_two_rows_of_an_id_are_refused_wherever_they_are_read(server, tmp_path):
+    run = tmp_path / "run"
+    save(run, LAYERS, twice=server)
+    np.save(tmp_path / "ids.npy", IDS)
+    for read in (
+        lambda: mpidl.evaluate(run, data=data()),
+        lambda: predict(run, str(tmp_path / "ids.npy"), tmp_path / "out.h5"),
+        lambda: mpidl.load(run),
+        *(partial(export, run, kind) for kind in ("npz", "safetensors", "torch", "onnx")),
+    ):
+        with pytest.raises(MpidlError, match=r"run/checkpoints/1: table 'words' has two rows of an id$"):
+            read()
+    assert not list(run.glob("model*"))
 
 
 @pytest.mark.parametrize("key", [{"mode": "sum"}, {"padding": 0}])

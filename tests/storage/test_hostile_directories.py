@@ -15,7 +15,7 @@ from mpidl.errors import MpidlError
 from mpidl.parameters import Layout
 from mpidl.paths import check_new
 from mpidl.report.recorder import Recorder, first_failure, record_event
-from mpidl.storage import tensor_files
+from mpidl.storage import tensor_files, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, write_best
 from mpidl.storage.lock import Lock
@@ -253,6 +253,51 @@ def test_a_link_to_checkpoints_leads_to_a_directory_of_this_run_alone(place, to)
         go_on(run)
     assert (tree(other), tree(place / "outside")) == before
     assert not (place / "absent").exists()
+
+
+def train(runs, name, *arguments):
+    """Train, or go on with, a run of a name, and return the exit code."""
+    config = runs.parent / "job.toml"
+    config.write_text(tomli_w.dumps(JOB | {"run": {"name": name, "dir": str(runs), "steps": 4}}))
+    return main(["train", str(config), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("names", "earlier"),
+    [(("one", "other"), False), (("run", "run"), False), (("one", "other"), True)],  # earlier versions noted the name
+)
+def test_a_directory_of_checkpoints_has_one_owner(place, monkeypatch, capfd, names, earlier):
+    if earlier:
+        monkeypatch.setattr(writer, "RUN", "runs")
+    one, other = (place / each / name for each, name in zip("ab", names, strict=True))
+    for run in (one, other):
+        assert train(run.parent, run.name) == 0
+    scratch = place / "scratch"
+    (one / "checkpoints").rename(scratch)
+    shutil.rmtree(other / "checkpoints")
+    for run in (one, other):
+        (run / "checkpoints").symlink_to(scratch)
+    before = tree(scratch)
+    capfd.readouterr()
+    for command in (
+        ["train", "--resume", str(other), "--set", "run.steps=8"],
+        ["evaluate", str(other)],
+        ["export", str(other), "--to", "npz"],
+        ["export", str(other), "--to", "npz", "--step", "4"],
+    ):
+        assert main(command) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        owner = f"the run {names[0]!r}" if earlier else f"the run {one}"
+        assert line == (
+            f"mpidl: {other}/checkpoints: a link to {scratch}, which has the checkpoints of {owner}, expected a "
+            "directory for this run alone"
+        )
+        assert tree(scratch) == before
+    # The owner goes on, also under another name, with which it is the owner, too.
+    assert main(["train", "--resume", str(one), "--set", "run.steps=8"]) == 0
+    renamed = one.rename(one.with_name("renamed"))
+    assert main(["train", "--resume", str(renamed), "--set", "run.steps=12"]) == 0
+    assert steps(scratch) == [0, 4, 8, 12]
 
 
 @pytest.mark.parametrize("name", ["runs", "runs/run", "runs/run/checkpoints"])

@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from io import FileIO
 from json import dumps
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from mpidl.errors import UsageError
 from mpidl.extras import require
 from mpidl.loggers.logger import Logger
+from mpidl.paths import open_directory, regular
 
 #: Items of a record that are axes, and no figures.
 AXES = ("time", "samples", "unix_time")
@@ -46,12 +48,17 @@ class TensorBoard(Logger):
 
     def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int) -> None:
         own = directory / "tensorboard" if self._directory is None else Path(self._directory).expanduser()
-        if self._directory is None and own.is_symlink():
-            raise UsageError(f"{own}: a link, expected a directory")
-        own.mkdir(parents=True, exist_ok=True)
         # Readers take files in the order of their names, and no two may have the same.
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{time.time_ns()}"
-        self._file = FileIO(own / name, "x")
+        if self._directory is None:
+            try:
+                with open_directory(own, make=True) as opened:
+                    self._file = FileIO(name, "x", opener=partial(regular, directory=opened))
+            except NotADirectoryError as error:
+                raise UsageError(f"{own}: {error.strerror}") from None
+        else:
+            own.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(own / name, "x")
         self._samples = samples
         self._tags: dict[str, str] = {}
         self._staleness: Sequence[int] = ()

@@ -19,7 +19,7 @@ import xxhash
 
 from mpidl.errors import MpidlError, outcome
 from mpidl.launch import shared_memory
-from mpidl.paths import open_regular, read_text, regular, write_whole
+from mpidl.paths import open_directory, open_regular, read_text, regular, write_whole
 from mpidl.storage.files import INDEX, INTERIM, MEMBER, UNFINISHED, cannot_read, cannot_write, sync
 from mpidl.storage.integrity import PIECE, Seal, verify_file, verify_index
 from mpidl.storage.removal import remove
@@ -222,7 +222,7 @@ def _restore(mirror: Path, target: Path, step: int, holders: dict[str, int], ran
             _copy(mirror / name, target / name)
 
     stages: list[Callable[[], object]] = [
-        partial(target.mkdir, exist_ok=True) if rank == 0 else lambda: None,
+        partial(_make, target) if rank == 0 else lambda: None,
         copy_all,
         partial(_finish, mirror, target, step) if holders[INDEX] == rank else lambda: None,
     ]
@@ -237,6 +237,11 @@ def _written(target: Path, stage: Callable[[], object]) -> None:
         stage()
     except OSError as error:
         raise cannot_write(target, error) from error
+
+
+def _make(target: Path) -> None:
+    with open_directory(target, make=True):
+        pass
 
 
 def _finish(mirror: Path, target: Path, step: int) -> None:

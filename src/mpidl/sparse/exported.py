@@ -63,6 +63,7 @@ def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
             "ids and rows"
         )
     _check_memory(saved, spec.rows)
+    saved.check()
     values, first = np.empty((spec.rows, spec.dimension), saved.dtype), FirstValues(spec, seed)
     for start in range(0, spec.rows, BLOCK):
         ids = np.arange(start, min(start + BLOCK, spec.rows))

@@ -49,6 +49,7 @@ class SavedValues:
     """The values of a table in a checkpoint, and the first values of others by the run's seed."""
 
     def __init__(self, saved: SavedTable, seed: int) -> None:
+        saved.check()
         self._dimension, self._dtype = saved.spec.dimension, saved.dtype
         self._parts = [_Rows(part) for part in saved.parts]
         self._first = FirstValues(saved.spec, seed)

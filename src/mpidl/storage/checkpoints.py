@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError, outcome
+from mpidl.errors import MpidlError, UsageError, outcome, quoted, shown
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
+from mpidl.schema import parse_toml
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import INDEX, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
+from mpidl.storage.files import INDEX, RUN, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
-from mpidl.storage.own_values import UNREADABLE, opened
+from mpidl.storage.own_values import UNREADABLE, attributes, opened
 from mpidl.storage.position import Best
 from mpidl.storage.removal import is_complete, is_own, remove, set_aside
 from mpidl.storage.table_files import SavedTable, saved_tables
@@ -136,7 +137,7 @@ def sweep(checkpoints: Path) -> list[str]:
 
     A run that resumes calls this before it looks for its newest checkpoint. Return the names of what isn't this
     package's, which stays. Raise MpidlError if a file can't be read, and UsageError if the directory is a link to
-    nothing, or into another run, whose checkpoints aren't to be removed.
+    nothing, or to another run's, whose checkpoints aren't to be removed.
     """
     _check_link(checkpoints)
     with readable(checkpoints), contextlib.suppress(FileNotFoundError):
@@ -156,6 +157,34 @@ def _check_link(checkpoints: Path) -> None:
         if (other / "config.toml").exists():
             expected = f"expected a directory for this run alone, or the run {other}"
             raise UsageError(f"{checkpoints}: a link into another run, {expected}")
+    if (owner := _owner(checkpoints.parent, place)) is not None:
+        raise UsageError(
+            f"{checkpoints}: a link to {place}, which has the checkpoints of the run {owner}, expected a directory for "
+            "this run alone"
+        )
+
+
+def _owner(run: Path, place: Path) -> str | None:
+    """Return the run, other than `run`, to which the checkpoints in a linked directory belong; None if there is none.
+
+    A run that no longer has a link to them, for example because it has been renamed, is no owner. Checkpoints of
+    earlier versions only have the run's name.
+    """
+    name = None
+    with contextlib.suppress(*UNREADABLE):
+        name = parse_toml(read_text(run / "config.toml", of_run=True).decode())["run"]["name"]
+    for step in reversed(steps(place)):
+        with contextlib.suppress(*UNREADABLE), opened(place / str(step) / INDEX) as file:
+            saved = attributes(file)
+            if RUN not in saved:
+                if name not in (None, earlier := parse_toml(saved["config"])["run"]["name"]):
+                    return quoted(earlier)
+                continue
+            owner = Path(os.fsdecode(saved[RUN]))
+            linked = (owner / "config.toml").exists() and os.path.realpath(owner / "checkpoints") == str(place)
+            if linked and str(owner) != os.path.realpath(run):
+                return shown(str(owner), 200)
+    return None
 
 
 def _is_named(entry: Path) -> bool:

@@ -20,6 +20,9 @@ from mpidl.storage.own_values import NONE, UNREADABLE, Sources, attributes, data
 #: Name of the file that presents the others as one model.
 INDEX = "index.h5"
 
+#: Attribute of the index: the real path of the run's directory.
+RUN = "run"
+
 #: Dataset of the index with the order of the tensors in the shards, by `encoded_layout`.
 LAYOUT = "layout"
 

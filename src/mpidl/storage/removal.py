@@ -8,15 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import h5py
 
-from mpidl.paths import regular
+from mpidl.paths import open_directory, regular
 from mpidl.storage.files import INDEX, MEMBER
 from mpidl.storage.integrity import BLOCK, UNSEALED, Seal
 
@@ -32,7 +32,7 @@ def is_own(directory: Path) -> bool:
     All it holds are files with names of a checkpoint's. One of them is sealed, while others may be damaged; or all have
     an empty place for the seal, as long as they are being written.
     """
-    with suppress(OSError), _opened(directory) as descriptor:
+    with suppress(OSError), open_directory(directory) as descriptor:
         return _members(descriptor) is not None
     return False
 
@@ -44,7 +44,7 @@ def is_complete(directory: Path) -> bool:
 
 def remove(directory: Path) -> bool:
     """Remove a directory if `is_own` says so; return whether it is gone. What comes into it meanwhile stays."""
-    with suppress(OSError), _opened(directory) as descriptor:
+    with suppress(OSError), open_directory(directory) as descriptor:
         if (members := _members(descriptor)) is not None:
             for name in members:
                 os.unlink(name, dir_fd=descriptor)
@@ -76,16 +76,6 @@ def set_aside(checkpoint: Path, why: str) -> Path:
     aside = checkpoint.with_name(f".{checkpoint.name}-{secrets.token_hex(8)}.{why}")
     checkpoint.rename(aside)
     return aside
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    """Yield a descriptor of a directory; raise OSError if it is a link."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _members(directory: int) -> list[str] | None:

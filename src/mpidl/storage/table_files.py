@@ -147,9 +147,10 @@ class SavedTable:
     def read(self, array: str) -> np.ndarray:
         """Return one of the arrays `BY_ROW`, such as "ids" (n,) or "rows" (n, dimension), of all rows.
 
-        Raise MpidlError if a file can't be read.
+        Raise MpidlError if a file can't be read, or there are two rows of an id.
         """
         if array == IDS:
+            self.check()
             return np.concatenate([part.ids for part in self.parts])
         return np.concatenate([values[places] for part in self.parts for values, places in part.mapped(array)])
 
@@ -173,7 +174,14 @@ class SavedTable:
             for start in range(0, max(1, places.size), size):
                 block = places[start : start + size]
                 yield {IDS: part.ids[block], **{name: take(arrays, block) for name, arrays in others.items()}}
-        found = np.sort(np.concatenate(own))
+        self._check_distinct(own)
+
+    def check(self) -> None:
+        """Raise MpidlError if there are two rows of an id, of which a reader would take either."""
+        self._check_distinct([part.ids for part in self.parts])
+
+    def _check_distinct(self, ids: Sequence[np.ndarray]) -> None:
+        found = np.sort(np.concatenate(ids))
         if (found[1:] == found[:-1]).any():
             raise MpidlError(f"{self.parts[0].file.parent}: table {quoted(self.spec.name)} has two rows of an id")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,12 +18,13 @@ from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError, quoted
 from mpidl.launch.points import point
 from mpidl.launch.shared_memory import check_free
 from mpidl.parameters import Box, Layout, Range, Slice
-from mpidl.paths import regular
+from mpidl.paths import open_directory, regular
 from mpidl.storage.files import (
     BASES,
     INDEX,
     INTERIM,
     LAYOUT,
+    RUN,
     SHARD,
     TABLES,
     Base,
@@ -112,12 +112,10 @@ def _write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, 
 
 
 def _make(directory: Path) -> None:
-    """Make the directory of an unfinished checkpoint unless another rank has; raise FileExistsError for a link."""
+    """Make the directory of an unfinished checkpoint unless another rank has; raise OSError for a link."""
     try:
-        directory.mkdir()
-    except FileExistsError:
-        if not stat.S_ISDIR(directory.lstat().st_mode):
-            raise
+        with open_directory(directory, make=True):
+            pass
     except FileNotFoundError as error:
         raise cannot_write(directory.parent, error) from error
 
@@ -244,7 +242,7 @@ class Index:
             with create(path) as file:
                 file.attrs.update(
                     config=self.config, version=self.version, shards=self.shards, data=data, aliases=aliases,
-                    **self.position.attributes(),
+                    **{RUN: os.fsencode(os.path.realpath(directory.parents[1]))}, **self.position.attributes(),
                 )  # fmt: skip
                 for name, place in places(self.constants).items():
                     file.create_dataset(f"constants/{place}", data=self.constants[name])

@@ -7,19 +7,23 @@ differ from that clock; and ``dropped``, the number of spans that have not been 
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, shown
-from mpidl.paths import writing_hdf5
+from mpidl.paths import open_directory, regular, writing_hdf5
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, opened
 from mpidl.tracing.spans import KINDS, SPAN
 
-#: The directory of the files, within the run's.
-DIRECTORY = "trace"
+#: The directory of the files, within the run's, and their names.
+DIRECTORY, NAME = "trace", re.compile(r"\d+(-\d+)?\.h5")
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,32 @@ class RankSpans:
 
 def write(directory: Path, found: RankSpans, process: int | None = None) -> None:
     """Write the spans of a rank into a run's directory, played by another `process`; raise OSError if that fails."""
-    (directory / DIRECTORY).mkdir(exist_ok=True)
     name = f"{found.rank}.h5" if process in (None, found.rank) else f"{found.rank}-{process}.h5"
-    with writing_hdf5(directory / DIRECTORY / name) as file:
+    with (
+        open_directory(directory / DIRECTORY, make=True) as place,
+        writing_hdf5(name, "x+", place) as file,
+    ):
         file.create_dataset("spans", data=found.spans)
         for key in ("rank", "role", "host", "error", "dropped"):
             file.attrs[key] = getattr(found, key)
 
 
 def remove(directory: Path) -> None:
-    """Remove the files of an earlier trace from a run's directory."""
-    for path in (directory / DIRECTORY).glob("*.h5"):
-        with suppress(OSError):
-            path.unlink()
+    """Remove the files of an earlier trace from a run's directory, and nothing else."""
+    with suppress(OSError), open_directory(directory / DIRECTORY) as place:
+        for name in filter(NAME.fullmatch, os.listdir(place)):
+            with suppress(*UNREADABLE):
+                if _is_own(name, place):
+                    os.unlink(name, dir_fd=place)
+
+
+def _is_own(name: str, directory: int) -> bool:
+    """Return whether a file has spans, or nothing that a crash has left of them."""
+    with open(name, "rb", opener=partial(regular, directory=directory)) as found:
+        if not os.fstat(found.fileno()).st_size:
+            return True
+        with h5py.File(found, "r") as file:
+            return bool(dataset(file, "spans").dtype == SPAN)
 
 
 def read(directory: str | Path) -> list[RankSpans]:
@@ -74,11 +91,14 @@ def read(directory: str | Path) -> list[RankSpans]:
 
     Raise UsageError if the run has none, and MpidlError if a file can't be read.
     """
-    paths = list((Path(directory) / DIRECTORY).glob("*.h5"))
-    if not paths:
+    place = Path(directory) / DIRECTORY
+    names: list[str] = []
+    with suppress(OSError), open_directory(place) as held:
+        names = sorted(filter(NAME.fullmatch, os.listdir(held)))
+    if not names:
         raise UsageError(f"{directory}: no timeline, expected a finished run with run.trace = true")
     found: dict[int, RankSpans] = {}
-    for each in map(_read, sorted(paths)):
+    for each in map(_read, map(place.joinpath, names)):
         before = found.get(each.rank)
         if before is not None:  # another process has gone on with the rank
             spans = np.concatenate([before.spans, each.spans])
