@@ -291,6 +291,22 @@ FORMULAS = (
     Wrong("partition/local.py", "one.share[0] == other.share[0]", "False"),
     Wrong("partition/tensors.py", "bisect_right(stops, piece.start)", "0"),
     Wrong("nn/workspaces.py", "start, target = stop", "start, target = 0"),
+    # Files.
+    Wrong("mirrors/memory.py", "-each[2].step", "each[2].step"),
+    Wrong("mirrors/memory.py", "verify_file(mirror / name, Seal.parse(seal))", "(mirror / name).stat()"),
+    Wrong("mirrors/memory.py", " and not entry.is_symlink()", ""),
+    Wrong("mirrors/memory.py", "directory.lstat()", "directory.stat()"),
+    Wrong("mirrors/memory.py", "        os.fsync(copy.fileno())\n", ""),
+    Wrong("mirrors/memory.py", "    sync(target)\n", ""),
+    Wrong("mirrors/exchange.py", "raise self._ended()\n                rest", "break\n                rest"),
+    Wrong("mirrors/exchange.py", "!= self._address.node", "is None"),
+    Wrong("mirrors/exchange.py", "open_regular(self._place / mirror / name)", 'open(self._place / mirror / name, "rb")'),
+    Wrong("mirrors/feature.py", "range(-1, len(nodes) - 1)", "range(len(nodes))"),
+    Wrong("tracing/files.py", "before.dropped + each.dropped", "before.dropped"),
+    Wrong("tracing/files.py", "before.dropped + each.dropped", "each.dropped"),
+    Wrong("tracing/files.py", "if _is_own(name, place)", "if True"),
+    Wrong("storage/checkpoints.py", "linked and str(owner) !=", "False and str(owner) !="),
+    Wrong("storage/table_files.py", "        self._check_distinct([part.ids for part in self.parts])", "        pass"),
 )  # fmt: skip
 
 

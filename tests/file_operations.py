@@ -1,5 +1,6 @@
 """The operations of this process that change files, as Python's audit hooks see them."""
 
+import inspect
 import os
 import sys
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ def _audit(event, arguments):
         path, mode, _ = arguments
         # The event of `os.open`, which has no mode, lacks the directory to which a path is relative, but its caller,
         # `mpidl.paths.regular`, has it. Before, `open` has told the same name.
-        frame = sys._getframe(1)
+        frame = inspect.currentframe().f_back
         opener = mode is None and frame.f_globals.get("__name__") == "mpidl.paths"
         for each in _listeners:
             if opener and each and each[-1] == ("open", _resolved(path)):

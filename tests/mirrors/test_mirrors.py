@@ -1,15 +1,17 @@
 """Mirrors on nodes of one process: where their files lie, and which of them a job goes on from."""
 
+import os
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from nodes import NODES, Nodes
 
 from mpidl.errors import MpidlError
-from mpidl.mirrors.exchange import Keeper, Memory, Remote
-from mpidl.mirrors.memory import TOKEN, sweep
+from mpidl.mirrors.exchange import Address, Keeper, Memory, Remote
+from mpidl.mirrors.memory import TOKEN, is_private, sweep
 from mpidl.parameters import Range
 from mpidl.storage import writer
 from mpidl.storage.checkpoint import Checkpoint
@@ -58,6 +60,44 @@ def test_the_loss_of_a_node_leaves_the_mirror(nodes, left):
     assert {each.name for each in path.iterdir()} == ALL
     # What has been made a checkpoint isn't newer than that.
     assert nodes.recover(20, left) == (None, [])
+
+
+def test_the_newest_of_several_mirrors_is_taken(nodes, tmp_path):
+    nodes.make(10)
+    for node in set(NODES):  # it hadn't been removed yet
+        [mirror] = nodes.memory(node).rglob("*.interim")
+        shutil.copytree(mirror, tmp_path / f"earlier{node}")
+    nodes.make(20, token="0012")
+    for node in set(NODES):
+        [later] = nodes.memory(node).rglob("*.interim")
+        (tmp_path / f"earlier{node}").rename(later.with_name(mirror.name))
+    assert nodes.recover(-1) == (20, [])
+
+
+def test_a_mirror_is_on_disk_before_it_has_the_name_of_a_checkpoint(nodes, monkeypatch):
+    nodes.make(20)
+    synced = set()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda file: synced.add(Path(os.readlink(f"/proc/self/fd/{file}"))))
+        assert nodes.recover(-1) == (20, [])
+    copied = nodes.run / "checkpoints" / ".2-ab12.interim"
+    assert {copied, *map(copied.joinpath, ALL)} <= synced
+
+
+def test_links_to_mirrors_are_not_followed(nodes, tmp_path):
+    nodes.make(20)
+    places = []
+    for node in set(NODES):
+        [mirror] = nodes.memory(node).rglob("*.interim")
+        mirror.rename(tmp_path / f"elsewhere{node}")
+        mirror.symlink_to(tmp_path / f"elsewhere{node}")
+        places.append(mirror.parent)
+    assert nodes.recover(-1) == (None, [])
+    (tmp_path / "link").symlink_to(places[0])
+    assert [is_private(each) for each in (places[0], tmp_path / "link")] == [True, False]
+    (tmp_path / shard_file(9)).symlink_to(tmp_path / "elsewhere2" / shard_file(1))
+    with pytest.raises(OSError, match="a link, expected a regular file"):
+        Memory(tmp_path, b"key").open("", shard_file(9))
 
 
 def remove_copy(nodes):
@@ -167,6 +207,48 @@ def test_places_of_runs_that_are_over_are_removed(nodes):
     shutil.rmtree(nodes.run)
     sweep(parent)
     assert [path.name for path in parent.rglob("*") if path.is_file()] == ["notes"]
+
+
+class Torn:
+    """A file whose node is lost while its first half is being sent."""
+
+    def __init__(self, content):
+        self._parts, self._size = iter([content[: len(content) // 2]]), len(content)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details):
+        pass
+
+    def seek(self, *place):
+        return self._size
+
+    def read(self, size):
+        for part in self._parts:
+            return part
+        raise ConnectionResetError
+
+
+def test_half_a_file_is_not_taken_for_a_whole(tmp_path, monkeypatch):
+    memory = Memory(tmp_path, b"key")
+    monkeypatch.setattr(memory, "open", lambda mirror, name: Torn(b"content" * 9))
+    keeper = Keeper(0, memory, b"key")
+    try:
+        with Remote(keeper.address, b"key") as other, pytest.raises(MpidlError, match="has ended the connection"):
+            other.copy(".2-ab.interim", shard_file(0), tmp_path)
+    finally:
+        keeper.close()
+
+
+def test_another_node_is_not_taken_for_the_one_that_is_asked(tmp_path):
+    keeper = Keeper(0, Memory(tmp_path, b"key"), b"key")
+    try:
+        other = Remote(Address(1, keeper.address.hosts, keeper.address.port), b"key")
+        with pytest.raises(MpidlError, match="another node answers at"), other:
+            pass
+    finally:
+        keeper.close()
 
 
 def test_a_keeper_talks_to_those_who_know_the_key(tmp_path):

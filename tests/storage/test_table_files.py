@@ -186,6 +186,15 @@ HOSTILE = {
 }
 
 
+def test_two_rows_of_an_id_are_refused_by_each_reader(tmp_path):
+    path = save(tmp_path / "checkpoints", specs=SPECS[:2])[0].path
+    with h5py.File(path / "shard-1.h5", "r+") as file:
+        HOSTILE["twice"][0](file)
+    seal(path / "shard-1.h5")
+    with pytest.raises(MpidlError, match="table 'users' has two rows of an id"):
+        saved_tables(Checkpoint(path))["users"].read("ids")
+
+
 @pytest.mark.parametrize("how", HOSTILE)
 def test_other_contents_are_one_line(how, tmp_path):
     change, line = HOSTILE[how]
