@@ -257,7 +257,8 @@ class Schedule:
         rest = [(part.portion, part.last) for part in parts[:current]]
         rest += [(portion, batch + 1)] if current >= 0 else []
         rest += [(part.portion, part.first) for part in parts[current + 1 :]]
-        return [(portion, first) for portion, first in rest if first < self.batches(portion)]
+        # Of a portion that it has taken again after it was given back, the last one counts.
+        return [(portion, first) for portion, first in dict(rest).items() if first < self.batches(portion)]
 
     def position(self, taken: int, beyond: Collection[int] = ()) -> tuple[int, list[tuple[int, int]]]:
         """Return the position from which another schedule hands out what this one has not.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mpidl.errors import MpidlError
 from mpidl.rma.shared_state import SharedState
-from mpidl.rma.takings import Returns
 from mpidl.transport.protocol import (
     GIVEN_BACK,
     GIVEN_BACK_WIDTH,
@@ -27,7 +26,7 @@ class Estates:
 
     def __init__(self, shared: SharedState) -> None:
         window, workers = shared.window.as_rank(shared.roles.coordinator), shared.workers
-        self._window, self._coordinator = shared.window, shared.roles.coordinator
+        self._window = shared.window
         self._processes, self._ranks = shared.processes, workers
         self._rows = window.local("takings").reshape(len(workers), TAKINGS_ROW)
         self._control, self._statuses = window.local("control"), window.local("workers")
@@ -49,34 +48,40 @@ class Estates:
         order = range(max(0, notes - TAKINGS), notes)
         return [entries[number % TAKINGS].tolist() for number in order]
 
-    def settle(self, worker: int, size: Callable[[int], tuple[int, int]]) -> Iterator[None]:
-        """Complete the notes of a worker whose process has ended, while a ticket of its own may lack.
+    def forgets(self, worker: int) -> bool:
+        """Return whether a worker has taken more portions than are remembered."""
+        return bool(self._rows[worker, 0] // 2 > TAKINGS)
 
-        Where it was taking one, that is the ticket that no worker has noted. Iterate until the others have noted
-        theirs.
+    def settle(self, worker: int, size: Callable[[int], tuple[int, int]]) -> bool:
+        """Complete the notes of a worker whose process has ended; False, to be called again, while others note theirs.
+
+        Where it was taking a ticket, that is one that no worker has noted. One process at a time may call it.
         """
-        row = self._rows[worker]
-        if row[0] % 2 == 0:
-            return
-        control = self._control
-        for other in range(len(self._rows)):
-            while other != worker and self.is_alive(other) and self._rows[other, 0] % 2:
-                yield
-        noted = [[ticket for ticket, _, _ in self.entries(other)] for other in range(len(self._rows))]
-        known = {ticket for tickets in noted for ticket in tickets}
-        # Tickets before these may have been forgotten.
-        oldest = [min(ticket for ticket in tickets if ticket >= 0) for tickets in noted if len(tickets) == TAKINGS]
-        since = max(oldest, default=0)
-        end = int(control[Control.TAKEN] if self.stopped else control[Control.TICKETS])
-        taken = [ticket for ticket in range(since, end) if ticket not in known]
-        rows = self._given_back[: control[Control.GIVEN_BACK]]
+        for ticket, _, _ in self.entries(worker):
+            if ticket < 0:
+                self._show_taker(worker, ticket)
+        word = self._rows[worker, :1]
+        if word[0] % 2 == 0:
+            return True
+        control, workers = self._control, range(len(self._rows))
+        # What others take from now on is not looked for.
+        taken, rows = int(control[Control.TICKETS]), self._given_back[: control[Control.GIVEN_BACK]]
         claimed = np.flatnonzero((rows[:, GivenBack.CLAIMS] > 0) & (rows[:, GivenBack.TAKER] == 0)).tolist()
-        for number in claimed:
-            rows[number, GivenBack.TAKER] = 1 + worker
-        for ticket in [*taken, *(-1 - number for number in claimed)]:
-            self.note(worker, ticket, size)
-        row[0] -= 1
         self._window.sync()
+        taking = [other for other in workers if self._rows[other, 0] % 2]
+        if any(self.is_alive(other) for other in taking):
+            return False
+        known = {ticket for other in workers for ticket, _, _ in self.entries(other)}
+        self._window.sync()
+        since = int(control[Control.NOTED])
+        # Once no more are handed out, the counter doesn't tell how many have been.
+        end = max([since, *(ticket + 1 for ticket in known if ticket < NO_MORE)]) + len(taking)
+        lacking = [*(-1 - number for number in claimed), *range(since, min(taken, end))]
+        for ticket in [ticket for ticket in lacking if ticket not in known][:1]:
+            self.note(worker, ticket, size)
+        word -= word % 2
+        self._window.sync()
+        return True
 
     def note(self, worker: int, ticket: int, size: Callable[[int], tuple[int, int]]) -> None:
         """Note a ticket of a worker whose process has ended."""
@@ -86,28 +91,28 @@ class Estates:
         notes = int(row[0]) // 2
         row[1:].reshape(TAKINGS, len(Taking))[notes % TAKINGS] = ticket, before + batches, of_these + samples
         self._window.sync()
-        row[0] += 2
+        row[0] = 2 * (notes + 1)
+        if ticket < 0:
+            self._show_taker(worker, ticket)
+
+    def _show_taker(self, worker: int, ticket: int) -> None:
+        self._given_back[-1 - ticket, [GivenBack.CLAIMS, GivenBack.TAKER]] = 1, 1 + worker
+
+    def claimed(self, worker: int) -> list[int]:
+        """Return the tickets, which are negative, of all that a worker has taken of what has been given back."""
+        rows = self._given_back[: self._control[Control.GIVEN_BACK]]
+        return [-1 - number for number in np.flatnonzero(rows[:, GivenBack.TAKER] == 1 + worker).tolist()]
 
     def part(self, ticket: int) -> tuple[int, int]:
         """Return what a ticket, which is negative, stands for: a portion and its first batch."""
         row = self._given_back[-1 - ticket]
         return int(row[GivenBack.PORTION]), int(row[GivenBack.FIRST])
 
-    def claim(self, worker: int, number: int, size: Callable[[int], tuple[int, int]]) -> bool:
-        """Take row `number` of what has been given back for a worker whose process has ended; see `Returns.claim`."""
-        word = self._rows[worker, :1]
-        word += 1
-        claimed = Returns(self._window, self._coordinator, worker).claim(number)
-        if claimed:
-            self.note(worker, -1 - number, size)
-        word -= 1
-        return claimed
-
     @property
     def others_train(self) -> bool:
-        """Whether a worker trains whose process is alive."""
-        training = np.flatnonzero(self._statuses["state"] < State.TRAINED).tolist()
-        return any(self.is_alive(worker) for worker in training)
+        """Whether a worker trains whose process is alive, or may have taken a ticket that isn't noted."""
+        training = np.flatnonzero((self._statuses["state"] < State.TRAINED) | (self._rows[:, 0] % 2 > 0)).tolist()
+        return any(self.is_alive(worker) or self._rows[worker, 0] % 2 for worker in training)
 
     def give_back(self, worker: int, parts: Sequence[tuple[int, int]], marked: int) -> None:
         """Hand out portions again, from a batch on, that a worker had taken; it had marked the order `marked`.

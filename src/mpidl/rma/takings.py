@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpidl.rma.counters import Counter
+from mpidl.rma.shared_state import SharedState
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.protocol import GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, GivenBack, Taking
+from mpidl.transport.protocol import GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, Control, GivenBack, Taking
 
 
 class Takings:
@@ -17,13 +18,20 @@ class Takings:
     Its word is twice the number of its notes, and odd while it takes another ticket.
     """
 
-    def __init__(self, window: RemoteMemory, rank: int, worker: int) -> None:
-        self._window, self._rank, self._first = window, rank, worker * TAKINGS_ROW
+    def __init__(self, shared: SharedState, worker: int) -> None:
+        self._window, self._rank, self._first = shared.window, shared.roles.coordinator, worker * TAKINGS_ROW
+        self._others = [each * TAKINGS_ROW for each in range(len(shared.workers)) if each != worker]
+        self._tickets, self._noted = (
+            Counter(self._window, self._rank, "control", each) for each in (Control.TICKETS, Control.NOTED)
+        )
+        self._backoff = shared.backoff()
         self._word, self._entry = np.zeros(1, np.int64), np.zeros(len(Taking), np.int64)
         self._notes = 0
 
     def begin(self) -> None:
         """Note that a ticket is being taken."""
+        if self._notes and self._notes % TAKINGS == 0:
+            self._make_room()
         self._put(self._word, 0, 2 * self._notes + 1)
 
     def end(self, ticket: int | None, size: tuple[int, int]) -> None:
@@ -34,6 +42,23 @@ class Takings:
             self._put(self._entry, 1 + self._notes % TAKINGS * len(Taking), values)
             self._notes += 1
         self._put(self._word, 0, 2 * self._notes)
+
+    def _make_room(self) -> None:
+        """Before notes are overwritten, wait until others have noted what they had taken, or it was done for them."""
+        taken, others, word = self._tickets.read(), self._others, np.zeros(1, np.int64)
+
+        def takes(first: int) -> bool:
+            self._window.get(word, self._rank, "takings", first)
+            self._window.flush(self._rank)
+            return bool(word[0] % 2)
+
+        def noted() -> bool:
+            nonlocal others
+            others = [first for first in others if takes(first)]
+            return not others
+
+        self._backoff.until(noted)
+        self._noted.raise_to(taken)
 
     def _put(self, values: np.ndarray, offset: int, numbers: int | Sequence[int]) -> None:
         values[:] = numbers
@@ -61,10 +86,10 @@ class Returns:
     def claim(self, number: int) -> bool:
         """Take what row `number` stands for, unless another worker has; return whether this one has it."""
         claims = Counter(self._window, self._rank, "given_back", number * GIVEN_BACK_WIDTH + GivenBack.CLAIMS)
-        if claims.fetch_add():
-            return False
-        self._window.put(
-            np.array([1 + self._worker]), self._rank, "given_back", number * GIVEN_BACK_WIDTH + GivenBack.TAKER
-        )
+        return claims.fetch_add() == 0
+
+    def show_taker(self, number: int) -> None:
+        """Show that this worker has row `number`, once it has noted that."""
+        place = number * GIVEN_BACK_WIDTH + GivenBack.TAKER
+        self._window.put(np.array([1 + self._worker]), self._rank, "given_back", place)
         self._window.fence(self._rank)
-        return True

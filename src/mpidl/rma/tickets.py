@@ -23,7 +23,7 @@ class Tickets:
         self._window, self._coordinator = shared.window, shared.roles.coordinator
         self._counter = self._new_counter()
         noted = not self._window.supports_deferred_get(self._coordinator)
-        self._takings = Takings(self._window, self._coordinator, worker) if noted else None
+        self._takings = Takings(shared, worker) if noted else None
         self.returns = Returns(self._window, self._coordinator, worker)
         # The request for a ticket that is under way.
         self._asked: Counter | None = None
@@ -59,6 +59,8 @@ class Tickets:
         self._takings.begin()
         claimed = self.returns.claim(-1 - ticket)
         self._takings.end(ticket if claimed else None, self.size(ticket))
+        if claimed:
+            self.returns.show_taker(-1 - ticket)
         return claimed
 
     def taken(self) -> int:

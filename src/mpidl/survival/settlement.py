@@ -14,6 +14,7 @@ from mpidl.algorithms.requests import Gradient
 from mpidl.data.schedule import Assignment
 from mpidl.engines.mpi.servers.connection import Encodings
 from mpidl.engines.replay import pushes
+from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import replica_position
 from mpidl.job.fill import own_statistics
 from mpidl.job.local_model import replica_state
@@ -27,7 +28,7 @@ from mpidl.roles.instructions import lost
 from mpidl.roles.role import Role
 from mpidl.roles.worker import Worker
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import STOPPED, WORKER_STATUS, Phase, Saved, ShardClock, State
+from mpidl.transport.protocol import STOPPED, TAKINGS, WORKER_STATUS, Phase, Saved, ShardClock, State
 
 #: Longest sleep between two looks at what others do.
 LOOK_EVERY = 0.02
@@ -107,12 +108,25 @@ class Settlement(Role):
 
     def _give_back(self, remains: Remains) -> None:
         """Hand out again what the worker had taken and not pushed."""
-        for _ in self._estates.settle(self._number, self._size):
+        while not self._settled(remains):
             self._backoff.pause()
-        left = self._schedule.left(self._taken(), remains.pushed)
-        with self._alone:
-            self._estates.give_back(self._number, left, remains.marked)
         self._count()
+
+    def _settled(self, remains: Remains) -> bool:
+        """Hand out what is left, unless another worker must note first what it has taken: return whether that is so."""
+        with self._alone:
+            if not self._estates.settle(self._number, self._size):
+                return False
+            taken = self._taken()
+            known = remains.pushed >= 0 and self._schedule.place(remains.pushed) in _places(taken)
+            if self._estates.forgets(self._number) and not known:
+                raise MpidlError(
+                    f"worker {self._number} had taken more than {TAKINGS} portions since its last push: not all are "
+                    "known any more, to be handed out again"
+                )
+            left = self._schedule.left(taken, remains.pushed)
+            self._estates.give_back(self._number, left, remains.marked)
+            return True
 
     def _count(self) -> None:
         """Count what the worker has taken and not given back as its own work."""
@@ -127,11 +141,12 @@ class Settlement(Role):
 
     def _others_have_taken(self) -> bool:
         """Return whether others have taken all that was given back; once they are all done, compute a part here."""
-        order = self._link.orders.read()
+        order, others_train = self._link.orders.read(), self._estates.others_train
         unclaimed = self._estates.unclaimed(self._number)
         if not unclaimed or self._estates.stopped or 0 < order.last <= self._marked:
             return True
-        if not self._estates.others_train and self._estates.claim(self._number, unclaimed[0], self._size):
+        if not others_train:
+            self._estates.note(self._number, -1 - unclaimed[0], self._size)
             part = self._assignment(-1 - unclaimed[0])
             assert part is not None
             self._borrow(lambda model: self._push(model, _places([part])))
@@ -240,11 +255,11 @@ class Settlement(Role):
 
     def _position(self) -> ReplicaPosition:
         taken = self._link.orders.taken()
-        tickets = [ticket for ticket, _, _ in self._estates.entries(self._number)]
+        tickets = [ticket for ticket, _, _ in self._estates.entries(self._number) if ticket >= taken]
         return ReplicaPosition(
             batches=int(self._status["batches"][0]),
             samples=int(self._status["samples"][0]),
-            recent=[ticket for ticket in tickets if ticket < 0 or ticket >= taken],
+            recent=[*self._estates.claimed(self._number), *tickets],
         )
 
     def _post(self, state: State) -> None:

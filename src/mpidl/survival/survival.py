@@ -172,7 +172,8 @@ class Survival(Mortal):
             # What it plays for others can't be handed on.
             if found is None or table.played_by(own) != [own]:
                 return False
-            table.states[own], table.processes[own] = State.LEFT, found
+            # If this process dies in between, its rank has the process that it was handed to.
+            table.processes[own], table.states[own] = found, State.LEFT
             return True
 
     def _is_hopeless(self, process: int, stopped: bool) -> bool:

@@ -56,6 +56,7 @@ class Control(IntEnum):
     BEGUN = 8  # in a deterministic run: most pushes that a worker may make before it looks for an order
     REDUCTIONS = 9  # times that rates have been reduced
     GIVEN_BACK = 10  # parts of portions that are handed out again so far
+    NOTED = 11  # a number below which workers have noted all tickets, and may have forgotten them
 
 
 class Taking(IntEnum):
