@@ -307,7 +307,47 @@ FORMULAS = (
     Wrong("tracing/files.py", "if _is_own(name, place)", "if True"),
     Wrong("storage/checkpoints.py", "linked and str(owner) !=", "False and str(owner) !="),
     Wrong("storage/table_files.py", "        self._check_distinct([part.ids for part in self.parts])", "        pass"),
+    # Who has taken what, and what dead processes leave.
+    Wrong("rma/tickets.py", "ticket if claimed else None", "ticket"),
+    Wrong("rma/tickets.py", "        self._window.fence(self._coordinator)\n", ""),
+    Wrong("rma/tickets.py", "self._slowest() <= before", "self._slowest() < before"),
+    Wrong("rma/takings.py", "if self._notes and self._notes % TAKINGS == 0:", "if False:"),
+    Wrong("rma/takings.py", "self._noted.raise_to(taken)", "pass"),
+    Wrong("rma/takings.py", "self._entry[Taking.SAMPLES] + samples", "samples"),
+    Wrong("rma/takings.py", "self._notes += 1", "pass"),
+    Wrong("rma/takings.py", "return claims.fetch_add() == 0", "return claims.fetch_add() <= 1"),
+    Wrong("engines/mpi/servers/connection.py", "max(clocks[:, ShardClock.CUT]", "min(clocks[:, ShardClock.CUT]"),
+    Wrong("engines/mpi/servers/connection.py", "            start += size", "            start += 0"),
+    Wrong("engines/mpi/servers/connection.py", "            start += copy.values.size", "            start += 0"),
+    Wrong("engines/mpi/servers/connection.py", "all(each.begun", "any(each.begun"),
+    Wrong("engines/mpi/servers/connection.py", "self._behind, self._begun = (), None", "self._behind = ()"),
+    Wrong("engines/mpi/servers/connection.py", "pushes.bytes - self._pushed_before", "pushes.bytes"),
+    Wrong("engines/mpi/servers/connection.py", "        self.fetched[:] = clocks\n", "        pass\n"),
+    Wrong("engines/mpi/servers/overlap.py", "            self._taken = False\n", ""),
+    Wrong("engines/mpi/servers/overlap.py", "        self._taken = True\n", ""),
+    Wrong("survival/table.py", "if count < len(self._incidents):", "if True:"),
+    Wrong("survival/table.py", "return not before", "return before"),
+    Wrong("survival/table.py", "self.states[self.processes] == State.DEAD", "self.states == State.DEAD"),
+    Wrong("survival/table.py", "self._incidents[known : ", "self._incidents[0 : "),
+    Wrong("survival/table.py", "self.states == State.ALIVE", "self.states != State.DEAD"),
+    Wrong("survival/table.py", "fcntl.flock(self._file, fcntl.LOCK_EX)", "pass"),
+    Wrong("survival/settlement.py", "if order.number <= self._marked:", "if order.number < self._marked:"),
+    Wrong("survival/settlement.py", "        self._marked = order.number\n", ""),
+    Wrong("survival/settlement.py", "if ticket >= taken]", "]"),
+    Wrong("survival/settlement.py", "*self._estates.claimed(self._number), ", ""),
+    Wrong("survival/settlement.py", "if not others_train:", "if True:"),
+    Wrong("rma/estates.py", "            return False\n        known", "            pass\n        known"),
+    Wrong("rma/estates.py", "if ticket not in known][:1]", "if ticket not in known]"),
+    Wrong("rma/estates.py", "rows[:, GivenBack.TAKER] != 1 + worker", "rows[:, GivenBack.TAKER] < 0"),
+    Wrong("rma/estates.py", "row[0] = 2 * (notes + 1)", "row[0] += 2"),
+    Wrong("data/schedule.py", "in dict(rest).items() if", "in rest if"),
+    Wrong("job/takeover.py", "if config.data.owned is not None:", "if False:"),
 )  # fmt: skip
+
+
+#: Tests of what ranks note of themselves in memory that they share, and of the processes that die there.
+BOOKKEEPING = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tests/job/test_servers_taken_over.py")
+LEFT_BEHIND = "tests/survival/test_takings.py"
 
 
 def main() -> None:
@@ -352,6 +392,9 @@ def rooms(file: str) -> list[list[str]]:
         names = ("policies", "uneven", "trajectories", "family", "steps", "quorum")
         first = [f"tests/algorithms/test_{name}.py" for name in names]
         return [*own, *([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
+    if room in ("rma", "engines", "survival") or file == "data/schedule.py":
+        # Without ranks; what workers take is what settlements find.
+        return [*own, ["tests/survival/test_obeying.py", "tests/survival/test_table.py", *BOOKKEEPING], [LEFT_BEHIND]]
     return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
 
 

@@ -52,6 +52,7 @@ def test_a_line_says_what_prevents_it(name, sections, key):
         ("softsync", {}, None, None),  # All but its servers can.
         ("downpour", {"topology": {"partitions": 2}}, None, "topology.partitions: 2,"),
         ("downpour", {"topology": {"relay": True}}, THROUGH_OTHERS, "workers push through other ranks"),
+        ("downpour", {"data": {"source": "digits", "split": "label:2"}}, None, "data.split: 'label:2',"),
         ("backup_sync", {}, None, "algorithm.name: backup_sync, workers wait for each other's pushes"),
         ("sandblaster", {}, None, "algorithm.name: sandblaster exchanges by "),
     ],
