@@ -342,6 +342,14 @@ FORMULAS = (
     Wrong("rma/estates.py", "row[0] = 2 * (notes + 1)", "row[0] += 2"),
     Wrong("data/schedule.py", "in dict(rest).items() if", "in rest if"),
     Wrong("job/takeover.py", "if config.data.owned is not None:", "if False:"),
+    # Marks that servers make for workers.
+    Wrong("roles/served.py", "(-1, -1) if worker in self.shard.open else ", ""),
+    Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),
+    Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= found.off\n", ""),
+    Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "i <= current"),
+    Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "True"),
+    Wrong("storage/position.py", " if ticket not in since]", "]"),
+    Wrong("survival/pace.py", "done < BATCHES and self._hang_after is None", "done < BATCHES"),
 )  # fmt: skip
 
 

@@ -60,6 +60,12 @@ class UsageError(MpidlError):
     exit_code = 2
 
 
+class Unfinished(MpidlError):
+    """The end of a run that a signal has stopped, but some ranks go on; what is saved can be resumed (exit code 75)."""
+
+    exit_code = 75
+
+
 class DivergenceError(MpidlError):
     """A number that must be finite is not, on a rank if one is known: the same run would come to it again."""
 

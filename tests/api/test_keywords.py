@@ -26,6 +26,7 @@ VALUES = {
     "survive": "off", "standby": 2, "min_workers": 2, "mirror": 5.0,
     "relay": True, "tables": mpidl.config.TablesSection(max_rows=1000, admission=0.5),
     "checkpoint_every": 9.0, "keep": 8, "full_every": 5, "device": mpidl.config.DeviceSection("cuda"),
+    "checkpoint_patience": 12.0, "hang_after": 40.0,
     "debug": mpidl.config.DebugSection(slow_worker=2), "autocast": "bfloat16", "compile": True, "micro_batches": 4,
     "loss_weights": {"a": 2.0},
     "topology_schedule": "gpipe", "topology_micro_batches": 4,

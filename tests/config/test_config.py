@@ -141,6 +141,8 @@ def minimal():
             {"micro_batches": 4},
             "topology.micro_batches: 4, but stages is 1, expected at least 2 stages",
         ),
+        ("checkpoint", {"patience": 0}, "checkpoint.patience: expected float > 0, found 0"),
+        ("run", {"hang_after": -1}, "run.hang_after: expected float > 0, found -1"),
         ("checkpont", {}, "checkpont: unknown section, did you mean 'checkpoint'?"),
     ],
 )
@@ -191,6 +193,7 @@ def test_defaults():
     assert (config.data.batch, config.data.portion) == (128, 512)
     assert config.data_source == Digits()
     assert config.rule == Adagrad()
+    assert (config.checkpoint.patience, config.run.hang_after) == (30.0, None)
     assert config.algorithm.name == "downpour"
     assert config.model.loss == "softmax_cross_entropy"
     assert from_dict({**minimal(), "data": {"source": "digits", "batch": 7}}).data.portion == 28

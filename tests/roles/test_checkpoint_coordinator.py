@@ -60,7 +60,9 @@ def saving():
 def coordinator(files):
     job = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(deterministic=False)))
     schedule = Schedule(Portions(100, 10, 20, seed=0), epochs=4)
-    placed = SimpleNamespace(job=job, replicas=REPLICAS, position=Position(0, 0, 0.0, 0, []), schedule=schedule)
+    placed = SimpleNamespace(
+        job=job, replicas=REPLICAS, position=Position(0, 0, 0.0, 0, []), schedule=schedule, replicas_resume=False
+    )
     link = Link()
     made = CheckpointCoordinator(placed, files, SHARDS, intermediaries=1)
     made.bind(link)

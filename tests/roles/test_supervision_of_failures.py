@@ -4,6 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from supervised import (
+    INTERRUPTED,
     LAST_SAVE,
     LAST_TEST,
     SAVE,
@@ -19,7 +20,7 @@ from supervised import (
 
 from mpidl.engines.totals import Spent, Totals, from_state, to_state
 from mpidl.job.goal import Goal
-from mpidl.roles.events import Diverged, Failed, Recovered, Saved, Signalled, Started, TakenOver, Trained
+from mpidl.roles.events import Diverged, Failed, Recovered, Saved, Signalled, Started, TakenOver, Trained, Unanswered
 from mpidl.roles.instructions import Fail, Finish, Log, Save
 from mpidl.roles.plateau import Plateau
 from mpidl.shards.staleness import Histogram
@@ -156,3 +157,32 @@ def test_a_run_that_a_coordinator_drives_saves_again_after_its_next_iteration():
     assert [type(each) for each in run.handle(iterated(10.1, 2, 50))] == [Save]
     assert run.handle(Diverged(0, 1, 2.0))[0].cause.startswith("the loss is 2.0")
     assert START.step == 0
+
+
+def test_a_run_that_workers_hold_up_after_a_signal_ends_with_what_is_saved():
+    hung = Totals(50.0, samples=60, batches=6)
+    found = supervisor()
+    script(
+        found,
+        (Started(), [SAVE]),
+        (Saved(1.0, 0), [saved(0)]),
+        (Signalled(), [LAST_SAVE, INTERRUPTED]),
+        (Unanswered(hung, "rank 3 hangs"), [Finish(True, None, "rank 3 hangs; step 0 is saved")]),
+    )
+    assert found.trained == hung
+
+
+def test_a_checkpoint_that_was_given_up_is_ordered_again_when_the_next_is_due_or_at_once_if_it_is_the_last():
+    script(
+        supervisor(),
+        (Started(), [SAVE]),
+        (Saved(1.0, 0), [saved(0)]),
+        (looked(11.0, 6), [SAVE]),
+        (Saved(14.0, 0, complete=False), []),
+        (looked(23.0, 7), []),
+        (looked(24.0, 7), [SAVE]),
+        (Saved(25.0, 7), [saved(7)]),
+        (Signalled(), [LAST_SAVE, INTERRUPTED]),
+        (Saved(27.0, 0, complete=False), [LAST_SAVE]),
+        (Saved(29.0, 9), [saved(9)]),
+    )

@@ -14,11 +14,11 @@ OWN, WORKER, OTHERS = 0, 1, (2, 3)
 class Node:
     """Processes that compute batches; one of them looks at the worker every second."""
 
-    def __init__(self, done=BATCHES, longest=1.0):
+    def __init__(self, done=BATCHES, longest=1.0, hang_after=None):
         self.rows = np.zeros((3, 4), np.int64)
         self.begun, self.done, self.longest = self.rows
         self.rows[:, WORKER] = 1 + done, done, round(longest * 1e9)
-        self.pace, self.now, self.alive = Pace(self.rows, OWN), 100.0, [OWN, WORKER, *OTHERS]
+        self.pace, self.now, self.alive = Pace(self.rows, OWN, hang_after), 100.0, [OWN, WORKER, *OTHERS]
 
     def others_compute(self, batches):
         self.begun[OTHERS[0]] += batches
@@ -70,6 +70,18 @@ def test_a_worker_that_is_slow_does_not_hang(node, seconds):
     node.look(0)
     node.others_compute(10 * BATCHES)
     assert not node.look(seconds)
+
+
+def test_a_worker_hangs_in_its_first_batch_if_people_say_after_what_time():
+    node = Node(done=0, longest=0.0, hang_after=7.0)
+    node.look(0)
+    node.others_compute(BATCHES)
+    assert not node.look(6)
+    assert node.look(2)
+    slow = Node(longest=100.0, hang_after=7.0)
+    slow.look(0)
+    slow.others_compute(BATCHES)
+    assert slow.look(8)
 
 
 def test_a_worker_between_two_batches_does_not_hang():

@@ -74,6 +74,9 @@ class RunSection(Checked):
     trace : bool or float
         Keep a timeline of every rank, which ``mpidl report RUN --trace FILE.json.gz`` writes for Perfetto. A number: of
         the first two seconds, and of this number of seconds at the end.
+    hang_after : float, optional
+        Seconds in one batch after which a worker counts as hanging, from its first batch on, and is replaced where
+        others can take it over. By default, that takes five minutes and 20 times its longest batch, after 20 batches.
     """
 
     name: Annotated[str, Meta(min_length=1)] = "run"
@@ -90,6 +93,7 @@ class RunSection(Checked):
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     terminate_on_nan: bool = True
     trace: bool | Positive = False
+    hang_after: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -320,11 +324,15 @@ class CheckpointSection(Checked):
     full_every : int
         One checkpoint in this number has all rows of the model's tables. The others have those that were used after
         it, and keep it.
+    patience : float
+        Seconds in which a run that a signal has stopped must have saved. Then it ends without the ranks that still
+        compute, with what is saved. Choose less than the notice that your scheduler gives.
     """
 
     every: Positive = 60.0
     keep: Count = 3
     full_every: Count = 1
+    patience: Positive = 30.0
 
 
 @dataclass(frozen=True)

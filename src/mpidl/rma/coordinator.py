@@ -13,6 +13,7 @@ from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
 from mpidl.rma.record import Record
 from mpidl.rma.shared_state import SharedState
+from mpidl.rma.takings import noted
 from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, GivenBack, Order, Phase, Saved, Tag
 
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
@@ -35,6 +36,7 @@ class Posted:
         self.intermediaries = window.local("intermediaries")
         self.sums = window.local("sums").reshape(len(shared.workers), -1)
         self._given_back = window.local("given_back").reshape(-1, len(GivenBack))
+        self._takings, self._clocks = window.local("takings").reshape(len(shared.workers), -1), window.local("clocks")
 
     def given_back(self, order: int) -> dict[int, tuple[int, int]]:
         """Return what workers had given back before they marked an order, as `Schedule.given_back`."""
@@ -43,9 +45,24 @@ class Posted:
         parts = rows[:, [GivenBack.PORTION, GivenBack.FIRST]].tolist()
         return {-1 - number: tuple(parts[number]) for number in found}
 
+    def taken(self, worker: int) -> tuple[list[int], list[int], int] | None:
+        """Return the last tickets that a worker has taken, all that it has of what others gave back, and its clock.
+
+        Return None while it takes one, or if its process has ended, so that others may have done some of that.
+        """
+        rows = self._given_back[: self._numbers[Control.GIVEN_BACK]]
+        tickets, clock = noted(self._takings[worker].tolist()), int(self._clocks[worker])
+        claimed = -1 - np.flatnonzero(rows[:, GivenBack.TAKER] == 1 + worker)
+        settled = (rows[:, GivenBack.GIVER] == worker).any()
+        return None if tickets is None or settled else (tickets, claimed.tolist(), clock)
+
     def look(self) -> None:
         """Make the posts of other ranks visible."""
         self._window.sync()
+
+    def longest(self) -> float:
+        """Return the mean seconds of a batch of the worker whose batches take longest."""
+        return float((self.workers["computing_seconds"] / np.maximum(self.workers["batches"], 1)).max())
 
     def signals(self) -> int:
         """Return the number of ranks that a signal asked to stop."""
@@ -177,6 +194,12 @@ class GivenOrders:
         """Decide how many pushes of each worker are in the checkpoint of an order, where pushes come in rounds."""
         # Workers that begin a round from now on see the order; those that had begun one before are counted here.
         self._numbers.show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
+
+    def cut(self, number: int) -> None:
+        """Have servers make the marks of an order that are missing."""
+        self._numbers.show(Control.CUT, number)
+        self._numbers.write(self._followers, Control.CUT)
+        self._numbers.wake(self._followers)
 
     def reduce(self, reductions: int) -> None:
         """Show workers how often rates have been reduced."""

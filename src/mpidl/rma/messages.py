@@ -22,7 +22,7 @@ from mpidl.rma.nodes import neighbours
 from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.progress import ProgressThread
-from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Operation, Requests, Tag
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, Tag, ignored
 from mpidl.rma.sends import LONGEST_MESSAGE, Sends, pieces
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
@@ -38,12 +38,12 @@ class MessageWindow(Owner, RemoteMemory):
     `shapes` has the dtype and the count of each region that this rank offers; other ranks may offer others. If `mixed`,
     ranks of a node share an MPI window; otherwise, messages carry everything between any two ranks. `allocation` and
     `staging` are those of `mpidl.rma.windows.Window`. `asked_by` are the ranks that reach its regions, besides those
-    that share an MPI window with this one; all by default.
+    that share an MPI window with this one; all by default. `changed` is that of `mpidl.rma.requests.Requests`.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str = "allocate",
-        staging: Staging | None = None, asked_by: Collection[int] | None = None,
+        staging: Staging | None = None, asked_by: Collection[int] | None = None, changed: Changed = ignored,
     ) -> None:  # fmt: skip
         self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -66,7 +66,9 @@ class MessageWindow(Owner, RemoteMemory):
         self._answers = {rank: list[MPI.Request]() for rank in self._targets}
         self._sources = [rank for rank in others if asks(rank, comm.rank)]
         own = self._near_ranks[comm.rank]
-        self._requests = Requests(self._comm, self._sources, self._near, own, regions, self._sends, self._piece)
+        self._requests = Requests(
+            self._comm, self._sources, self._near, own, regions, self._sends, self._piece, changed
+        )
         self._lock = threading.RLock()
         # Ranks that serve call MPI all the time; others compute, and their messages advance only while MPI is called.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE

@@ -8,9 +8,9 @@ region; later requests of the same rank wait until they have arrived.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -51,6 +51,15 @@ OPERATORS = (MPI.SUM, MPI.REPLACE, MPI.MAX, MPI.NO_OP)
 MOST = 64
 
 
+#: What is called when another rank has changed a counter: the memory, the rank, region and offset, operand, and the
+#: value before.
+Changed: TypeAlias = "Callable[[Any, int, str, int, int, int], object]"
+
+
+def ignored(*change: Any) -> None:
+    """Follow no change of a counter."""
+
+
 class Source:
     """The requests of one rank, in its order; `message`, as uint8, receives the next.
 
@@ -66,12 +75,12 @@ class Requests:
     """Carries out the requests of other `ranks` on this rank's memory, in which its own number is `own`.
 
     Long data arrive in pieces of `piece` bytes. `quiesced` is the number of announcements, from any rank, that nothing
-    follows.
+    follows. `changed` is called for each counter that another rank has changed.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory, own: int,
-        regions: Mapping[str, Region], sends: Sends, piece: int,
+        regions: Mapping[str, Region], sends: Sends, piece: int, changed: Changed = ignored,
     ) -> None:  # fmt: skip
         self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
@@ -81,6 +90,7 @@ class Requests:
         self._later = Later(memory.memory, ranks)
         self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.quiesced = 0
+        self._changed = changed
 
     def _receive(self, source: Source) -> MPI.Request:
         return self._comm.Irecv([source.message, MPI.BYTE], source.rank, Tag.REQUEST)
@@ -148,6 +158,7 @@ class Requests:
             place = (self._own, self._names[region], offset, OPERATORS[operator])
             self._memory.fetch_and_op(self._value, self._before, *place)
             self._memory.flush(self._own)
+            self._changed(self._memory, source.rank, self._names[region], offset, operand, int(self._before[0]))
             answer = self._sends.borrow(8)
             answer[:8] = self._before.view(np.uint8)
             self._sends.start(answer[:8], source.rank, Tag.ANSWER, answer)

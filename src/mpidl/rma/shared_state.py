@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.regions import regions
 from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
+from mpidl.rma.takings import note
 from mpidl.rma.turn import Turn
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
@@ -83,7 +85,8 @@ class SharedState(Owner):
         if way == "windows" or (way != "messages" and self.doorbells.alone):
             return Window(self.comm, regions(self.routes, self.rank), allocation, staging)
         askers = self.routes.askers(self.rank)
-        return MessageWindow(self.comm, regions(self.routes, self.rank), way != "messages", allocation, staging, askers)
+        own, changed = regions(self.routes, self.rank), partial(note, self.workers)
+        return MessageWindow(self.comm, own, way != "messages", allocation, staging, askers, changed)
 
     def _join_peers(self) -> MPI.Intracomm | None:
         if self.roles.servers or self.rank not in self.workers:

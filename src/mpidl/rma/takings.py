@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,24 @@ class Takings:
         values[:] = numbers
         self._window.put(values, self._rank, "takings", self._first + offset)
         self._window.fence(self._rank)
+
+
+def note(workers: Sequence[int], memory: Any, rank: int, name: str, offset: int, amount: int, before: int) -> None:
+    """Note the ticket that a worker takes by a message, in the `memory` of the coordinator; see `mpidl.rma.requests`.
+
+    The worker is one of the ranks `workers`.
+    """
+    if (name, offset, amount) == ("control", Control.TICKETS, 1):
+        row = memory.local("takings").reshape(len(workers), TAKINGS_ROW)[workers.index(rank)]
+        row[1 + row[0] // 2 % TAKINGS * len(Taking)] = before
+        row[0] += 2
+
+
+def noted(row: Sequence[int]) -> list[int] | None:
+    """Return the last tickets in a worker's notes, in order; None while it takes one."""
+    word, *notes = row
+    tickets = [notes[number % TAKINGS * len(Taking)] for number in range(max(0, word // 2 - TAKINGS), word // 2)]
+    return None if word % 2 else tickets
 
 
 class Returns:

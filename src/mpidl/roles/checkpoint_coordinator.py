@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mpidl.job.checkpoints import Checkpoints
+from mpidl.job.checkpoints import Checkpoints, replica_position
 from mpidl.job.placed import PlacedJob
 from mpidl.launch.points import point
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.roles.instructions import Save
-from mpidl.storage.files import next_order
-from mpidl.storage.position import Position, ReplicaPosition, cut_position
+from mpidl.storage.files import next_order, replica_file
+from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import NO_MORE, Saved
+from mpidl.transport.protocol import NO_MORE, Cut, Saved
+
+#: Seconds after an order, and in times the mean duration of the slowest worker's batches, in which workers mark it.
+MARKED_AFTER, TIMES = 3.0, 5
 
 
 @dataclass
@@ -34,6 +38,12 @@ class _Checkpoint:
     partitions: set[tuple[int, int]] = field(default_factory=set)
     intermediaries: set[int] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
+    ordered: float = field(default_factory=time.monotonic)
+    #: Whether servers were told to make the marks that are missing, and the pushes that each shard then has.
+    cut: bool = False
+    cuts: dict[int, Mapping[int, Cut]] = field(default_factory=dict)
+    #: The replicas for which they were made.
+    off: dict[int, ReplicaPosition] | None = None
 
     def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
@@ -41,6 +51,7 @@ class _Checkpoint:
         self.partitions.update([] if saved.partition is None else [saved.partition])
         self.intermediaries.update([] if saved.intermediary is None else [saved.intermediary])
         self.files.extend(saved.files)
+        self.cuts.update([] if saved.cuts is None else [saved.cuts])
         self.taken = self.taken if saved.taken is None else min(saved.taken, end)
 
 
@@ -49,13 +60,17 @@ class CheckpointCoordinator:
 
     A checkpoint has the files of `shards` shards. Replicas have `partitions` ranks; `intermediaries` are the ranks that
     push without being workers, and report what they keep. `before_completion` is called before an index is written.
+    `cuts` says whether servers may make the marks of workers, as `mpidl.roles.served.ServedShard.save` describes.
+
+    `cut_off` has the workers for which that was done in the checkpoint after which all stop, once it is complete.
     """
 
     before_completion: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
-        self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, intermediaries: int = 0
-    ) -> None:
+        self, placed: PlacedJob, checkpoints: Checkpoints, shards: int, partitions: int = 1, intermediaries: int = 0,
+        cuts: bool = False,
+    ) -> None:  # fmt: skip
         self._placed, self._checkpoints = placed, checkpoints
         self._shards, self._partitions, self._intermediaries = shards, partitions, intermediaries
         self._order = self._last = 0
@@ -65,6 +80,7 @@ class CheckpointCoordinator:
         # The order that is being completed, and where the run was; and whether that could be done.
         self._completed: tuple[int, Position] | None = None
         self._is_complete = True
+        self._may_cut, self.cut_off = cuts, set[int]()
 
     @property
     def number(self) -> int:
@@ -131,13 +147,49 @@ class CheckpointCoordinator:
             if saved.order == self._order:
                 self._checkpoint.add(saved, self._end)
         if not self._completing.active:
-            self._complete(self._checkpoint)
-        elif self._completing.ended() and self._completed is not None:
+            return self._go_on(self._checkpoint)
+        if self._completing.ended() and self._completed is not None:
             order, position = self._completed
             if order == self._order:
+                self.cut_off = set(self._checkpoint.off or ()) if self._last else set()
                 self._checkpoint = None
                 return position, self._is_complete
         return None
+
+    def _go_on(self, found: _Checkpoint) -> tuple[Position, bool] | None:
+        """Write the index if all else has been reported; give a checkpoint up that isn't one cut of all shards."""
+        if found.cut:
+            if len(found.cuts) < self._shards:
+                return None
+            found.off = self._cut_off(found) if found.off is None else found.off
+            if found.off is None:
+                self._checkpoint = None
+                return self._placed.position, False
+            found.replicas |= found.off
+            found.files = [file for file in found.files if file not in map(replica_file, found.off)]
+        elif self._may_cut and time.monotonic() - found.ordered > MARKED_AFTER + TIMES * self._link.posted.longest():
+            found.cut = True
+            self._link.orders.cut(self._order)
+        self._complete(found)
+        return None
+
+    def _cut_off(self, found: _Checkpoint) -> dict[int, ReplicaPosition] | None:
+        """Return where the replicas are for which servers have made marks; None if it isn't the same on all shards."""
+        positions, schedule, parts = {}, self._placed.schedule, self._link.posted.given_back(NO_MORE)
+        for worker in range(self._placed.replicas):
+            cuts = [own[worker] for own in found.cuts.values()]
+            if all(cut.marked for cut in cuts):
+                continue
+            taken = self._link.posted.taken(worker)
+            if taken is None or min(cut.pushes for cut in cuts) < 0 or len({cut[:2] for cut in cuts}) > 1:
+                return None
+            tickets, claimed, clock = taken
+            known = [(each, schedule.part(*parts[each]) if each < 0 else schedule.assignment(each)) for each in tickets]
+            positions[worker] = cut_off(
+                replica_position(self._placed, worker), [(each, part) for each, part in known if part is not None],
+                claimed, schedule, last=cuts[0].last, known=found.taken, clock=clock,
+            )  # fmt: skip
+        return positions
 
     def _complete(self, found: _Checkpoint) -> None:
         """Write the index if all else has been reported."""
@@ -164,4 +216,5 @@ class CheckpointCoordinator:
             taken=None if in_turn else found.taken,
             seconds=found.seconds,
             given_back=self._link.posted.given_back(self._order),
+            replicas_resume=placed.replicas_resume,
         )

@@ -17,7 +17,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
-from mpidl.errors import DivergenceError, MpidlError
+from mpidl.errors import DivergenceError, MpidlError, Unfinished
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
@@ -28,11 +28,11 @@ from mpidl.report.ranks import PostedRanks, RankStatus
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.events import Diverged, Event, Incident, Looked, Saved, Started, TakenOver, Trained
+from mpidl.roles.events import Diverged, Event, Incident, Looked, Saved, Started, TakenOver, Trained, Unanswered
 from mpidl.roles.instructions import Fail, Save, Slow, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
-from mpidl.transport.protocol import NO_MORE, Phase, State
+from mpidl.transport.protocol import NO_MORE, Doing, Phase, State
 from mpidl.transport.status import resident_bytes
 
 #: Seconds between two looks at the other ranks' status.
@@ -66,7 +66,16 @@ class Coordinator(Role):
             self._sandblaster = SandblasterCoordinator(job.algorithm, schedule, placed.layout, state, self)
         shared = job.algorithm.exchange is Exchange.SHARED_MEMORY
         files_of_shards = 1 if shared else shards
-        self._checkpoints = CheckpointCoordinator(placed, files, files_of_shards, self._partitions, intermediaries)
+        # Whether servers may make marks of workers: what a worker has taken is known, and can be computed again.
+        config, by_servers = job.config, job.algorithm.exchange is Exchange.SERVERS and not intermediaries
+        fixed = config.run.deterministic or config.data.owned or job.dataset.kept
+        cuts = by_servers and self._partitions == 1 and not fixed
+        self._checkpoints = CheckpointCoordinator(
+            placed, files, files_of_shards, self._partitions, intermediaries, cuts
+        )
+        # When a signal came, and what workers had done when they were last looked at, each since a time.
+        self._signalled: float | None = None
+        self._done, self._since = np.array(-1), np.array(0.0)
         self._tickets, self._phase = 0, Phase.TRAIN
         reporter.present, reporter.status.ranks = self._present, self._rank_status
         self._evaluated = self._first_values() if placed.sends_values else None
@@ -155,6 +164,7 @@ class Coordinator(Role):
             if all((state >= State.TRAINED).all() for state in states):
                 return self._look()
             self._keep()
+            self._lose_patience(State.TRAINED)
             self._pause(LOOK_EVERY if steps is None else 0.0)
 
     def _look(self) -> Totals:
@@ -225,6 +235,34 @@ class Coordinator(Role):
         for incident in self.incidents(self._incidents):
             self._incidents += 1
             self._control.tell(incident)
+
+    def _lose_patience(self, state: State) -> None:
+        """End the run once it has waited for long, after a signal, for workers to reach a state.
+
+        If the last checkpoint is complete, it doesn't wait for workers that made no mark. When all have stopped, it
+        waits for the files: a slow disk may take any time.
+        """
+        now, workers = time.monotonic(), self._link.posted.workers
+        done = workers["batches"] * len(Doing) + workers["doing"]
+        self._since, self._done = np.where(done == self._done, self._since, now), done
+        self._signalled = self._signalled or (now if self.signalled() else None)
+        if self._signalled is None:
+            return
+        late = set(np.flatnonzero(workers["state"] < state).tolist())
+        impatient = now - self._signalled >= self._ready.job.config.checkpoint.patience
+        if not late or not (impatient or late <= self._checkpoints.cut_off):
+            return
+        tasks = {Doing.BATCH: "in one batch (the model or its data)", Doing.EVALUATION: "in an evaluation"}
+        names = [
+            f"{self._named(self._workers[each])}, {tasks[workers['doing'][each]]} for {now - self._since[each]:.0f} s"
+            for each in sorted(late - set(np.flatnonzero(workers["doing"] == Doing.WAITING).tolist()))
+        ] or [self._named(self._roles.servers[0])]
+        self._control.tell(Unanswered(self._totals(), f"not waiting any longer for {'; '.join(names)}"))
+        assert self._control.summary is not None
+        raise Unfinished(f"{self._control.summary['stopped']}")
+
+    def _named(self, rank: int) -> str:
+        return f"rank {rank} ({self._roles.role(rank)}) on {self._roles.hosts[rank]}"
 
     # What another process goes on with.
 
@@ -299,6 +337,7 @@ class Coordinator(Role):
             self._link.posted.look()
             self._reporter.status_due(self._control.trained or self._totals())
             self._take_incidents()
+            self._lose_patience(State.DONE)
         self._receive_values()
         values = self._values(np.ones(len(self._link.posted.workers), bool), list(self._ready.job.evaluated))
         self._control.evaluated(None, values, final=True)

@@ -28,6 +28,13 @@ class Trained(Looked):
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered(Looked):
+    """Ranks don't answer for long after a signal, or hang after the last checkpoint; `why` is a part of a line."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Iterated:
     """The algorithm's coordinator has completed an iteration."""
 
@@ -137,4 +144,6 @@ class TakenOver:
 
 
 Incident = Failed | Recovered
-Event = Started | Looked | Trained | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | TakenOver
+Event = (
+    Started | Looked | Trained | Unanswered | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | TakenOver
+)

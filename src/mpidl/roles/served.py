@@ -16,7 +16,7 @@ from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message, Order, Saved, State
+from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Cut, Message, Order, Saved, State
 from mpidl.transport.status import ShardStatus
 
 #: Chunks of one worker that are applied before the next worker's turn.
@@ -57,6 +57,9 @@ class ServedShard:
         self._writing = BackgroundTask()
         self.status = ShardStatus(shard)
         self._training = set(range(workers))
+        # Of each worker, the pushes that the shard has, and those in the checkpoint of the last order.
+        self._pushed, self._cuts = dict.fromkeys(range(workers), (0, -1)), dict[int, Cut]()
+        self._told = 0
         self.apply = self._apply
         self.round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
@@ -86,6 +89,8 @@ class ServedShard:
         self.shard.adopt(self.link.vectors)
         for worker, (applied, push, chunk) in enumerate(self._ledger.resume()):
             self._inbox.begin_behind(worker, applied, push, chunk)
+            if applied:
+                self._pushed[worker] = -1, -1
             if chunk == END:
                 self._training.discard(worker)
         self.order = self.link.cut
@@ -153,7 +158,8 @@ class ServedShard:
             self._snapshot.receive_chunk(*received)
             self._ledger.begin(message.worker)
             point("chunk-noted")
-            self.shard.receive_chunk(*received)
+            if self.shard.receive_chunk(*received):
+                self._pushed[message.worker] = message.push + 1, message.batches[1]
         self._ledger.end(message.worker, message.push, message.chunk)
         point("chunk-applied")
         self._show_clock(before)
@@ -220,22 +226,43 @@ class ServedShard:
             point("mark-taken")
         if order == self.order:
             self._snapshot.end(worker)
+            self._cuts.setdefault(worker, Cut(*self._pushed[worker], marked=True))
 
     def _begin_snapshot(self, order: int) -> None:
         # A snapshot of an earlier order that is still being written is obsolete.
-        self.order, self._unwritten, self._writing = order, True, BackgroundTask()
+        self.order, self._unwritten, self._writing, self._cuts = order, True, BackgroundTask(), {}
         self._snapshot.begin(() if self._accrue is not None else self._training)
         if self._accrue is None:
             self.link.show_cut(order)
 
     def save(self, order: Order) -> None:
-        """Write the snapshot once it is complete, and report when it is on disk."""
+        """Write the snapshot once it is complete, and report when it is on disk.
+
+        A worker that is in one batch for long makes no mark. The coordinator then has servers make all marks that are
+        missing, each where it is (`Order.cut`), and report the pushes of each worker before its mark. The checkpoint is
+        completed only if these are the same on all shards, none of them in part. Otherwise it is given up, so that it
+        doesn't matter what the worker does meanwhile. What it pushes, and its own mark, come after this one and are in
+        no checkpoint of this order. What it had taken and not pushed is handed out again by a run that is resumed (see
+        `mpidl.storage.position.cut_off`), and its vectors are not kept, as at its death.
+        """
+        cut = order.cut == order.number > self._told and order.number >= self.order
         # Workers that have stopped pushing make no marks; a coordinator's iterations end before its orders.
-        if order.number > self.order and (not self._training or self._accrue is not None):
+        if order.number > self.order and (not self._training or self._accrue is not None or cut):
             self._begin_snapshot(order.number)
+        if cut:
+            self._cut()
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
             shard, directory = self._snapshot.copy, self._scratch(self.order)
             self._writing.begin(partial(self._save, directory, self.number, shard.range, shard.saved()))
         if self._writing.ended():
             self.link.reports.saved(Saved(self.order, shards=[self.number]))
+
+    def _cut(self) -> None:
+        """Make the marks that are missing, and report where all are."""
+        self._told = self.order
+        for worker in self._snapshot.mark_all():
+            self._cuts[worker] = Cut(*((-1, -1) if worker in self.shard.open else self._pushed[worker]), marked=False)
+        # Those that have ended make no marks.
+        ended = {worker: Cut(*pushed, marked=True) for worker, pushed in self._pushed.items()}
+        self.link.reports.saved(Saved(self.order, cuts=(self.number, ended | self._cuts)))

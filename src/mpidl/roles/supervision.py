@@ -30,6 +30,7 @@ from mpidl.roles.events import (
     Started,
     TakenOver,
     Trained,
+    Unanswered,
 )
 from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
 from mpidl.roles.monitor import Monitor
@@ -153,6 +154,11 @@ class Supervisor:
             case Trained():
                 self._stopped, self.trained = True, event.totals
                 return self._end()
+            case Unanswered():
+                self._interrupted, self._stopped, self.trained = True, True, event.totals
+                self._why_stopped = f"{event.why}; step {self._saved_step} is saved"
+                self._finished = True
+                return [Finish(True, self._seconds_to_target, self._why_stopped, self.best)]
             case Looked():
                 return [] if self._coordinated else self._save_if_due(event.totals)
             case Iterated():
@@ -272,6 +278,9 @@ class Supervisor:
     def _saved(self, event: Saved) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
         self._saving, self._interim_at = False, event.now
+        if not (event.complete or self._saving_interim):
+            self._saving, self._saved_at = self._last_ordered, event.now
+            return self._save_again()
         instructions: list[Instruction] = []
         if not self._saving_interim:
             self._saved_at, self._saved_step = event.now, event.step

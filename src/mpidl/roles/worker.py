@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from queue import SimpleQueue
 from typing import Any
@@ -42,7 +42,7 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.ticket_taker import TicketTaker
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.transport.protocol import NO_MORE, TICKETS, Evaluated, Phase, State
+from mpidl.transport.protocol import NO_MORE, TICKETS, Doing, Evaluated, Phase, State
 from mpidl.transport.status import WorkerStatus
 
 #: Seconds between polls of the coordinator's order after training, with few workers.
@@ -251,9 +251,8 @@ class Worker(Role):
         if isinstance(self._handler, ByReduction | ByFragments):
             self._handler.epoch_over = epoch
             return
-        self._link.reports.post(self.status.row)
         model = self._model
-        with self.status.evaluate:
+        with self._evaluating():
             at = monotonic.now()
             own = None if isinstance(self._handler, InMemory) else model.parameters.copy()
             self._handler.fetch(model.parameters)
@@ -273,6 +272,15 @@ class Worker(Role):
         """The splits evaluated during training."""
         return next(iter(self._job.evaluated.values()))
 
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Say that this worker evaluates in this context."""
+        self.status.figures["doing"] = Doing.EVALUATION
+        self._link.reports.post(self.status.row)
+        with self.status.evaluate:
+            yield
+        self.status.figures["doing"] = Doing.BATCH
+
     def _evaluate(self, split: Split, part: Range) -> np.ndarray:
         """Return the sums over a part of a split; zeros on all but the first rank of a replica."""
         figures = self._ready.figures
@@ -284,9 +292,8 @@ class Worker(Role):
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:
         """Evaluate this worker's part of the data, at the same time as all others."""
-        self._link.reports.post(self.status.row)
         model, part = self._model, split(self._split.samples, self._replicas)[self._number]
-        with self.status.evaluate:
+        with self._evaluating():
             at, own = monotonic.now(), None
             if parameters is not model.parameters:
                 own = model.parameters.copy()

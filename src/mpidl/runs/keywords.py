@@ -38,6 +38,7 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     trace: Annotated[bool | float | None, "run.trace"]
     loss_weights: Annotated[Mapping[str, float] | None, "model.loss_weights"]
     ema: Annotated[float | None, "run.ema"]
+    hang_after: Annotated[float | None, "run.hang_after"]
     terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
     batch: Annotated[int | None, "data.batch"]
     portion: Annotated[int | None, "data.portion"]
@@ -63,6 +64,7 @@ class Keywords(TopologyKeywords, TypedDict, total=False):
     checkpoint_every: Annotated[float | None, "checkpoint.every"]
     keep: Annotated[int | None, "checkpoint.keep"]
     full_every: Annotated[int | None, "checkpoint.full_every"]
+    checkpoint_patience: Annotated[float | None, "checkpoint.patience"]
     device: Annotated[str | DeviceSection | Section | None, "device"]
     debug: Annotated[DebugSection | Section | None, "debug"]
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from mpidl.config import Config
 from mpidl.engines import monotonic
-from mpidl.errors import DivergenceError, MpidlError, UsageError, named
+from mpidl.errors import DivergenceError, MpidlError, Unfinished, UsageError, named
 from mpidl.launch import marks
 from mpidl.launch.output import attempt, say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
@@ -111,6 +111,11 @@ class World:
         diverged = isinstance(error, DivergenceError)
         rank = error.rank if isinstance(error, DivergenceError) and error.rank is not None else self.rank
         cause, role = " ".join(cause.split()), roles.role(rank)
+        if isinstance(error, Unfinished):
+            say(cause)
+            survival.fail()
+            marks.tell_done(error.exit_code, self.comm.size)
+            self.comm.Abort(error.exit_code)
         first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")

@@ -241,6 +241,13 @@ class Snapshot:
             self._awaited.discard(worker)
             self._end_if_complete()
 
+    def mark_all(self) -> set[int]:
+        """Accept no more pushes; return the workers that had not made their marks."""
+        missing = self._awaited.copy()
+        for worker in missing:
+            self.mark(worker)
+        return missing
+
     def _end_if_complete(self) -> None:
         if self.complete:
             self.copy.pass_time(math.inf)

@@ -237,7 +237,12 @@ class Checkpoint:
     def replica_vectors(
         self, number: int, range: Range | None = None, layout: Layout | None = None
     ) -> dict[str, np.ndarray]:
-        """Return a range, by default all, of a replica's vectors, including the residual of its wire format."""
+        """Return a range, by default all, of a replica's vectors, including the residual of its wire format.
+
+        There are none of one that made no mark itself, though its file may have come later.
+        """
+        if any(replica.cut for replica in self.position.replicas[number : number + 1]):
+            return {}
         paths = takewhile(Path.exists, (self.path / replica_file(number, part) for part in count()))
         with readable(self.path):
             files = [(path, _range(path, self.size)) for path in paths]

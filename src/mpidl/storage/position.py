@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from mpidl.data.drawing import OwnPosition
-from mpidl.data.schedule import Schedule
+from mpidl.data.schedule import Assignment, Schedule
 
 
 class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
         Those of its `mpidl.algorithms.replica_state.ReplicaState`.
     own : OwnPosition, optional
         How far it is in data of its own.
+    cut : bool
+        Whether it made no mark itself (see `cut_off`): its vectors are in no file, and `batches` and `samples` are 0.
     """
 
     batches: int
@@ -50,6 +52,7 @@ class ReplicaPosition(msgspec.Struct, frozen=True, kw_only=True):
     fetched: list[list[int]] = []
     counts: dict[str, int] = {}
     own: OwnPosition | None = None
+    cut: bool = False
 
 
 class Position(NamedTuple):
@@ -176,13 +179,14 @@ def cut_position(
     seconds: float,
     state: dict[str, Any] | None = None,
     given_back: Mapping[int, tuple[int, int]] | None = None,
+    replicas_resume: bool = False,
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
     The run and `schedule` began or were resumed at `start`. Tickets below `taken` had been taken when the checkpoint
     was ordered; it is None in a deterministic run, where worker w's i-th ticket is w + i * workers. `seconds` is the
     training time so far, `state` the coordinator's. `given_back` has what replicas gave back before they marked the
-    checkpoint, as `Schedule.given_back`.
+    checkpoint, as `Schedule.given_back`. `replicas_resume` says whether they have gone on with those of `start`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
@@ -197,20 +201,75 @@ def cut_position(
         beginning = (start.next_portion, list(start.unfinished))
     next_portion, passed_over = schedule.position(taken, {ticket for ticket in beyond if ticket >= taken})
     passed_over += [part for ticket, part in (given_back or {}).items() if ticket not in beyond]
-    firsts: dict[int, int] = {}
     parts = [part for replica in replicas for part in (*replica.working, *((p, a) for p, a, _ in replica.unpushed))]
-    for portion, first in [*passed_over, *parts]:
-        firsts[portion] = min(first, firsts.get(portion, first))
+    firsts = _firsts([*passed_over, *parts])
     unpushed = [part for replica in replicas for part in replica.unpushed]
     samples = start.samples + sum(replica.samples for replica in replicas)
     samples -= sum(schedule.samples(*part) for part in unpushed)
     step = start.step + sum(replica.batches for replica in replicas) - sum(last - first for _, first, last in unpushed)
+    if any(replica.cut for replica in replicas):
+        resumed = [part for replica in start.replicas if replicas_resume for part in replica.working]
+        before = _done(schedule, start.next_portion, [*start.unfinished, *resumed])
+        now = _done(schedule, next_portion, firsts.items())
+        step, samples = (own + b - a for own, a, b in zip((start.step, start.samples), before, now, strict=True))
     epoch = samples / schedule.portions.samples
     owners = [replica.own for replica in replicas if replica.own is not None]
     return Position(
         step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning,
         owners=owners or None,
     )  # fmt: skip
+
+
+def _done(schedule: Schedule, portions: int, left: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Return the batches and the samples in the first portions of a run, but for what is `left` of them."""
+    epochs, within = divmod(portions, schedule.portions.per_epoch)
+    batches = epochs * schedule.steps_per_epoch + within * schedule.per_portion
+    samples = epochs * schedule.portions.samples + within * schedule.portions.portion
+    rest = [(portion, first, schedule.batches(portion)) for portion, first in left]
+    return batches - sum(last - first for _, first, last in rest), samples - sum(schedule.samples(*e) for e in rest)
+
+
+def cut_off(
+    before: ReplicaPosition | None, taken: Sequence[tuple[int, Assignment]], claimed: Iterable[int],
+    schedule: Schedule, *, last: int, known: int, clock: int,
+) -> ReplicaPosition:  # fmt: skip
+    """Return the position of a replica for which servers have made the mark behind its pushes.
+
+    Parameters
+    ----------
+    before : ReplicaPosition or None
+        Where it was resumed.
+    taken : sequence of (int, Assignment)
+        The last tickets that it has taken, in order, maybe some of them since.
+    claimed : iterable of int
+        All of its tickets for what others gave back.
+    schedule : Schedule
+    last : int
+        Number of the last batch in these pushes, -1 before the first.
+    known : int
+        Tickets below this number had been taken when the checkpoint was ordered, others may have been taken since.
+    clock : int
+        Its clock.
+    """
+    resumed = [] if before is None else [*((portion, first) for portion, first, _ in before.unpushed), *before.working]
+    parts = [schedule.part(*each) for each in _firsts(resumed).items()]
+    (portion, batch), current = schedule.place(last), -1
+    for i, (_, part) in enumerate(taken):
+        current = i if last >= 0 and part.portion == portion and part.first <= batch < part.last else current
+    # The others count as not taken.
+    own = [each for i, each in enumerate(taken) if i <= current or 0 <= each[0] < known]
+    since = {ticket for ticket, _ in taken} - {ticket for ticket, _ in own}
+    recent = [ticket for ticket, _ in own if ticket >= known] + [ticket for ticket in claimed if ticket not in since]
+    working = schedule.left([*parts, *(part for _, part in own)], last)
+    return ReplicaPosition(batches=0, samples=0, working=working, recent=recent, clock=clock, cut=True)
+
+
+def _firsts(parts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the first of the given batches of each portion."""
+    firsts: dict[int, int] = {}
+    for portion, first in parts:
+        firsts[portion] = min(first, firsts.get(portion, first))
+    return firsts
 
 
 class Best(msgspec.Struct, frozen=True):

@@ -21,7 +21,8 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
     watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
     if not watches:
         return Mortal()
-    survival = Survival(comm, roles, takeover.obstacle_to_all(config, roles) or _missing())
+    obstacle = takeover.obstacle_to_all(config, roles) or _missing()
+    survival = Survival(comm, roles, obstacle, config.run.hang_after)
     if (cause := takeover.obstacle(config)) is not None:
         survival.fix_servers(cause)
     return survival

@@ -29,10 +29,13 @@ class Pace:
         of the longest.
     own : int
         This process.
+    hang_after : float, optional
+        Seconds of a batch after which a worker hangs, if that isn't to depend on its other batches.
     """
 
-    def __init__(self, rows: np.ndarray, own: int) -> None:
+    def __init__(self, rows: np.ndarray, own: int, hang_after: float | None = None) -> None:
         (self._begun, self._done, self._longest), self._own = rows, own
+        self._hang_after = hang_after
         self._seen, self._since, self._looked, self._before = (-1, 0), 0.0, 0.0, self._done.copy()
 
     @contextmanager
@@ -62,7 +65,8 @@ class Pace:
         if begun == done or self._seen != (process, begun) or late:
             self._seen, self._since, self._before = (process, begun), now, self._done.copy()
             return False
-        if done < BATCHES or now - self._since < max(SECONDS, TIMES * 1e-9 * self._longest[process]):
+        late_after = self._hang_after or max(SECONDS, TIMES * 1e-9 * self._longest[process])
+        if (done < BATCHES and self._hang_after is None) or now - self._since < late_after:
             return False
         others = [each for each in alive if each != process]
         wait = bool((self._begun == self._done)[others].all())

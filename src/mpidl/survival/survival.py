@@ -93,10 +93,10 @@ class Survival(Mortal):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where `obstacle` says why ranks can't be taken over, a death ends it at once with a
-    line. `roles` are those of the ranks.
+    line. `roles` are those of the ranks; `hang_after` is that of `Pace`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None) -> None:
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None, hang_after: float | None) -> None:
         self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
         # Why single ranks can't be taken over.
         self._fixed: dict[int, str] = {}
@@ -106,7 +106,7 @@ class Survival(Mortal):
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
         self._parents = comm.allgather(os.getppid())
-        self._pace, self._killed = Pace(self._table.batches, self._own), set[int]()
+        self._pace, self._killed = Pace(self._table.batches, self._own, hang_after), set[int]()
         self._play: Play | None = None
         self._playing, self._gone, self._threads = {self._own}, set[int](), list[threading.Thread]()
         comm.Barrier()

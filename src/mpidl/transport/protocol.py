@@ -34,6 +34,14 @@ class State(IntEnum):
     DONE = 3
 
 
+class Doing(IntEnum):
+    """What a worker that hasn't posted since does."""
+
+    BATCH = 0
+    EVALUATION = 1
+    WAITING = 2  # for other ranks, for a while
+
+
 class Phase(IntEnum):
     """The task of workers that have no more portions."""
 
@@ -57,6 +65,7 @@ class Control(IntEnum):
     REDUCTIONS = 9  # times that rates have been reduced
     GIVEN_BACK = 10  # parts of portions that are handed out again so far
     NOTED = 11  # a number below which workers have noted all tickets, and may have forgotten them
+    CUT = 12  # ordinal of the last order for which servers make the marks that are missing
 
 
 class Taking(IntEnum):
@@ -93,18 +102,21 @@ class Order(NamedTuple):
 
     `number` is the ordinal of the last order to save a checkpoint, from 1; after the checkpoint of order `last`, if it
     isn't 0, all stop. Servers know the phases ``TRAIN`` and ``EXIT``. Rates have been reduced `reductions` times.
+    Servers make the missing marks of order `cut`: see `mpidl.roles.served.ServedShard.save`.
     """
 
     number: int
     last: int
     phase: int
     reductions: int = 0
+    cut: int = 0
 
     @classmethod
     def of(cls, control: np.ndarray) -> Order:
         """Return the order in the numbers of `Control`."""
         numbers = control.tolist()
-        return cls(*(numbers[each] for each in (Control.ORDER, Control.LAST, Control.PHASE, Control.REDUCTIONS)))
+        fields = (Control.ORDER, Control.LAST, Control.PHASE, Control.REDUCTIONS, Control.CUT)
+        return cls(*(numbers[each] for each in fields))
 
 
 class ShardClock(IntEnum):
@@ -117,6 +129,7 @@ class ShardClock(IntEnum):
 WORKER_STATUS = np.dtype(
     [
         ("state", np.int64),
+        ("doing", np.int64),  # a number of `Doing`
         ("samples", np.int64),
         ("batches", np.int64),
         ("loss", np.float64),  # sum of the batches' training losses, each times the batch's weight
@@ -272,6 +285,24 @@ class Meeting(IntEnum):
 # Checkpoints.
 
 
+class Cut(NamedTuple):
+    """The pushes of one worker that a shard's part of a checkpoint has.
+
+    Attributes
+    ----------
+    pushes : int
+        Their number; -1 if the shard has a push in part, or doesn't know.
+    last : int
+        Number of the last minibatch in them, -1 if there is none.
+    marked : bool
+        Whether the worker has made its mark itself.
+    """
+
+    pushes: int
+    last: int
+    marked: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """To the coordinator: a part of a checkpoint is on disk.
@@ -292,6 +323,8 @@ class Saved:
         A replica and the index of its rank that reports, if that isn't the first, which reports the position.
     intermediary : int or None
         The rank that reports, by its place in `mpidl.topology.roles.Roles.intermediaries`.
+    cuts : (int, dict of int to Cut) or None
+        A shard, and the pushes of each worker in its part, if all marks have been made.
     """
 
     order: int
@@ -301,6 +334,7 @@ class Saved:
     taken: int | None = None
     partition: tuple[int, int] | None = None
     intermediary: int | None = None
+    cuts: tuple[int, Mapping[int, Cut]] | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.

@@ -11,6 +11,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
 from mpidl.engines.mpi.request_handler import OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
+from mpidl.engines.mpi.waiting import Waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
@@ -75,7 +76,7 @@ class ByReduction(OwnShard):
 
     def bind(self, link: WorkerLink) -> None:
         super().bind(link)
-        self._peers = link.peers
+        self._peers, self._waiting = link.peers, Waiting(link, self.status, 0.0)
         self._collectives = ShardCollectives(link.peers, self._shards, self.shard.parameters.dtype)
 
     def unbind(self) -> None:
@@ -127,8 +128,7 @@ class ByReduction(OwnShard):
         self._says.view(np.float64)[[Meeting.WEIGHT, Meeting.SECONDS]] = weight, self._mean_seconds()
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
-        with self.status.wait:
-            self._peers.Allgather(self._says, self._all)
+        self._waiting.until(self._peers.Iallgather(self._says, self._all).Test)
         self._orders.latest = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
         return self._all[:, Meeting.GIVES].astype(bool)
 

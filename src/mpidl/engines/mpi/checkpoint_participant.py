@@ -95,7 +95,7 @@ class CheckpointParticipant:
         """Obey the coordinator's order, unless it is empty; see `look`."""
         if not order:
             return
-        number, last, _, self._loader.schedule.reductions = order
+        number, last, _, self._loader.schedule.reductions, _ = order
         if number > self._marked:
             self._obey(number, ended=False)
         if 0 < last <= self._marked:

@@ -1,0 +1,206 @@
+"""Servers make the marks of a worker that hangs: what is in the checkpoint then, whatever the worker does meanwhile."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpidl.data.schedule import Portions, Schedule
+from mpidl.parameters import Range
+from mpidl.roles import checkpoint_coordinator
+from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
+from mpidl.roles.instructions import Save
+from mpidl.roles.served import ServedShard
+from mpidl.rules import Sgd
+from mpidl.shards import ledger
+from mpidl.shards.policies import ApplyAtOnce
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.storage.position import Position, ReplicaPosition
+from mpidl.transport.protocol import MARK, Cut, Message, Order, Phase, Saved
+
+#: A worker that goes on, one that hangs, and a shard of two chunks.
+LIVE, HANGS, SIZE = 0, 1, 2
+ORDER, CUT = Order(1, 0, Phase.TRAIN), Order(1, 0, Phase.TRAIN, cut=1)
+
+
+class Server:
+    """A server of one shard, of which each element counts pushes."""
+
+    rank = 1
+
+    def __init__(self, number, tmp_path):
+        shard = Shard(Range(0, SIZE), np.zeros(SIZE), ScheduledRule(Sgd(1.0)), ApplyAtOnce(), 1)
+        self.reports, self.vectors, self.ledger = self, {}, np.zeros(ledger.size(2), np.int64)
+        self.inbox, self.cuts, self.files = self, None, []
+        self.served = ServedShard(
+            number, shard, 0, tmp_path, lambda order: tmp_path, workers=2, portion=int, deterministic=False,
+            save=lambda directory, number, range, state, finite=True: self.files.append(state["parameters"].copy()),
+        )  # fmt: skip
+        self.served.bind(self)
+
+    def server(self, number):
+        return self
+
+    def waiting(self):
+        return []
+
+    def saved(self, saved):
+        if saved.cuts is not None:
+            (_, self.cuts) = saved.cuts
+
+    def ignore(self, *arguments, **options):
+        """Do what matters to nobody here."""
+
+    post = show_cut = show_clock = wake_workers = ignore
+
+    def message(self, worker, push, chunk):
+        batch = 1 if chunk == MARK else 10 * worker + push
+        self.served.apply(Message(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
+
+    @property
+    def copy(self):
+        return self.served._snapshot.copy.parameters
+
+
+def interleavings(one, other):
+    """Yield all orders of two sequences."""
+    size = len(one) + len(other)
+    for places in combinations(range(size), len(one)):
+        first, second = iter(one), iter(other)
+        yield [next(first) if i in places else next(second) for i in range(size)]
+
+
+#: What the worker does when it comes back: a late push, its own mark, and another push.
+LATE = [(HANGS, 1, 1), (HANGS, 1, 0), (HANGS, 2, MARK), (HANGS, 2, 1), (HANGS, 2, 0)]
+
+
+def test_a_mark_made_for_a_worker_has_the_same_pushes_on_all_shards_or_counts_for_nothing(tmp_path):
+    """One after another, all interleavings of a mark, a late push and the worker's own mark, on each of two shards."""
+    ends = []
+    for steps in interleavings(LATE, [(LIVE, 1, MARK), CUT]):
+        server = Server(0, tmp_path)
+        for worker in (LIVE, HANGS):
+            for chunk in (1, 0):
+                server.message(worker, 0, chunk)
+        for step in steps:
+            if isinstance(step, Order):
+                server.served.save(step)
+            else:
+                server.message(*step)
+        ends.append((server.cuts, server.copy.tolist(), server.served.shard.parameters.tolist()))
+    kinds = set()
+    for cuts, copy, present in ends:
+        cut = cuts[HANGS]
+        kinds.add(cut)
+        assert cuts[LIVE][:2] == (1, 0)
+        assert present == [4.0] * SIZE
+        if cut.pushes >= 0:
+            assert copy == [1.0 + cut.pushes] * SIZE
+            assert cut.last == 10 + cut.pushes - 1
+    assert kinds == {Cut(1, 10, False), Cut(2, 11, False), Cut(2, 11, True), Cut(-1, -1, False)}
+
+
+def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
+    server = Server(0, tmp_path)
+    server.served.save(ORDER)
+    assert server.cuts is None
+    server.served.save(CUT)
+    assert server.cuts == {LIVE: Cut(0, -1, False), HANGS: Cut(0, -1, False)}
+    server.cuts = None
+    server.served.save(CUT)
+    server.served.save(Order(2, 0, Phase.TRAIN, cut=1))
+    assert server.cuts is None
+
+
+# The coordinator.
+
+
+class Link:
+    """The coordinator's link, with what the workers have taken."""
+
+    def __init__(self, taken):
+        self.posted = self.orders = self
+        self.reports, self.cuts, self._taken = [], [], taken
+
+    def saved(self):
+        found, self.reports = self.reports, []
+        return found
+
+    def save(self, *numbers):
+        """Order nobody."""
+
+    decide_round = save
+
+    def cut(self, number):
+        self.cuts.append(number)
+
+    def longest(self):
+        return 0.0
+
+    def given_back(self, order):
+        return {}
+
+    def taken(self, worker):
+        return self._taken
+
+
+@pytest.fixture
+def coordinator(monkeypatch):
+    """Return a function that orders a checkpoint, which the second of two workers doesn't mark."""
+    monkeypatch.setattr(checkpoint_coordinator, "MARKED_AFTER", -1.0)
+
+    def made(taken=([1], [], 0)):
+        job = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(deterministic=False)), checkpoint=None)
+        placed = SimpleNamespace(
+            job=job, replicas=2, position=Position(0, 0, 0.0, 0, []), replicas_resume=False,
+            schedule=Schedule(Portions(100, 10, 20, seed=0), epochs=4),
+        )  # fmt: skip
+        files = SimpleNamespace(complete=lambda order, position, shards, names: completed.append((position, names)))
+        completed, found = [], CheckpointCoordinator(placed, files, 2, cuts=True)
+        found.bind(Link(taken))
+        found.order(Save(last=True), taken=2, seconds=1.0)
+        found.link, found.done = found._link, completed
+        assert found.completed() is None
+        assert found.link.cuts == [1]
+        own = ReplicaPosition(batches=1, samples=10, working=[(0, 1)])
+        found.link.reports = [Saved(1, shards=[0]), Saved(1, shards=[1]), Saved(1, replicas={LIVE: own})]
+        return found
+
+    return made
+
+
+def report(coordinator, *cuts):
+    live = Cut(1, 0, True)
+    coordinator.link.reports += [Saved(1, cuts=(shard, {LIVE: live, HANGS: cut})) for shard, cut in enumerate(cuts)]
+    while coordinator.active:
+        if (found := coordinator.completed()) is not None:
+            return found
+    raise AssertionError("it has not ended")
+
+
+def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator):
+    saving = coordinator()
+    late = ReplicaPosition(batches=9, samples=90)
+    saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    report(saving, Cut(1, 2, False), Cut(1, 2, True))
+    ((position, files),) = saving.done
+    assert (position.step, position.samples, position.unfinished) == (2, 20, [(0, 1), (1, 1)])
+    assert position.replicas[HANGS] == ReplicaPosition(batches=0, samples=0, working=[(1, 1)], cut=True)
+    assert (files, saving.cut_off) == ([], {HANGS})
+
+
+@pytest.mark.parametrize(
+    ("cuts", "taken"),
+    [
+        ([Cut(1, 2, False), Cut(2, 3, True)], ([1], [], 0)),
+        ([Cut(1, 2, False), Cut(2, 3, False)], ([1], [], 0)),
+        ([Cut(-1, -1, False), Cut(-1, -1, False)], ([1], [], 0)),
+        ([Cut(1, 2, False), Cut(1, 2, False)], None),  # It is taking a ticket.
+    ],
+)
+def test_what_is_no_cut_of_all_shards_is_given_up(coordinator, cuts, taken):
+    saving = coordinator(taken)
+    assert report(saving, *cuts)[1] is False
+    assert (saving.done, saving.active) == ([], False)
