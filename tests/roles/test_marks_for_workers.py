@@ -152,7 +152,8 @@ def coordinator(monkeypatch):
     monkeypatch.setattr(checkpoint_coordinator, "MARKED_AFTER", -1.0)
 
     def made(taken=([1], [], 0)):
-        job = SimpleNamespace(config=SimpleNamespace(run=SimpleNamespace(deterministic=False)), checkpoint=None)
+        given = SimpleNamespace(run=SimpleNamespace(deterministic=False), checkpoint=SimpleNamespace(patience=-1.0))
+        job = SimpleNamespace(config=given, checkpoint=None)
         placed = SimpleNamespace(
             job=job, replicas=2, position=Position(0, 0, 0.0, 0, []), replicas_resume=False,
             schedule=Schedule(Portions(100, 10, 20, seed=0), epochs=4),

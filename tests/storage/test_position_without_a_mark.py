@@ -50,6 +50,6 @@ def test_a_run_that_was_resumed_counts_on():
     start = Position(13, 130, 1.3, 7, [], replicas=replicas)
     own = ReplicaPosition(batches=3, samples=30, working=[(7, 1)], unpushed=[(7, 0, 1)])
     off = cut_off(replicas[0], [(1, schedule.assignment(1))], [], schedule, last=9, known=2, clock=0)
-    found = cut_position(start, [off, own], schedule, taken=2, seconds=0.0, replicas_resume=True)
+    found = cut_position(start, [off, own], schedule, taken=2, seconds=0.0)
     assert off.working == [(8, 0)]
     assert (found.step, found.samples, found.unfinished) == (14, 140, [(7, 0), (8, 0)])

@@ -61,8 +61,9 @@ class Posted:
         self._window.sync()
 
     def longest(self) -> float:
-        """Return the mean seconds of a batch of the worker whose batches take longest."""
-        return float((self.workers["computing_seconds"] / np.maximum(self.workers["batches"], 1)).max())
+        """Return the mean seconds between two batches of the slowest worker."""
+        seconds = self.workers["last_push"] - self.workers["first_fetch"]
+        return max(0.0, float((seconds / np.maximum(self.workers["batches"], 1)).max()))
 
     def signals(self) -> int:
         """Return the number of ranks that a signal asked to stop."""

@@ -62,7 +62,7 @@ class CheckpointCoordinator:
     push without being workers, and report what they keep. `before_completion` is called before an index is written.
     `cuts` says whether servers may make the marks of workers, as `mpidl.roles.served.ServedShard.save` describes.
 
-    `cut_off` has the workers for which that was done in the checkpoint after which all stop, once it is complete.
+    `cut_off` has the workers for which that was done in the checkpoint after which all stop.
     """
 
     before_completion: Callable[[], None] = staticmethod(lambda: None)
@@ -147,16 +147,15 @@ class CheckpointCoordinator:
             if saved.order == self._order:
                 self._checkpoint.add(saved, self._end)
         if not self._completing.active:
-            return self._go_on(self._checkpoint)
+            return self._complete(self._checkpoint)
         if self._completing.ended() and self._completed is not None:
             order, position = self._completed
             if order == self._order:
-                self.cut_off = set(self._checkpoint.off or ()) if self._last else set()
                 self._checkpoint = None
                 return position, self._is_complete
         return None
 
-    def _go_on(self, found: _Checkpoint) -> tuple[Position, bool] | None:
+    def _complete(self, found: _Checkpoint) -> tuple[Position, bool] | None:
         """Write the index if all else has been reported; give a checkpoint up that isn't one cut of all shards."""
         if found.cut:
             if len(found.cuts) < self._shards:
@@ -166,12 +165,25 @@ class CheckpointCoordinator:
                 self._checkpoint = None
                 return self._placed.position, False
             found.replicas |= found.off
+            self.cut_off = set(found.off) if self._last else set()
             found.files = [file for file in found.files if file not in map(replica_file, found.off)]
-        elif self._may_cut and time.monotonic() - found.ordered > MARKED_AFTER + TIMES * self._link.posted.longest():
+        elif self._may_cut and time.monotonic() - found.ordered > self._marked_after():
             found.cut = True
             self._link.orders.cut(self._order)
-        self._complete(found)
+        replicas = 0 if found.position is not None else self._placed.replicas
+        reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
+        if reported and len(found.shards) == self._shards and len(found.intermediaries) == self._intermediaries:
+            position = self._where(found)._replace(rates=found.rates)
+            order, files = self._order, sorted(found.files)
+            self._completed = order, position
+            self.before_completion()
+            self._completing.begin(partial(self._write, order, position, files))
         return None
+
+    def _marked_after(self) -> float:
+        """Return the seconds in which workers mark an order; before the end, they have half of its patience at most."""
+        seconds = MARKED_AFTER + TIMES * self._link.posted.longest()
+        return min(seconds, self._placed.job.config.checkpoint.patience / 2) if self._last else seconds
 
     def _cut_off(self, found: _Checkpoint) -> dict[int, ReplicaPosition] | None:
         """Return where the replicas are for which servers have made marks; None if it isn't the same on all shards."""
@@ -191,17 +203,6 @@ class CheckpointCoordinator:
             )  # fmt: skip
         return positions
 
-    def _complete(self, found: _Checkpoint) -> None:
-        """Write the index if all else has been reported."""
-        replicas = 0 if found.position is not None else self._placed.replicas
-        reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
-        if reported and len(found.shards) == self._shards and len(found.intermediaries) == self._intermediaries:
-            position = self._where(found)._replace(rates=found.rates)
-            order, files = self._order, sorted(found.files)
-            self._completed = order, position
-            self.before_completion()
-            self._completing.begin(partial(self._write, order, position, files))
-
     def _write(self, order: int, position: Position, files: Sequence[str]) -> None:
         self._is_complete = self._checkpoints.complete(order, position, self._shards, files)
 
@@ -210,11 +211,10 @@ class CheckpointCoordinator:
             return found.position
         placed, in_turn = self._placed, self._placed.job.config.run.deterministic
         return cut_position(
-            placed.position,
+            placed.position if placed.replicas_resume else placed.position._replace(replicas=()),
             [found.replicas[number] for number in range(placed.replicas)],
             placed.schedule,
             taken=None if in_turn else found.taken,
             seconds=found.seconds,
             given_back=self._link.posted.given_back(self._order),
-            replicas_resume=placed.replicas_resume,
         )

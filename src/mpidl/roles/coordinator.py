@@ -249,8 +249,8 @@ class Coordinator(Role):
         if self._signalled is None:
             return
         late = set(np.flatnonzero(workers["state"] < state).tolist())
-        impatient = now - self._signalled >= self._ready.job.config.checkpoint.patience
-        if not late or not (impatient or late <= self._checkpoints.cut_off):
+        lasted = now - self._signalled >= self._ready.job.config.checkpoint.patience
+        if not late or (self._checkpoints.active if late <= self._checkpoints.cut_off else not lasted):
             return
         tasks = {Doing.BATCH: "in one batch (the model or its data)", Doing.EVALUATION: "in an evaluation"}
         names = [

@@ -261,8 +261,8 @@ class ServedShard:
     def _cut(self) -> None:
         """Make the marks that are missing, and report where all are."""
         self._told = self.order
+        # Those that have ended make no marks.
+        self._cuts = {worker: Cut(*pushed, marked=True) for worker, pushed in self._pushed.items()} | self._cuts
         for worker in self._snapshot.mark_all():
             self._cuts[worker] = Cut(*((-1, -1) if worker in self.shard.open else self._pushed[worker]), marked=False)
-        # Those that have ended make no marks.
-        ended = {worker: Cut(*pushed, marked=True) for worker, pushed in self._pushed.items()}
-        self.link.reports.saved(Saved(self.order, cuts=(self.number, ended | self._cuts)))
+        self.link.reports.saved(Saved(self.order, cuts=(self.number, self._cuts)))

@@ -155,10 +155,9 @@ class Supervisor:
                 self._stopped, self.trained = True, event.totals
                 return self._end()
             case Unanswered():
-                self._interrupted, self._stopped, self.trained = True, True, event.totals
-                self._why_stopped = f"{event.why}; step {self._saved_step} is saved"
-                self._finished = True
-                return [Finish(True, self._seconds_to_target, self._why_stopped, self.best)]
+                self._interrupted = self._stopped = self._finished = True
+                self.trained, why = event.totals, f"{event.why}; step {self._saved_step} is saved"
+                return [Finish(True, self._seconds_to_target, why, self.best)]
             case Looked():
                 return [] if self._coordinated else self._save_if_due(event.totals)
             case Iterated():

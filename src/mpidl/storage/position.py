@@ -179,14 +179,13 @@ def cut_position(
     seconds: float,
     state: dict[str, Any] | None = None,
     given_back: Mapping[int, tuple[int, int]] | None = None,
-    replicas_resume: bool = False,
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
-    The run and `schedule` began or were resumed at `start`. Tickets below `taken` had been taken when the checkpoint
-    was ordered; it is None in a deterministic run, where worker w's i-th ticket is w + i * workers. `seconds` is the
-    training time so far, `state` the coordinator's. `given_back` has what replicas gave back before they marked the
-    checkpoint, as `Schedule.given_back`. `replicas_resume` says whether they have gone on with those of `start`.
+    The run and `schedule` began or were resumed at `start`, which has the replicas that go on. Tickets below `taken` had
+    been taken when the checkpoint was ordered; it is None in a deterministic run, where worker w's i-th ticket is w + i
+    * workers. `seconds` is the training time so far, `state` the coordinator's. `given_back` has what replicas gave
+    back before they marked the checkpoint, as `Schedule.given_back`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
@@ -208,7 +207,7 @@ def cut_position(
     samples -= sum(schedule.samples(*part) for part in unpushed)
     step = start.step + sum(replica.batches for replica in replicas) - sum(last - first for _, first, last in unpushed)
     if any(replica.cut for replica in replicas):
-        resumed = [part for replica in start.replicas if replicas_resume for part in replica.working]
+        resumed = [part for replica in start.replicas for part in replica.working]
         before = _done(schedule, start.next_portion, [*start.unfinished, *resumed])
         now = _done(schedule, next_portion, firsts.items())
         step, samples = (own + b - a for own, a, b in zip((start.step, start.samples), before, now, strict=True))
