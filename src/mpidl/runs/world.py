@@ -103,7 +103,7 @@ class World:
         try:
             attempt(survival.fail, lambda: self._tell(error))
         finally:
-            self.comm.Abort(1)
+            self.comm.Abort(error.exit_code if isinstance(error, Unfinished) else 1)
 
     def _tell(self, error: BaseException) -> None:
         roles, run = self.roles, self.directory
@@ -113,9 +113,7 @@ class World:
         cause, role = " ".join(cause.split()), roles.role(rank)
         if isinstance(error, Unfinished):
             say(cause)
-            survival.fail()
-            marks.tell_done(error.exit_code, self.comm.size)
-            self.comm.Abort(error.exit_code)
+            return marks.tell_done(error.exit_code, self.comm.size)
         first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")
