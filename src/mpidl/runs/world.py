@@ -113,7 +113,8 @@ class World:
         cause, role = " ".join(cause.split()), roles.role(rank)
         if isinstance(error, Unfinished):
             say(cause)
-            return marks.tell_done(error.exit_code, self.comm.size)
+            marks.tell_done(error.exit_code, self.comm.size)
+            return
         first = run is None or first_failure(run, self.rank)
         if first:
             say(f"rank {rank} ({role}){roles.place(rank)} failed: {cause}")

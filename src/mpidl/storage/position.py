@@ -184,8 +184,8 @@ def cut_position(
 
     The run and `schedule` began or were resumed at `start`, which has the replicas that go on. Tickets below `taken`
     had been taken when the checkpoint was ordered; it is None in a deterministic run, where worker w's i-th ticket is
-    w + i * workers. `seconds` is the training time so far, `state` the coordinator's. `given_back` has what replicas gave
-    back before they marked the checkpoint, as `Schedule.given_back`.
+    w + i * workers. `seconds` is the training time so far, `state` the coordinator's. `given_back` has what replicas
+    gave back before they marked the checkpoint, as `Schedule.given_back`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
