@@ -351,6 +351,15 @@ FORMULAS = (
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "True"),
     Wrong("storage/position.py", " if ticket not in since]", "]"),
     Wrong("survival/pace.py", "done < BATCHES and self._hang_after is None", "done < BATCHES"),
+    # What follows a death.
+    Wrong("survival/watch.py", "(process < self._own, process)", "process"),
+    Wrong("survival/watch.py", " or now - before > LATE", ""),
+    Wrong("survival/watch.py", "(pid, cpu_clock(pid))", "(pid, 0)"),
+    Wrong("survival/survival.py", "self._parents[process]) and", "0) and"),
+    Wrong("launch/keeper.py", '.endswith(b"!")', '.startswith(b"!")'),
+    Wrong("launch/leftovers.py", 'each in record["files"] or ', ""),
+    Wrong("launch/leftovers.py", "time.time() - status.st_ctime > SETTLED", "True"),
+    Wrong("launch/forwarding.py", '== {"Z"}', '>= {"Z"}'),
 )  # fmt: skip
 
 
