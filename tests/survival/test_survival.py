@@ -50,7 +50,7 @@ def job(monkeypatch, sleeper):
             comm = SimpleNamespace(
                 rank=OWN, size=4, bcast=lambda found: path, allgather=lambda own: next(answers), Barrier=lambda: None
             )
-            found = Survival(comm, assign([0] * 4, servers=1), obstacle)
+            found = Survival(comm, assign([0] * 4, servers=1), obstacle, None)
             found.table = Table(path, 4)
             found.table.stages[:] = Stage.TRAINING
             started.append(found)
