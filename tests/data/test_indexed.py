@@ -313,7 +313,7 @@ def test_workers_get_a_dataset_that_opens_its_file_when_it_is_first_read(tmp_pat
     data = Indexed(Opened(tmp_path / "data.h5"), workers=1, collate=collate)
     for _ in range(2):
         train = data.open().train
-        assert train.samples == 6
+        assert (train.samples, train.labels(2, 5).tolist()) == (6, [0, 1, 0])
         assert np.array_equal(train.gather(np.array([4, 1])).inputs, [[8, 9], [2, 3]])
 
 

@@ -146,3 +146,9 @@ def notes(directory, given) -> list[str]:
     """Return the lines about a job with the data of a file."""
     data = {"source": "hdf5", "path": str(directory / "data.h5"), "batch": 8} | given
     return build(from_dict({"data": data, "model": {"layer": [{"type": "dense", "units": 10}]}})).notes
+
+
+def test_several_labels_of_a_sample_are_no_class():
+    labels = np.repeat(np.arange(4), 25)
+    assert portions_are_alike(ArraySplit(np.zeros((100, 3)), labels), 25)
+    assert not portions_are_alike(ArraySplit(np.zeros((100, 3)), np.stack([labels, labels], 1)), 25)
