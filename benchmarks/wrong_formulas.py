@@ -241,7 +241,7 @@ FORMULAS = (
         "(parts, 1.0))",
     ),
     Wrong("sparse/server_tables.py", "list(parts) for worker", "parts for worker"),
-    Wrong("sparse/server_tables.py", "summed /= weight", "summed /= len(found)"),
+    Wrong("sparse/server_tables.py", "summed /= total", "summed /= len(found)"),
     Wrong("sparse/unpushed.py", "gradients[found.places] = given", "gradients[:] = given"),
     Wrong(
         "tables/admission.py",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpidl.rma.counters import Counter
-from mpidl.rma.shared_state import SharedState
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, Control, GivenBack, Taking
+
+if TYPE_CHECKING:
+    from mpidl.rma.shared_state import SharedState
+
 
 
 class Takings:
