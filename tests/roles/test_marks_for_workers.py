@@ -186,11 +186,13 @@ def report(coordinator, *cuts):
     raise AssertionError("it has not ended")
 
 
-def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator):
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator, marked):
     saving = coordinator()
     late = ReplicaPosition(batches=9, samples=90)
-    saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
-    report(saving, Cut(1, 2, False), Cut(1, 2, True))
+    if not marked:  # Else it hangs between its mark and its report.
+        saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    report(saving, Cut(1, 2, marked), Cut(1, 2, True))
     ((position, files),) = saving.done
     assert (position.step, position.samples, position.unfinished) == (2, 20, [(0, 1), (1, 1)])
     assert position.replicas[HANGS] == ReplicaPosition(batches=0, samples=0, working=[(1, 1)], cut=True)

@@ -158,7 +158,7 @@ class CheckpointCoordinator:
     def _complete(self, found: _Checkpoint) -> tuple[Position, bool] | None:
         """Write the index if all else has been reported; give a checkpoint up that isn't one cut of all shards."""
         if found.cut:
-            if len(found.cuts) < self._shards:
+            if len(found.cuts) < self._shards or len(found.shards) < self._shards:
                 return None
             found.off = self._cut_off(found) if found.off is None else found.off
             if found.off is None:
@@ -190,7 +190,8 @@ class CheckpointCoordinator:
         positions, schedule, parts = {}, self._placed.schedule, self._link.posted.given_back(NO_MORE)
         for worker in range(self._placed.replicas):
             cuts = [own[worker] for own in found.cuts.values()]
-            if all(cut.marked for cut in cuts):
+            # One that has made its mark, and hangs before it has reported its file, is as one that hasn't.
+            if worker in found.replicas and all(cut.marked for cut in cuts):
                 continue
             taken = self._link.posted.taken(worker)
             if taken is None or min(cut.pushes for cut in cuts) < 0 or len({cut[:2] for cut in cuts}) > 1:
