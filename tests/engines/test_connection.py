@@ -51,12 +51,17 @@ class Link:
 
 
 @pytest.fixture
-def connected():
+def status():
+    return WorkerStatus()
+
+
+@pytest.fixture
+def connected(status):
     """Return a connection, its link, and the orders that others may have marked when values arrived."""
 
     def connect(*clocks):
         orders, unpushed = [], SimpleNamespace(batches=(4, 6))
-        connection = Connection(SHARDS, WorkerStatus(), unpushed, (), orders.append, Nothing())
+        connection = Connection(SHARDS, status, unpushed, (), orders.append, Nothing())
         connection.bind(Link(clocks or ((0, 0), (0, 0))))
         return connection, connection.link, orders
 
@@ -88,9 +93,9 @@ def test_another_link_knows_nothing_of_a_push_that_had_begun(connected):
     assert len(second.begun) == 1
 
 
-def test_each_push_counts_with_its_own_bytes(connected):
+def test_each_push_counts_with_its_own_bytes(connected, status):
     connection, _, _ = connected()
-    figures = connection._status.figures
+    figures = status.figures
     for number in (1, 2):
         connection.begin_push(EIGHT, zero_copy=False)
         connection.send(EIGHT)

@@ -396,33 +396,46 @@ class Settling:
         self.situation.settling = self.situation.settling[:-1]
 
     @property
-    def _computed(self):
+    def computed(self):
         return self.situation.settled.get(self.number, (False, ()))[1]
 
     def _run(self):
-        situation, number, program = self.situation, self.number, self.situation.program
+        situation, number = self.situation, self.number
+        settlement = Pushless(self, situation)
+        situation.settled[number] = True, self.computed, settlement.position()
 
-        def pause():
-            situation.waits = True
-            raise Waits
 
-        def push(model, places):
-            ((portion, _),) = places
-            situation.settled[number] = False, (*self._computed, portion)
+class Pushless(Settlement):
+    """A settlement with what it needs if the worker has pushed nothing."""
 
-        found = object.__new__(Settlement)
-        found._number, found._schedule, found._alone = number, program.schedule(), self
-        found._estates = Estates(program.layout.shared(self, situation.processes))
-        found._placed, found._backoff = SimpleNamespace(replicas_resume=False), SimpleNamespace(pause=pause)
-        found._status, found._marked = np.zeros(1, WORKER_STATUS), 0
+    def __init__(self, settling, situation):
+        self._number, self._schedule, self._alone = settling.number, situation.program.schedule(), settling
+        self._estates = Estates(situation.program.layout.shared(settling, situation.processes))
+        self._placed, self._settling, self._situation = SimpleNamespace(replicas_resume=False), settling, situation
+        self._status, self._marked, self._backoff = np.zeros(1, WORKER_STATUS), 0, self
         orders = SimpleNamespace(
             read=lambda: Order(0, 0, Phase.TRAIN), taken=lambda: int(situation.memory[Control.TAKEN])
         )  # fmt: skip
-        found._link, found._borrow, found._push = SimpleNamespace(orders=orders), lambda use: use(None), push
-        found._give_back(Remains(self._computed[-1] if self._computed else -1, len(self._computed) - 1, None, 0, False))
-        while not found._others_have_taken():
-            pause()
-        situation.settled[number] = True, self._computed, found._position()
+        self._link = SimpleNamespace(orders=orders)
+
+    def position(self):
+        """Settle the worker; return its position in checkpoints from then on."""
+        computed = self._settling.computed
+        self._give_back(Remains(computed[-1] if computed else -1, len(computed) - 1, None, 0, False))
+        while not self._others_have_taken():
+            self.pause()
+        return self._position()
+
+    def pause(self):
+        self._situation.waits = True
+        raise Waits
+
+    def _borrow(self, use):
+        use(None)
+
+    def _push(self, model, places):
+        ((portion, _),) = places
+        self._situation.settled[self._number] = False, (*self._settling.computed, portion)
 
 
 def faults(end):

@@ -1,5 +1,7 @@
 """The table of a job's processes, as two of them see it."""
 
+import fcntl
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,15 @@ from mpidl.survival.table import INCIDENTS, State, Table
 
 
 @pytest.fixture
-def tables():
+def path():
     path = Table.create(3)
-    yield Table(path, 3), Table(path, 3)
+    yield path
     path.unlink()
+
+
+@pytest.fixture
+def tables(path):
+    return Table(path, 3), Table(path, 3)
 
 
 def test_all_live_and_play_their_own_ranks_at_first(tables):
@@ -38,18 +45,16 @@ def test_incidents_beyond_the_room_for_them_are_left_out(tables):
     own, other = tables
     before = own.pids.tolist(), own.processes.tolist()
     for number in range(INCIDENTS * 3 + 5):
-        own.note(rank=number % 3, by=-1, signal=number, time=number / 2)
-    assert other.incidents()["signal"].tolist() == list(range(INCIDENTS * 3))
-    assert other.incidents(20)["signal"].tolist() == [20, 21, 22, 23]
+        own.note(rank=number % 3, by=-1, workers=number, time=number / 2)
+    assert other.incidents()["workers"].tolist() == list(range(INCIDENTS * 3))
+    assert other.incidents(20)["workers"].tolist() == [20, 21, 22, 23]
     assert np.array_equal(other.incidents()["time"], np.arange(INCIDENTS * 3) / 2)
     assert before == (own.pids.tolist(), own.processes.tolist())
 
 
-def test_only_one_process_at_a_time_is_in_the_lock(tables):
-    import fcntl
-
-    own, other = tables
-    with own.locked(), pytest.raises(BlockingIOError):
-        fcntl.flock(other._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    fcntl.flock(other._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    fcntl.flock(other._file, fcntl.LOCK_UN)
+def test_only_one_process_at_a_time_is_in_the_lock(path):
+    own = Table(path, 3)
+    with path.open() as other:
+        with own.locked(), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
