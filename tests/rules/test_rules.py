@@ -176,6 +176,8 @@ def test_a_weight_is_a_factor_of_the_rate_for_one_gradient_in_all_steps_that_it_
         (once, of_one), (twice, of_two) = moved(1.0, later), moved(2.0, later)
         assert twice == pytest.approx(2 * once, rel=1e-13)
         assert np.abs(once).min() > 0
+        for name in {"velocity", "first_moment"} & of_one.keys():
+            assert of_two[name] == pytest.approx(2 * of_one[name], rel=1e-13)
         for name in {"sum", "mean_square", "second_moment"} & of_one.keys():
             assert of_two[name].tobytes() == of_one[name].tobytes()
 
