@@ -203,3 +203,18 @@ def test_a_run_that_is_extended_trains_every_batch_once(tmp_path_factory, size, 
     order = [each for number in range(steps) for each in portions.batches(number)]
     with h5py.File(directory / "run" / "checkpoints" / str(steps) / "index.h5") as index:
         assert index["parameters/parameters"][0] == -sum(float(np.sum(each + 1)) for each in order[:steps])
+
+
+def test_records_of_a_resumed_run_never_go_back(trained):
+    """Its first run has evaluated the epoch at which it goes on, and one that was killed had gone beyond."""
+    metrics = trained / "metrics.jsonl"
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    with metrics.open("a") as file:
+        file.writelines(json.dumps(last | {"samples": last["samples"] + more}) + "\n" for more in (64, 128))
+    run(config(trained.parent, epochs=4), resume=trained)
+    found = package.open(trained)
+    places = [found.metrics[name] for name in ("samples", "epoch", "time")]
+    assert all((np.diff(each) >= 0).all() for each in places)
+    evaluated = found.metrics["epoch"][np.diff(found.metrics["test_loss"], prepend=np.nan) != 0]
+    assert set(evaluated[np.isfinite(evaluated)]) >= {2, 3, 4}
+    assert found.metrics["samples"][-1] == 4 * SAMPLES

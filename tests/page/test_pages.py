@@ -276,3 +276,11 @@ def test_without_bokeh_one_line_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"^bokeh is not installed, expected `pip install 'mpidl\[report\]'`$"):
         page.write([mpidl.open(make(tmp_path / "run"))], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("events", [[], [event("resume", 5.0, step=4)]])
+def test_what_counts_since_a_resumption_says_so(tmp_path, events):
+    directory = make(tmp_path / "run", usual(), events, status=STATUS)
+    text = page.writing.html([mpidl.open(directory)])
+    assert ("<h2>Where each rank's time went, since the run was resumed</h2>" in text) == bool(events)
+    assert text.count("since the resume</small>") == 3 * len(events)

@@ -73,7 +73,7 @@ def test_a_resumed_run_goes_on_in_its_directory(tmp_path):
         file.write('{"samples": 2, "lo')
     longer = configuration(tmp_path)
     longer = replace(longer, run=replace(longer.run, epochs=99))
-    second = Recorder(longer, resume=True)
+    second = Recorder(longer, resume=True, samples=2)
     second.metric({"samples": 3})
     assert second.directory == first.directory
     assert records(second.directory / "metrics.jsonl") == [{"samples": 1}, {"samples": 3}]
@@ -186,3 +186,21 @@ def test_a_run_that_does_not_begin_leaves_nothing_that_it_made(tmp_path):
     resumed = Recorder(configuration(tmp_path / "a" / "runs"), resume=True)
     resumed.discard()
     assert other.directory.exists()
+
+
+def test_a_resumed_run_has_no_record_of_what_it_does_again(tmp_path):
+    """Not even a torn line; what others have linked keeps its content."""
+    recorder = Recorder(configuration(tmp_path))
+    for samples in (100, 200, 200, 300):
+        recorder.metric({"samples": samples, "time": 1.0})
+    recorder.close()
+    path, copy = recorder.directory / "metrics.jsonl", tmp_path / "copy"
+    with path.open("a") as file:
+        file.write('[1]\n{"samples": "x"}\n{"sam')
+    copy.hardlink_to(path)
+    for samples, kept in ((300, [100, 200, 200]), (200, [100]), (100, []), (0, [])):
+        again = Recorder(configuration(tmp_path), resume=True, samples=samples)
+        assert [each["samples"] for each in records(path)] == kept
+        again.metric({"samples": samples, "time": 1.0})
+        again.close()
+    assert copy.read_text().endswith('[1]\n{"samples": "x"}\n{"sam')

@@ -47,33 +47,32 @@ class _Event(msgspec.Struct):
 
 
 class Kind(NamedTuple):
-    """What the lines of a file are: a name, the type of a line for `msgspec`, and that of known items in many lines.
+    """What the lines of a file are: a name, the decoder of a line, and the type of the known items of many lines.
 
     `lists` has the names of the items that may be lists; None for any.
     """
 
     name: str
-    whole: Any
+    decoder: msgspec.json.Decoder[dict[str, Any]]
     known: Any
     lists: frozenset[str] | None = None
 
 
-OBJECT = Kind("object", dict[str, Any], list[Any])
+OBJECT = Kind("object", msgspec.json.Decoder(dict[str, Any]), list[Any])
 RECORD = Kind(
     "record",
-    dict[str, _Figure | _Figures | list[_Figure]],
+    msgspec.json.Decoder(dict[str, _Figure | _Figures | list[_Figure]]),
     list[_Record],
     frozenset({"staleness_histogram", "owner_samples"}),
 )
-EVENT = Kind("event", dict[str, _Detail], list[_Event])
+EVENT = Kind("event", msgspec.json.Decoder(dict[str, _Detail]), list[_Event])
 
 
 def decoded(content: bytes, kind: Kind = OBJECT) -> tuple[list[dict[str, Any]], int]:
     """Return the objects in whole lines of JSON, and how many lines are none of that kind and were left out."""
-    decoder = msgspec.json.Decoder(kind.whole)
 
     def of_kind(lines: bytes) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = decoder.decode_lines(lines)
+        found: list[dict[str, Any]] = kind.decoder.decode_lines(lines)
         msgspec.convert(found, kind.known)
         if kind.lists is not None:
             for each in found:

@@ -62,16 +62,17 @@ def figures(course: Course) -> list[Figure]:
     virtual = "virtual time" if summary.get("virtual") else "training time"
     found.append(_figure(virtual, known("seconds", "time"), duration))
     found.append(_figure("speed", known("samples_per_second"), lambda value: quantity(value, ""), "samples/s"))
+    since = "since the resume" if "resume" in counts(run) else ""
     if course.has("staleness.mean"):
         tail = [
             f"{part} {course.last(f'staleness.{part}'):.0f}"
             for part in ("p99", "max")
             if course.has(f"staleness.{part}")
         ]
-        found.append(_figure("staleness", course.last("staleness.mean"), _short, ", ".join(tail)))
+        found.append(_figure("staleness", course.last("staleness.mean"), _short, ", ".join([*tail, since] if since else tail)))
     for kind in ("pushed", "fetched"):
         if course.last(f"bytes_{kind}"):
-            found.append(_figure(kind, course.last(f"bytes_{kind}"), lambda value: quantity(value, "B")))
+            found.append(_figure(kind, course.last(f"bytes_{kind}"), lambda value: quantity(value, "B"), since))
     found += [Figure(COUNTED[lane], str(number), "", number) for lane, number in counts(run).items() if lane in COUNTED]
     return [each for each in found if each is not None]
 

@@ -94,6 +94,7 @@ def html(runs: Sequence[Run]) -> str:
         axes=across,
         first=first,
         ranges={name: {"label": axis.label, "range": _range(axis)} for name, axis in across.items()},
+        resumed=any("resume" in incidents.counts(run) for run in runs),
         bars=_bars(courses, names),
         activities=spent.ACTIVITIES,
         timeline=parts,

@@ -23,7 +23,7 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
-from mpidl.history.lines import EVENT, decoded
+from mpidl.history.lines import EVENT, RECORD, decoded
 from mpidl.launch import environment, marks, script
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import Loggers
@@ -56,7 +56,7 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    With `resume`, a run continues in its directory, and removes the old summary. No other run can use the directory
+    With `resume`, a run continues in its directory, and removes the old summary, and the records of what it does again. No other run can use the directory
     until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
     if the directory can't be made or written, or another run uses it.
 
@@ -97,6 +97,8 @@ class Recorder:
             if token is None:
                 self._begin(config)
             self._metrics = appending(self.directory / "metrics.jsonl")
+            if resume and token is None:
+                self._cut_off()
             self._events = appending(self.directory / "events.jsonl")
             self.counts = _count_events(self.directory / "events.jsonl")
             self._logged = _size(self._events)
@@ -122,6 +124,18 @@ class Recorder:
         write_whole(self.directory / "config.toml", _resolved(config, self.directory).to_toml().encode())
         if (running := script.current()) is not None:
             write_whole(self.directory / script.NOTE, running.note())
+
+    def _cut_off(self) -> None:
+        """Remove the records from the samples on at which the run goes on: they come again."""
+        with open_regular(self.directory / "metrics.jsonl") as lines:
+            content = lines.read()
+        end = len(content)
+        for line in reversed(content.splitlines(keepends=True)):
+            found, _ = decoded(line, RECORD)
+            if found and found[0]["samples"] < self._samples:
+                break
+            end -= len(line)
+        self._metrics.truncate(end)
 
     def state(self) -> dict[str, int]:
         """Return what another process goes on with: the present sizes of the files, and the samples of the records."""
