@@ -215,6 +215,6 @@ def test_records_of_a_resumed_run_never_go_back(trained):
     found = package.open(trained)
     places = [found.metrics[name] for name in ("samples", "epoch", "time")]
     assert all((np.diff(each) >= 0).all() for each in places)
-    evaluated = found.metrics["epoch"][np.diff(found.metrics["test_loss"], prepend=np.nan) != 0]
-    assert set(evaluated[np.isfinite(evaluated)]) >= {2, 3, 4}
+    assert np.isfinite(found.metrics["test_loss"][found.metrics["epoch"] > 1]).all()
+    assert found.metrics["train_loss"][found.metrics["epoch"] == 2][-1] == last["train_loss"]
     assert found.metrics["samples"][-1] == 4 * SAMPLES

@@ -69,7 +69,9 @@ def figures(course: Course) -> list[Figure]:
             for part in ("p99", "max")
             if course.has(f"staleness.{part}")
         ]
-        found.append(_figure("staleness", course.last("staleness.mean"), _short, ", ".join([*tail, since] if since else tail)))
+        found.append(
+            _figure("staleness", course.last("staleness.mean"), _short, ", ".join([*tail, since] if since else tail))
+        )
     for kind in ("pushed", "fetched"):
         if course.last(f"bytes_{kind}"):
             found.append(_figure(kind, course.last(f"bytes_{kind}"), lambda value: quantity(value, "B"), since))

@@ -56,13 +56,14 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    With `resume`, a run continues in its directory, and removes the old summary, and the records of what it does again. No other run can use the directory
+    With `resume`, a run continues in its directory, and removes the old summary, and the records of
+    what it does again. No other run can use the directory
     until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
     if the directory can't be made or written, or another run uses it.
 
     `token` is of this run alone, for `mpidl.storage.files.scratch`. With that of a run whose process has died, another
     process goes on with the run's files, in the directory NAME. `counts` has the number of the run's events of each
-    kind, those before a resume included.
+    kind, those before a resume included; `last` is the last record before a resume.
 
     Loggers get what the files get: those that the configuration names, and those `given`. They start with the number
     of `samples` after which the run begins or goes on.
@@ -79,6 +80,7 @@ class Recorder:
         self._config, self._samples = config, samples
         self.loggers = Loggers(config.run.loggers, given)
         parent, name = config.run.directory.parent, config.run.name
+        self.last: Mapping[str, Any] = {}
         self._made: list[Path] = []
         # Events of a process that has died that its state doesn't have: they are not written again.
         self._written: list[dict[str, Any]] = []
@@ -132,8 +134,10 @@ class Recorder:
         end = len(content)
         for line in reversed(content.splitlines(keepends=True)):
             found, _ = decoded(line, RECORD)
-            if found and found[0]["samples"] < self._samples:
-                break
+            if found and found[0]["samples"] <= self._samples:
+                self.last = self.last or found[0]
+                if found[0]["samples"] < self._samples:
+                    break
             end -= len(line)
         self._metrics.truncate(end)
 

@@ -109,6 +109,7 @@ class Reporter:
             f"{split}_{name}": None for split in [*job.evaluated, "test"] for name in Figures(job.metrics).names
         }
         self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
+        self._losses |= {name: recorder.last.get(name) for name in self._losses}
         self._iteration: dict[str, Any] = {}
         # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
