@@ -86,7 +86,7 @@ def state(report: Mapping[str, Any], title: Title, rate: float | None, left: str
     evaluated = 3 if in_log else 5
     return [
         _where(report, title, FIRST if in_log else LAST),
-        part(LAST if title.iterates else 8, "{:.0f}/s", rate),
+        part(LAST if title.iterates else 8, _speed(rate), rate),
         _objective(report) if title.iterates else part(7, "loss {:.4g}", report.get("train_loss")),
         part(evaluated, title.accuracy + " {:.3f}", report.get(f"{title.split}_accuracy")),
         *_metrics(report, title, evaluated),
@@ -103,7 +103,7 @@ def tested(report: Mapping[str, Any], title: Title, width: int) -> list[str]:
     losses += part(9, split + " {:.4g}", report.get(f"{split}_loss")).forms
     parts = [
         Part(FIRST, where.forms[-1:]),
-        part(LAST, "{:.0f}/s", report.get("samples_per_second")),
+        part(LAST, _speed(report.get("samples_per_second")), report.get("samples_per_second")),
         Part(9, [", ".join(losses)] if losses else []),
         part(8, title.accuracy + " {:.4f}", report.get(f"{split}_accuracy")),
     ]
@@ -125,6 +125,11 @@ def evaluation(report: Mapping[str, Any], title: Title, time: str, width: int) -
         Part(LAST, [f"after {time}"]),
     ]
     return _with_metrics(parts, _metrics(report, title), width)
+
+
+def _speed(rate: float | None) -> str:
+    """Return the format of a number of samples per second, which may be less than one."""
+    return "{:.0f}/s" if not rate or rate >= 10 else "{:.2g}/s"
 
 
 def _where(report: Mapping[str, Any], title: Title, importance: int) -> Part:

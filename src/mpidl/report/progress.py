@@ -19,7 +19,7 @@ from mpidl.report import lines
 from mpidl.report.lines import Title
 
 #: Time constant of the averaged rate, in seconds.
-AVERAGING_TIME = 10.0
+AVERAGING_TIME = 30.0
 
 #: Least length of the bar in characters.
 SHORTEST_BAR = 12

@@ -10,21 +10,25 @@ import msgspec
 
 from mpidl.engines.totals import Totals, timing
 
-#: Shortest time in seconds over which rates are computed; ranks post their figures ten times a second.
+#: Shortest time in seconds over which rates are computed first; ranks post their figures ten times a second.
 SHORTEST_SPAN = 0.3
+#: Time in seconds over which they are computed later, unless reports are more frequent.
+SPAN = 5.0
 
 #: Marks of a recent loss that its state has.
 MARKS = 16
 
 
 class Rates:
-    """A run's speed, and the fraction of their time that its servers work, between the last two measurements.
+    """A run's speed, and the fraction of their time that its servers work, between two moments with new samples.
 
-    `samples` and `seconds` are those of the run before it was resumed.
+    `samples` and `seconds` are those of the run before it was resumed, `report` the seconds between two reports.
     """
 
-    def __init__(self, samples: float, seconds: float) -> None:
+    def __init__(self, samples: float, seconds: float, report: float = SPAN) -> None:
         self._samples, self._seconds = samples, seconds
+        self._span = max(SHORTEST_SPAN, min(SPAN, report))
+        self._grown = self._seen = 0
         # Samples, seconds of training and seconds that servers had worked, at the last measurement.
         self._last: tuple[int, float, float] = 0, 0.0, 0.0
         self.values: dict[str, Any] = {"samples_per_second": None, "server_load": None}
@@ -33,19 +37,26 @@ class Rates:
         """Compute the rates since the last measurement, if that was long enough ago."""
         samples, before, busy = self._last
         seconds = totals.seconds - before
-        if seconds < SHORTEST_SPAN:
+        known, grown = self.values["samples_per_second"], totals.samples - samples
+        new, self._seen = totals.samples > self._seen, totals.samples
+        if seconds < (SHORTEST_SPAN if known is None else self._span):
             return
-        load = _load(totals, seconds, busy)
-        self.values = {"samples_per_second": (totals.samples - samples) / seconds, "server_load": load}
+        if not new:
+            # A batch may take longer than any span; after as long as the last ones took, speed falls.
+            if known is not None and not grown:
+                self.values = self.values | {"samples_per_second": min(known, self._grown / seconds)}
+            return
+        self._grown, load = grown, _load(totals, seconds, busy)
+        self.values = {"samples_per_second": grown / seconds, "server_load": load}
         self._last = totals.samples, totals.seconds, sum(totals.spent.busy_seconds)
 
     def state(self) -> dict[str, Any]:
         """Return what another goes on with."""
-        return {"last": self._last, "values": self.values}
+        return {"last": self._last, "grown": self._grown, "values": self.values}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on with the `state` of another."""
-        self._last, self.values = tuple(state["last"]), dict(state["values"])
+        self._last, self._grown, self.values = tuple(state["last"]), state["grown"], dict(state["values"])
 
     def end(self, totals: Totals) -> None:
         """Compute the rates of the whole run at its end."""

@@ -113,7 +113,7 @@ class Reporter:
         self._iteration: dict[str, Any] = {}
         # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
-        self._rates = Rates(self._done_before, self._seconds_before)
+        self._rates = Rates(self._done_before, self._seconds_before, job.config.run.report)
         if origin is not None and job.continues:
             step, samples = placed.position.step, placed.position.samples
             self.recorder.event("resume", rank=0, role="coordinator", step=step, samples=samples)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isfinite, log
 
+import numpy as np
+
 #: Characters of increasing height, and the same where a terminal has ASCII only.
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 #: Ratio of the largest to the smallest value from which a curve is drawn in logarithms.
@@ -33,7 +35,7 @@ def curve(points: Sequence[tuple[float, float]], width: int, rows: int, plain: b
 
 
 def _means(points: Sequence[tuple[float, float]], width: int) -> list[float | None]:
-    """Return the mean value in each of `width` parts of the places; where there is none, that before."""
+    """Return the mean value in each of `width` parts of the places; None where there is none."""
     known = [(place, value) for place, value in points if isfinite(place) and isfinite(value)]
     if not known:
         return []
@@ -42,15 +44,11 @@ def _means(points: Sequence[tuple[float, float]], width: int) -> list[float | No
     for place, value in known:
         part = (place - first) / (last - first) if last > first else 1.0
         parts[min(width - 1, max(0, int(part * width)))].append(value)
-    means: list[float | None] = []
-    for values in parts:
-        before = means[-1] if means else None
-        means.append(fsum(value / len(values) for value in values) if values else before)
-    return means
+    return [fsum(value / len(values) for value in values) if values else None for values in parts]
 
 
 def _heights(means: Sequence[float | None], rows: int) -> list[int]:
-    """Return heights from 1 to 8 times the number of rows, 0 where there is no value."""
+    """Return heights from 1 to 8 times the number of rows, on straight lines where there is no value between others."""
     values = [each for each in means if each is not None]
     if not values:
         return []
@@ -58,11 +56,8 @@ def _heights(means: Sequence[float | None], rows: int) -> list[int]:
     logarithmic = low > 0 and high / low > LOGARITHMIC
     low, high = (log(low), log(high)) if logarithmic else (low / 2, high / 2)
     most = rows * (len(BLOCKS) - 1)
-    heights = []
-    for each in means:
-        if each is None:
-            heights.append(0)
-            continue
-        scaled = log(each) if logarithmic else each / 2
-        heights.append(1 + round((scaled - low) / (high - low) * (most - 1)) if high > low else len(BLOCKS) // 2)
-    return heights
+    known = [place for place, each in enumerate(means) if each is not None]
+    scaled = [(log(each) if logarithmic else each / 2) for each in values]
+    drawn = np.interp(range(len(means)), known, scaled)
+    part = (drawn - low) / (high - low) if high > low else np.full(len(means), 0.4 / rows)
+    return [0 if place < known[0] else 1 + round(each * (most - 1)) for place, each in enumerate(part.tolist())]
