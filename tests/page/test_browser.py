@@ -192,6 +192,34 @@ def test_legends_hide_curves(tmp_path, opened):
     assert all(0 < now < then for now, then in zip(after, before, strict=True)), (before, after)
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_losses_can_be_drawn_on_a_logarithmic_axis(tmp_path, opened, width):
+    rows = [each | {"train_loss": 10.0**-place} for place, each in enumerate(usual())]
+    page = opened(make(tmp_path / "run", rows), width=width)
+    linear = page.drawn()[0]
+    page.page.click("[data-scale=Log]")
+    scale = (
+        "(() => { const {y_scale, y_range} = mpidl.figures()[0]; return [y_scale.type, y_range.start, y_range.end] })()"
+    )
+    assert page.page.evaluate(scale) == ["LogScale", pytest.approx(1e-19, rel=0.2), pytest.approx(1.1)]
+    page.page.wait_for_timeout(300)
+    assert page.drawn()[0] > linear / 2
+    page.page.click("[data-scale=Linear]")
+    assert page.page.evaluate(scale)[0] == "LinearScale"
+
+
+def test_no_label_is_cut_on_a_telephone(tmp_path, opened):
+    shares = {"computing": 0.5, "rest": 0.5}
+    role = "worker 1 of a replica, partition 2 of 4"
+    ranks = [{"rank": 1, "role": role, "host": "a-long-name.cluster.example.org", "samples": 5, "shares": shares}]
+    rows = [each | {"test_of_a_metric_with_a_long_name": 0.5} for each in usual()]
+    page = opened(make(tmp_path / "run", rows, status={"ranks": ranks}), width=NARROW)
+    cut = "each => each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1"
+    found = f"[...document.querySelectorAll('button, dt, h3, .bars span')].filter({cut}).map(each => each.textContent)"
+    assert page.page.evaluate(found) == []
+    assert page.page.evaluate("document.documentElement.scrollWidth") == NARROW
+
+
 def test_plots_follow_the_colours_of_the_page_and_print_as_light_ones(tmp_path, opened):
     found = opened(make(tmp_path / "run", usual()))
     light = found.page.evaluate("colours()")

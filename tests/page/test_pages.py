@@ -127,7 +127,7 @@ def test_a_run(alone):
     found = Text(alone)
     assert titles(alone) == [
         "Loss", "Accuracy", "Learning rate", "Speed", "Load", "Staleness so far", "Traffic", "Staleness of pushes",
-        "Events",
+        "Over the run",
     ]  # fmt: skip
     assert len(document(alone)) == 9
     for each in ("finished", "downpour, 4 ranks, 1 server, 2 replicas", "0.8", "100samples/s", "20 s", "Some MPI 1.0"):
@@ -284,3 +284,16 @@ def test_what_counts_since_a_resumption_says_so(tmp_path, events):
     text = page.writing.html([mpidl.open(directory)])
     assert ("<h2>Where each rank's time went, since the run was resumed</h2>" in text) == bool(events)
     assert text.count("since the resume</small>") == 3 * len(events)
+
+
+def test_the_page_has_one_section_of_events_and_says_what_rest_is(tmp_path):
+    events = [event("failure", 5.5, host="h", pid=3, signal=None)]
+    runs = [mpidl.open(make(tmp_path / name, usual(), events, status=STATUS)) for name in ("a", "b")]
+    for text in (page.writing.html(runs[:1]), page.writing.html(runs)):
+        assert len(re.findall(">Events<", text)) == 1
+        assert text.count("Rest: all else") == 1
+        assert text.count("data-scale=") == 2
+    tiles = re.findall('<div( class="main")?><dt title="(.*?)">', page.writing.html(runs[:1]))
+    assert {name for main, name in tiles if main} == {"test accuracy", "test loss", "training loss"}
+    other = mpidl.open(make(tmp_path / "c", [{"samples": 1, "time": 1.0, "pushes": 1, "server_load": 0.5}]))
+    assert "data-scale=" not in page.writing.html([other])

@@ -33,6 +33,8 @@ ACROSS = ("death", "recovery", "stop", "resume")
 ALWAYS = -1
 #: Pixels of the height of a plot, and of a lane of events with that of the axis below them.
 HEIGHT, LANE, BELOW = 240, 24, 50
+#: Plots whose axis can be logarithmic.
+LOSSES = ("Loss", "Objective")
 #: Curves of so few points have a mark at each.
 FEW = 60
 #: Part of the axis that is left free beyond the last record.
@@ -82,7 +84,7 @@ def axes(courses: Sequence[Course]) -> dict[str, Axis]:
         end, factor = max(ends), 1.0
         if name == "time":
             unit, factor = _unit(end)
-            label = f"{'virtual' if virtual else label} ({unit})" if not virtual else f"virtual time ({unit})"
+            label = f"{'virtual time' if virtual else label} ({unit})"
         found[name] = Axis(label, factor, end * factor if end > 0 else 1.0)
     return found
 
@@ -133,6 +135,7 @@ class Canvas:
             keys.setdefault(style, (curve.name, colour if alone else "grey", stroke, style))
             self._draw(figure, curve, self._name(curve, len(styles)), [colour, curve.run, style], stroke)
         self._hover(figure, plot.unit)
+        figure.tags = ["loss"] if plot.title in LOSSES else []
         return Drawn(plot.title, plot.unit, figure, [keys[style] for style in sorted(keys)])
 
     def _name(self, curve: Curve, styles: int) -> str:
@@ -194,7 +197,7 @@ class Canvas:
         tip = "<div style='max-width:320px;white-space:normal;overflow-wrap:anywhere'>@text</div>"
         figure.add_tools(self._models.HoverTool(renderers=drawn, tooltips=tip, point_policy="snap_to_data"))
         figure.ygrid.visible = False
-        return Drawn("Events", "", figure, [], wide=True)
+        return Drawn("Over the run", "", figure, [], wide=True)
 
     def _figure(self, height: int, **options: Any) -> Any:
         models = self._models

@@ -29,12 +29,16 @@ SMALL, LARGE = ("loss", "objective", "training time"), ("accuracy", "speed")
 
 
 class Figure(NamedTuple):
-    """A figure of a run: its name, its value as text, what explains it, and the number itself."""
+    """A figure of a run: its name, its value as text, what explains it, and the number itself.
+
+    `main` says whether it is one of those that a run is for: losses and metrics.
+    """
 
     name: str
     text: str
     note: str = ""
     value: float | None = None
+    main: bool = False
 
 
 def number(value: Any) -> float | None:
@@ -54,6 +58,7 @@ def figures(course: Course) -> list[Figure]:
     for name in [each for each in run.metrics if each.startswith(("test_", "validation_"))][::-1]:
         found.append(_figure(name.replace("_", " "), known(name), _short))
     found.append(_figure("training loss", known("train_loss"), _short))
+    found = [None if each is None else each._replace(main=True) for each in found]
     if course.has("iteration.objective"):
         found.append(_figure("objective", course.last("iteration.objective"), _short))
         found.append(_figure("iterations", course.last("iteration.number"), "{:,.0f}".format))

@@ -42,6 +42,26 @@ const mpidl = {
     }
   },
 
+  // Draw losses and objectives, as far as they are positive, on an axis of that kind: "Log" or "Linear".
+  scale(kind) {
+    const made = name => new (Bokeh.Models.get(name))();
+    for (const figure of mpidl.figures().filter(each => each.tags.includes("loss"))) {
+      const drawn = figure.renderers.filter(each => each.glyph.type === "Line");
+      const values = drawn.flatMap(each => [...each.data_source.data.y]);
+      const fit = values.filter(value => Number.isFinite(value) && (kind === "Linear" || value > 0));
+      if (!fit.length) continue;
+      const low = fit.reduce((a, b) => Math.min(a, b)), high = fit.reduce((a, b) => Math.max(a, b));
+      const margin = kind === "Linear" ? 0.05 * (high - low || 1) : 1.1;
+      const [start, end] = kind === "Linear" ? [low - margin, high + margin] : [low / margin, high * margin];
+      figure.y_range = new (Bokeh.Models.get("Range1d"))({start, end, reset_start: start, reset_end: end});
+      figure.y_scale = made(kind + "Scale");
+      figure.left[0].ticker = made(kind === "Log" ? "LogTicker" : "BasicTicker");
+    }
+    for (const button of document.querySelectorAll("[data-scale]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.scale === kind));
+    }
+  },
+
   // Give plots the colours of the page.
   paint() {
     const style = getComputedStyle(document.documentElement);
@@ -85,6 +105,9 @@ const mpidl = {
     await Bokeh.embed.embed_items({page: content}, [item]);
     for (const button of document.querySelectorAll("[data-axis]")) {
       button.addEventListener("click", () => mpidl.over(button.dataset.axis));
+    }
+    for (const button of document.querySelectorAll("[data-scale]")) {
+      button.addEventListener("click", () => mpidl.scale(button.dataset.scale));
     }
     for (const button of document.querySelectorAll("[data-run], [data-style]")) {
       button.addEventListener("click", () => mpidl.toggle(button));

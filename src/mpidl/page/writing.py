@@ -14,7 +14,7 @@ from mpidl.history.defaults import flat
 from mpidl.page import facts, incidents, spent
 from mpidl.page.course import Course
 from mpidl.page.curves import plots
-from mpidl.page.drawing import MARGIN, NAMES, Axis, Canvas, Drawn, axes
+from mpidl.page.drawing import LOSSES, MARGIN, NAMES, Axis, Canvas, Drawn, axes
 from mpidl.page.histogram import histogram
 from mpidl.page.timeline import OF_KINDS, SECONDS, Part, timeline
 from mpidl.paths import open_regular, whole
@@ -91,6 +91,7 @@ def html(runs: Sequence[Run]) -> str:
         comparison=facts.compared(figures),
         differing=facts.differing(runs),
         drawn=drawn,
+        losses=LOSSES,
         axes=across,
         first=first,
         ranges={name: {"label": axis.label, "range": _range(axis)} for name, axis in across.items()},
