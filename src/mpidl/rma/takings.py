@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mpidl.rma.backoff import Backoff
 from mpidl.rma.counters import Counter
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, Control, GivenBack, Taking
 
-if TYPE_CHECKING:
-    from mpidl.rma.shared_state import SharedState
-
-
 
 class Takings:
-    """A worker's notes of what it takes.
+    """A worker's notes of what it takes, in the memory of the coordinator, `rank`.
 
-    Its word is twice the number of its notes, and odd while it takes another ticket.
+    There are `workers` workers; `backoff` waits for others. The first word is twice the number of notes, and odd while
+    the worker takes another ticket.
     """
 
-    def __init__(self, shared: SharedState, worker: int) -> None:
-        self._window, self._rank, self._first = shared.window, shared.roles.coordinator, worker * TAKINGS_ROW
-        self._others = [each * TAKINGS_ROW for each in range(len(shared.workers)) if each != worker]
+    def __init__(self, window: RemoteMemory, rank: int, worker: int, workers: int, backoff: Backoff) -> None:
+        self._window, self._rank, self._first, self._backoff = window, rank, worker * TAKINGS_ROW, backoff
+        self._others = [each * TAKINGS_ROW for each in range(workers) if each != worker]
         self._tickets, self._noted = (
             Counter(self._window, self._rank, "control", each) for each in (Control.TICKETS, Control.NOTED)
         )
-        self._backoff = shared.backoff()
         self._word, self._entry = np.zeros(1, np.int64), np.zeros(len(Taking), np.int64)
         self._notes = 0
 

@@ -23,7 +23,8 @@ class Tickets:
         self._window, self._coordinator = shared.window, shared.roles.coordinator
         self._counter = self._new_counter()
         noted = not self._window.supports_deferred_get(self._coordinator)
-        self._takings = Takings(shared, worker) if noted else None
+        of_worker = (worker, len(shared.workers), shared.backoff())
+        self._takings = Takings(self._window, self._coordinator, *of_worker) if noted else None
         self.returns = Returns(self._window, self._coordinator, worker)
         # The request for a ticket that is under way.
         self._asked: Counter | None = None
