@@ -53,9 +53,9 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 68_500, 42_930, 505
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 69_820, 43_760, 504
 #: Keys of a configuration.
-KEYS = 202
+KEYS = 205
 #: Public members of a class: methods, properties and annotated attributes.
 MEMBERS = 20
 #: Files that may name an optional feature: a pattern of its words, and how many.

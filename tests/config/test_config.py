@@ -46,11 +46,6 @@ def minimal():
         ("run", {"metrics": ["f1", "mine:f1"]}, "run.metrics: ['f1', 'mine:f1'], expected each name once"),
         ("run", {"target": "test_los < 1"}, "run.target: unknown figure 'test_los', did you mean 'test_loss'?"),
         ("run", {"target": "test_f1 > 0.5"}, "run.target: test_f1, but run.metrics has no 'f1'"),
-        (
-            "run",
-            {"target": "test_loss < 1", "target_accuracy": 0.5},
-            "run.target_accuracy: run.target is given too, expected one of them",
-        ),
         ("run", {"patience": 0}, "run.patience: expected int >= 1, found 0"),
         ("data", {"source": "digits", "validation": 1}, "data.validation: expected float > 0 and < 1, found 1"),
         ("data", {"source": "idx"}, "data.path: missing, expected str"),

@@ -4,9 +4,7 @@ import os
 import re
 import shutil
 import threading
-from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from saved import LAYOUT, OTHER, POSITION, save
@@ -20,7 +18,6 @@ from mpidl.storage.integrity import BLOCK, DamagedError, create, verify, verify_
 from mpidl.storage.writer import Index, save_index, save_shard
 
 FILES = ["index.h5", "shard-0.h5", "shard-1.h5", "shard-2.h5", OTHER]
-EARLIER = Path(__file__).parents[1] / "config" / "run_of_0.1.0" / "checkpoints" / "20"
 
 
 @pytest.fixture(scope="module")
@@ -226,45 +223,3 @@ def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
         pass
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
         save_index(unfinished, Index(LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER]))
-
-
-@pytest.fixture
-def earlier(tmp_path):
-    """Copy of a checkpoint of version 0.1.0, which has checksums of the datasets only."""
-    return Path(shutil.copytree(EARLIER, tmp_path / "checkpoints" / "20"))
-
-
-def test_an_earlier_versions_checkpoint_is_verified_by_its_datasets(earlier):
-    verify(earlier)
-    for rank in range(3):
-        verify(earlier, rank, 3)
-    with h5py.File(earlier / "shard-1.h5", "r+") as file:
-        file["rule/second_moment"][7] += 1
-    verify(earlier, 0, 2)
-    with pytest.raises(DamagedError, match=r"20: shard-1.h5 is damaged \(checksum of rule/second_moment\)$"):
-        verify(earlier, 1, 2)
-
-
-def exchange(earlier):
-    (earlier / "shard-0.h5").rename(earlier / "other")
-    (earlier / "shard-1.h5").rename(earlier / "shard-0.h5")
-    (earlier / "other").rename(earlier / "shard-1.h5")
-
-
-@pytest.mark.parametrize(
-    ("mutate", "line"),
-    [
-        (exchange, "shard-0.h5 begins at parameter 13 instead of 0"),
-        (lambda earlier: (earlier / "shard-1.h5").unlink(), "shard-1.h5 is missing"),
-        (
-            lambda earlier: shutil.copy(earlier / "shard-1.h5", earlier / "shard-2.h5"),
-            "shard-2.h5 doesn't belong to it",
-        ),
-        (lambda earlier: os.truncate(earlier / "shard-0.h5", 3000), "shard-0.h5 is damaged (.*)"),
-        (lambda earlier: os.truncate(earlier / "index.h5", 3000), "index.h5 is damaged (.*)"),
-    ],
-)
-def test_an_earlier_versions_checkpoint_is_found_damaged(earlier, mutate, line):
-    mutate(earlier)
-    with pytest.raises(DamagedError, match=f"20: {line}$"):
-        verify(earlier)

@@ -13,7 +13,6 @@ from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import toml
-from mpidl.config.earlier import modernise
 from mpidl.config.sections import (
     PYTHON_MODEL,
     CheckpointSection,
@@ -190,11 +189,11 @@ def from_dict(
     Parameters
     ----------
     values : mapping
-        Sections as read from TOML, or as their dataclasses; those of earlier versions are accepted too.
+        Sections as read from TOML, or as their dataclasses.
     data_source, algorithm, rule : optional
         Used instead of those named in the sections ``[data]``, ``[algorithm]`` and ``[server]``.
     """
-    values = modernise(values)
+    values = dict(values)
     for section in values:
         if section not in (*SECTIONS, *NAMING):
             raise UsageError(f"{shown(section)}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")

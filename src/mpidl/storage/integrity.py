@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,8 +21,8 @@ import xxhash
 
 from mpidl.errors import MpidlError, quoted
 from mpidl.paths import open_regular, regular, writing_hdf5
-from mpidl.storage.files import INDEX, Base, bases_of, cannot_read, describe, readable, shard_file
-from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
+from mpidl.storage.files import INDEX, Base, bases_of, cannot_read, readable
+from mpidl.storage.own_values import attributes, find, opened
 
 #: Bytes before the HDF5 part of a file.
 BLOCK = 512
@@ -96,8 +95,8 @@ def recorded(path: Path) -> Seal:
         raise OSError(f"{path.name} isn't sealed") from error
 
 
-#: The first bytes of an HDF5 file without a seal.
-UNSEALED = b"\x89HDF\r\n\x1a\n"
+#: The first bytes of an HDF5 file, after its seal.
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class DamagedError(MpidlError):
@@ -113,11 +112,6 @@ def verify(path: Path, rank: int = 0, size: int = 1) -> None:
     """
     if path.is_symlink():
         raise DamagedError(f"{path}: a link, expected a directory")
-    with _reading(path / INDEX), open_regular(path / INDEX) as file:
-        earlier = file.read(BLOCK).startswith(UNSEALED)
-    if earlier:
-        _verify_earlier(path, rank, size)
-        return
     step, seals, bases = verify_index(path)
     if path.name.isdecimal() and int(path.name) != step:
         raise DamagedError(f"{path}: {INDEX} is of step {step}")
@@ -168,30 +162,6 @@ def verify_file(path: Path, expected: Seal) -> None:
         raise DamagedError(f"{path.parent}: {path.name} and {INDEX} are of different checkpoints")
 
 
-def _verify_earlier(path: Path, rank: int, size: int) -> None:
-    """Check a checkpoint of version 0.1.0, which has checksums of the datasets only."""
-    index = path / INDEX
-    with _reading_datasets(index), opened(index) as file:
-        shards = int(attributes(file)["shards"])
-    stop, names = 0, {INDEX}
-    for number in range(shards):
-        names.add((shard := path / shard_file(number)).name)
-        with _reading(shard):
-            open_regular(shard).close()
-        with _reading_datasets(shard):
-            part, vectors = describe(shard)
-            if part.start != stop:
-                raise DamagedError(f"{path}: {shard.name} begins at parameter {part.start} instead of {stop}")
-            stop = part.stop
-            with opened(shard) as file:
-                for name in vectors if number % size == rank else ():
-                    vector = dataset(file, name)
-                    if zlib.crc32(vector[...].data) != int(attributes(vector)["crc32"]):
-                        raise _damaged(shard, f"checksum of {name}")
-    if rank == 0:
-        _find_strangers(path, names)
-
-
 def _find_strangers(path: Path, names: set[str]) -> None:
     """Raise an error if there are HDF5 files that aren't the checkpoint's."""
     with _reading(path):
@@ -213,12 +183,3 @@ def _reading(path: Path) -> Iterator[None]:
         raise DamagedError(f"{path.parent}: {path.name} is missing") from None
     except OSError as error:
         raise cannot_read(path, error) from error
-
-
-@contextlib.contextmanager
-def _reading_datasets(path: Path) -> Iterator[None]:
-    """Report any error of h5py on an existing file as damage."""
-    try:
-        yield
-    except UNREADABLE as error:
-        raise _damaged(path, " ".join(str(error).split())) from error

@@ -12,16 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
-
-import h5py
 
 from mpidl.paths import open_directory, regular
 from mpidl.storage.files import INDEX, MEMBER
-from mpidl.storage.integrity import BLOCK, UNSEALED, Seal
+from mpidl.storage.integrity import BLOCK, SIGNATURE, Seal
 
-#: Attributes of the files of version 0.1.0, which have no seal.
-EARLIER = {"shards", "start"}
 #: Bytes of the largest file beside checkpoints that is removed.
 LARGEST = 1 << 24
 
@@ -86,9 +81,9 @@ def _members(directory: int) -> list[str] | None:
     sealed, blank = False, True
     for name in names:
         with open(name, "rb", opener=partial(regular, directory=directory)) as file:
-            begin = file.read(BLOCK + len(UNSEALED))
-            sealed |= _is_sealed(begin) or (begin.startswith(UNSEALED) and _is_earlier(file))
-            blank &= not begin[:BLOCK].strip(b"\0") and begin[BLOCK:].strip(b"\0") in (b"", UNSEALED)
+            begin = file.read(BLOCK + len(SIGNATURE))
+            sealed |= _is_sealed(begin)
+            blank &= not begin[:BLOCK].strip(b"\0") and begin[BLOCK:].strip(b"\0") in (b"", SIGNATURE)
     return names if sealed or blank else None
 
 
@@ -96,10 +91,4 @@ def _is_sealed(begin: bytes) -> bool:
     with suppress(ValueError):
         Seal.parse(begin[:BLOCK].decode())
         return True
-    return False
-
-
-def _is_earlier(file: BinaryIO) -> bool:
-    with suppress(OSError, RuntimeError, KeyError, ValueError), h5py.File(file, "r") as opened:
-        return not EARLIER.isdisjoint(opened.attrs)
     return False
