@@ -32,7 +32,7 @@ DIRECTORY_NAMES = re.compile(r"(ompi|prte|prted|prterun|pmix|mpidl)\.")
 TEMPORARY, TEMPORARY_NAMES = Path("/tmp"), re.compile("hydra_hwloc_xmlfile_")
 #: What maps an MPI library, and how launchers' names begin.
 LIBRARY, LAUNCHERS = "/libmpi", ("mpiexec", "mpirun", "hydra_", "prte")
-#: Seconds after which a file in shared memory is mapped by whoever uses it.
+#: Seconds after which any process that uses a file in shared memory has mapped it.
 SETTLED = 5.0
 #: The number of Linux's first space of process numbers, in which every process of a node is seen.
 FIRST_SPACE = 0xEFFFFFFC
