@@ -42,7 +42,7 @@ def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
     [
         ("mpidl.train(None, mpidl.Digits(), steps=-1)", "run.steps: expected int >= 1, found -1"),
         ("mpidl.Adagrad(-1)", "Adagrad.rate: expected float > 0, found -1"),
-        ("mpidl.load('nowhere')", "nowhere: no checkpoint"),
+        ("mpidl.load('nowhere')", "nowhere: no directory, expected the directory of a run"),
     ],
 )
 def test_a_script_in_one_process_ends_with_the_line(bare_environment, tmp_path, call, line):
