@@ -186,3 +186,13 @@ def test_a_checkpoint_that_was_given_up_is_ordered_again_when_the_next_is_due_or
         (Saved(27.0, 0, complete=False), [LAST_SAVE]),
         (Saved(29.0, 9), [saved(9)]),
     )
+
+
+def test_a_checkpoint_that_is_given_up_when_the_training_is_over_leaves_the_last_to_be_made():
+    script(
+        supervisor(resumed=True),
+        (looked(11.0, 6), [SAVE]),
+        (trained(12.0, 6), []),
+        (Saved(14.0, 0, complete=False), [SAVE]),
+        (Saved(15.0, 6), [saved(6), LAST_TEST]),
+    )

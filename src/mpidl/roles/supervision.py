@@ -279,7 +279,7 @@ class Supervisor:
         self._saving, self._interim_at = False, event.now
         if not (event.complete or self._saving_interim):
             self._saving, self._saved_at = self._last_ordered, event.now
-            return self._save_again()
+            return self._save_again() if self._saving or self.trained is None else self._end()
         instructions: list[Instruction] = []
         if not self._saving_interim:
             self._saved_at, self._saved_step = event.now, event.step
