@@ -19,7 +19,19 @@ from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.transport.protocol import MARK, Cut, Message, Order, Phase, Saved
+from mpidl.transport.protocol import (
+    MARK,
+    STOPPED,
+    TAKINGS,
+    WORKER_STATUS,
+    Cut,
+    Doing,
+    Message,
+    Order,
+    Phase,
+    Saved,
+    State,
+)
 
 #: A worker that goes on, one that hangs, and a shard of two chunks.
 LIVE, HANGS, SIZE = 0, 1, 2
@@ -127,6 +139,8 @@ class Link:
     def __init__(self, taken):
         self.posted = self.orders = self
         self.reports, self.cuts, self._taken = [], [], taken
+        self.workers = np.zeros(2, WORKER_STATUS)
+        self.workers["state"], self.workers["batches"] = State.WORKING, 1
 
     def saved(self):
         found, self.reports = self.reports, []
@@ -167,7 +181,7 @@ def coordinator(monkeypatch):
         found.link = Link(taken)
         found.bind(found.link)
         found.order(Save(last=True), taken=2, seconds=1.0)
-        found.done = completed
+        found.done, found.patience = completed, given.checkpoint
         assert found.completed() is None
         assert found.link.cuts == [1]
         own = ReplicaPosition(batches=1, samples=10, working=[(0, 1)])
@@ -212,3 +226,37 @@ def test_what_is_no_cut_of_all_shards_is_given_up(coordinator, cuts, taken):
     saving = coordinator(taken)
     assert report(saving, *cuts)[1] is False
     assert (saving.done, saving.active) == ([], False)
+
+
+def test_a_worker_that_has_ended_meanwhile_is_waited_for(coordinator):
+    """No replica could go on from the clock that says so."""
+    saving = coordinator(([1], [], STOPPED))
+    assert report(saving, *[Cut(1, 2, False)] * 2)[1] is False
+
+
+def test_a_disk_that_is_slow_is_no_hang(coordinator):
+    """A worker that goes on, or has ended, is waited for: its vectors aren't given up for a file that takes long."""
+    saving = coordinator()
+    cuts = {LIVE: Cut(1, 0, True), HANGS: Cut(1, 2, True)}
+    saving.link.reports += [Saved(1, cuts=(shard, cuts)) for shard in (0, 1)]
+    saving.link.workers["state"][HANGS] = State.TRAINED
+    assert [saving.completed() for _ in range(3)] == [None] * 3
+    late = ReplicaPosition(batches=2, samples=20)
+    saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    report(saving)
+    ((position, files),) = saving.done
+    assert (position.replicas[HANGS], files, saving.cut_off) == (late, ["replica-1.h5"], set())
+
+
+def test_an_evaluation_may_take_the_patience_of_checkpoints(coordinator):
+    saving = coordinator()
+    saving.order(Save(), taken=2, seconds=1.0)
+    saving.patience.patience, saving.link.workers["doing"][HANGS] = 60.0, Doing.EVALUATION
+    assert (saving.completed(), saving.link.cuts) == (None, [1])
+
+
+@pytest.mark.parametrize("last", [-1, 2])
+def test_a_worker_that_has_forgotten_what_it_had_taken_is_waited_for(coordinator, last):
+    """It went on before the coordinator looked."""
+    saving = coordinator((list(range(100, 100 + TAKINGS)), [], 0))
+    assert report(saving, *[Cut(int(last >= 0), last, False)] * 2)[1] is False

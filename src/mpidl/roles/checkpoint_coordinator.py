@@ -16,7 +16,7 @@ from mpidl.roles.instructions import Save
 from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import NO_MORE, Cut, Saved
+from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, Cut, Doing, Saved, State
 
 #: Seconds after an order, and in times the mean duration of the slowest worker's batches, in which workers mark it.
 MARKED_AFTER, TIMES = 3.0, 5
@@ -38,9 +38,11 @@ class _Checkpoint:
     partitions: set[tuple[int, int]] = field(default_factory=set)
     intermediaries: set[int] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
-    ordered: float = field(default_factory=time.monotonic)
-    #: Whether servers were told to make the marks that are missing, and the pushes that each shard then has.
+    since: float = field(default_factory=time.monotonic)
+    #: Whether servers were told to make the marks that are missing, `since` then, what workers had computed before, and
+    #: the pushes that each shard then has.
     cut: bool = False
+    batches: Any = None
     cuts: dict[int, Mapping[int, Cut]] = field(default_factory=dict)
     #: The replicas for which they were made.
     off: dict[int, ReplicaPosition] | None = None
@@ -158,7 +160,7 @@ class CheckpointCoordinator:
     def _complete(self, found: _Checkpoint) -> tuple[Position, bool] | None:
         """Write the index if all else has been reported; give a checkpoint up that isn't one cut of all shards."""
         if found.cut:
-            if len(found.cuts) < self._shards or len(found.shards) < self._shards:
+            if len(found.cuts) < self._shards or len(found.shards) < self._shards or self._reports_come(found):
                 return None
             found.off = self._cut_off(found) if found.off is None else found.off
             if found.off is None:
@@ -167,8 +169,8 @@ class CheckpointCoordinator:
             found.replicas |= found.off
             self.cut_off = set(found.off) if self._last else set()
             found.files = [file for file in found.files if file not in map(replica_file, found.off)]
-        elif self._may_cut and time.monotonic() - found.ordered > self._marked_after():
-            found.cut = True
+        elif self._may_cut and time.monotonic() - found.since > self._marked_after():
+            found.cut, found.since, found.batches = True, time.monotonic(), self._link.posted.workers["batches"].copy()
             self._link.orders.cut(self._order)
         replicas = 0 if found.position is not None else self._placed.replicas
         reported = len(found.replicas) == replicas and len(found.partitions) == replicas * (self._partitions - 1)
@@ -181,13 +183,28 @@ class CheckpointCoordinator:
         return None
 
     def _marked_after(self) -> float:
-        """Return the seconds in which workers mark an order; before the end, they have half of its patience at most."""
-        seconds = MARKED_AFTER + TIMES * self._link.posted.longest()
-        return min(seconds, self._placed.job.config.checkpoint.patience / 2) if self._last else seconds
+        """Return the seconds in which workers mark an order; before the end, they have a third of its patience at most.
+
+        Nothing tells how long an evaluation takes.
+        """
+        posted, patience = self._link.posted, self._placed.job.config.checkpoint.patience
+        seconds = MARKED_AFTER + TIMES * posted.longest()
+        if (posted.workers["doing"] == Doing.EVALUATION).any():
+            seconds = max(seconds, patience)
+        return min(seconds, patience / 3) if self._last else seconds
+
+    def _reports_come(self, found: _Checkpoint) -> bool:
+        """Return whether a worker that has made its mark may still report its file: a slow disk is no hang."""
+        workers, missing = self._link.posted.workers, {*range(self._placed.replicas)} - found.replicas.keys()
+        marked = [worker for worker in missing if all(cut[worker].marked for cut in found.cuts.values())]
+        if (workers["batches"] != found.batches)[marked].any():
+            found.since, found.batches = time.monotonic(), workers["batches"].copy()
+        soon, done = time.monotonic() - found.since < self._marked_after(), workers["state"][marked] >= State.TRAINED
+        return bool(marked) and (soon or bool(done.any()))
 
     def _cut_off(self, found: _Checkpoint) -> dict[int, ReplicaPosition] | None:
         """Return where the replicas are for which servers have made marks; None if it isn't the same on all shards."""
-        positions, schedule, parts = {}, self._placed.schedule, self._link.posted.given_back(NO_MORE)
+        positions, schedule = {}, self._placed.schedule
         for worker in range(self._placed.replicas):
             cuts = [own[worker] for own in found.cuts.values()]
             # One that has made its mark, and hangs before it has reported its file, is as one that hasn't.
@@ -196,12 +213,16 @@ class CheckpointCoordinator:
             taken = self._link.posted.taken(worker)
             if taken is None or min(cut.pushes for cut in cuts) < 0 or len({cut[:2] for cut in cuts}) > 1:
                 return None
-            tickets, claimed, clock = taken
+            (tickets, claimed, clock), parts, last = taken, self._link.posted.given_back(NO_MORE), cuts[0].last
             known = [(each, schedule.part(*parts[each]) if each < 0 else schedule.assignment(each)) for each in tickets]
-            positions[worker] = cut_off(
-                replica_position(self._placed, worker), [(each, part) for each, part in known if part is not None],
-                claimed, schedule, last=cuts[0].last, known=found.taken, clock=clock,
-            )  # fmt: skip
+            own = [(each, part) for each, part in known if part is not None]
+            portion, batch = schedule.place(last)
+            found_last = any(part.portion == portion and part.first <= batch < part.last for _, part in own)
+            # It has come back, and has ended, or taken so much that the notes are gone: the next one has its own mark.
+            if clock == STOPPED or (len(tickets) >= TAKINGS and (last < 0 or not found_last)):
+                return None
+            before = replica_position(self._placed, worker)
+            positions[worker] = cut_off(before, own, claimed, schedule, last=last, known=found.taken, clock=clock)
         return positions
 
     def _write(self, order: int, position: Position, files: Sequence[str]) -> None:

@@ -280,6 +280,7 @@ class Worker(Role):
         with self.status.evaluate:
             yield
         self.status.figures["doing"] = Doing.BATCH
+        self._link.reports.post(self.status.row)
 
     def _evaluate(self, split: Split, part: Range) -> np.ndarray:
         """Return the sums over a part of a split; zeros on all but the first rank of a replica."""
