@@ -15,6 +15,8 @@ def main() -> None:
     prepare_rank()
     code = cli.main()
     output.finish()
+    if code not in (0, keeper.STOPPED):
+        keeper.ends_job()
     raise SystemExit(code)
 
 

@@ -17,10 +17,11 @@ def test_a_signal_while_a_checkpoint_is_written_orders_the_last_one(least_square
     complete, written = Checkpoints.complete, []
 
     def interrupted(*arguments):
-        complete(*arguments)
+        done = complete(*arguments)
         written.append(arguments)
         if len(written) == number:
             signal.raise_signal(signal.SIGTERM)
+        return done
 
     monkeypatch.setattr(Checkpoints, "complete", interrupted)
     model, split = least_squares()
