@@ -412,7 +412,11 @@ def rooms(file: str) -> list[list[str]]:
         return [*own, *([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
     if room in ("rma", "engines", "survival") or file == "data/schedule.py":
         # Without ranks; what workers take is what settlements find.
-        return [*own, ["tests/survival/test_obeying.py", "tests/survival/test_incidents.py", *BOOKKEEPING], [LEFT_BEHIND]]
+        return [
+            *own,
+            ["tests/survival/test_obeying.py", "tests/survival/test_incidents.py", *BOOKKEEPING],
+            [LEFT_BEHIND],
+        ]
     return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
 
 

@@ -77,7 +77,7 @@ def test_what_a_killed_job_left_is_swept_by_the_next_which_leaves_nothing(job, s
     everything = [process.pid, *{parent(keeper) for keeper in keepers}, *keepers, *ranks]
     kill(everything)
     process.wait()
-    assert len(left(temporary, [process.pid, *keepers])) == 5
+    assert len(left(temporary, [process.pid, *ranks])) == 5
 
     # The next job is ended by a rank that fails: none of its ranks removes anything.
     variables = {"TMPDIR": str(temporary), "TALLY_FAILS": "2"}

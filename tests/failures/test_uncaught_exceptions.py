@@ -100,7 +100,7 @@ def test_other_ranks_do_not_wait_in_the_start_of_other_libraries(run, tmp_path, 
 def test_an_error_of_one_rank_is_one_line(run):
     ended = run("between", 1, "mpidl")
     assert ended.returncode == 2
-    assert "\nmpidl: rank 1: nowhere: no checkpoint" in ended.stderr
+    assert "\nmpidl: rank 1: nowhere: no directory" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
