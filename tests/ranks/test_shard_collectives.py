@@ -61,11 +61,17 @@ def test_a_reduction_in_pieces_is_bitwise_the_whole_one(comm, ranges, monkeypatc
     from mpidl.shards.shard import Shard
     from mpidl.transport.protocol import Order
 
+    def until(ready):
+        while not ready():
+            pass
+
+    waits = {"backoff": lambda longest: SimpleNamespace(until=until), "reports": SimpleNamespace(post=lambda row: None)}
+
     def trained():
         own = ranges[comm.rank]
         shard = Shard(own, np.ones(own.size, np.float32), ScheduledRule(Adagrad(0.1)), ApplyAtOnce(), max(1, own.size))
         handler = ByReduction(shard, ranges, lambda *_: None)
-        handler.bind(SimpleNamespace(peers=comm, orders=SimpleNamespace(read=lambda: Order(0, 0, 0))))
+        handler.bind(SimpleNamespace(peers=comm, orders=SimpleNamespace(read=lambda: Order(0, 0, 0)), **waits))
         parameters = np.empty(ranges[-1].stop, np.float32)
         handler.start(parameters)
         for step in range(5):
