@@ -131,14 +131,15 @@ class Recorder:
         """Remove the records from the samples on at which the run goes on: they come again."""
         with open_regular(self.directory / "metrics.jsonl") as lines:
             content = lines.read()
-        end = len(content)
+        start = end = len(content)
         for line in reversed(content.splitlines(keepends=True)):
-            found, _ = decoded(line, RECORD)
-            if found and found[0]["samples"] <= self._samples:
-                self.last = self.last or found[0]
-                if found[0]["samples"] < self._samples:
-                    break
-            end -= len(line)
+            start -= len(line)
+            if b'"samples"' in line and (found := decoded(line, RECORD)[0]):
+                if found[0]["samples"] <= self._samples:
+                    self.last = self.last or found[0]
+                    if found[0]["samples"] < self._samples:
+                        break
+                end = start
         self._metrics.truncate(end)
 
     def state(self) -> dict[str, int]:
