@@ -64,7 +64,7 @@ class Server:
             (_, self.cuts) = saved.cuts
 
     def ignore(self, *arguments, **options):
-        """Do what matters to nobody here."""
+        """Do nothing."""
 
     post = show_cut = show_clock = wake_workers = ignore
 
@@ -147,7 +147,7 @@ class Link:
         return found
 
     def save(self, *numbers):
-        """Order nobody."""
+        """Give no order."""
 
     decide_round = save
 

@@ -73,7 +73,7 @@ class Rank:
         return False
 
     def ignore(self, *arguments, **options):
-        """Do what matters to nobody here."""
+        """Do nothing."""
 
     post = show_cut = reset = progress = ignore
 

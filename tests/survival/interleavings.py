@@ -389,7 +389,7 @@ class Settling:
         self.situation.locked, self._over = False, True
 
     def run(self):
-        """Settle the worker, as far as this process lives and waits for nobody."""
+        """Settle the worker, as far as this process lives and does not wait for others."""
         self.situation.settling += (self,)
         with suppress(Waits, Died):
             self._run()
@@ -463,7 +463,7 @@ def faults(end):
     if sorted([*computed, *left]) != list(range(schedule.tickets)):
         return f"computed: {sorted(computed)}, left by the checkpoint: {left}"
     if end.issued is None and left:
-        return f"nobody computes {left}"
+        return f"no worker computes {left}"
     if position.samples != len(computed):
         return f"computed: {sorted(computed)}, samples of the checkpoint: {position.samples}"
     return None

@@ -87,12 +87,12 @@ class Run:
 
     @property
     def unread(self) -> list[str]:
-        """What of its summary and its status is left out."""
+        """Notes on values of its summary and its status that are left out."""
         return [note for _, notes in self._objects.values() for note in notes]
 
     @property
     def notes(self) -> list[str]:
-        """What of its files is left out, because it is no record, no event or no number that can be drawn."""
+        """Notes on lines and numbers of its files that are left out because they can't be shown."""
         return [*self.metrics.notes, *self.events.notes, *self.unread]
 
     @cached_property

@@ -202,7 +202,7 @@ class Survival(Mortal):
 
     def fail(self) -> None:
         """Let the job end: others do when this process does."""
-        self._table.fail()  # Whoever has the lock may stand still.
+        self._table.fail()  # The owner of the lock may stand still.
         keeper.ends_job()
 
     def leave(self) -> None:

@@ -109,7 +109,7 @@ class Watched:
 
     @property
     def notes(self) -> list[str]:
-        """What of the files is left out."""
+        """Notes on what is left out of the files."""
         return [*self._metrics.notes, *self._events.notes, *self.run.unread]
 
     def advice(self) -> str:
