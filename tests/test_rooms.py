@@ -53,7 +53,7 @@ PURE = ROOMS[: ROOMS.index("transport") + 1]
 WINDOW_CALLS = {"put", "get", "flush", "sync", "local", "fetch_and_op", "Put", "Get", "Flush", "Accumulate"}
 
 #: The most there may be of each. A commit that raises a number says what for.
-LINES, LINES_OF_CODE, FILES_OF_SOURCES = 69_789, 43_744, 504
+LINES, LINES_OF_CODE, FILES_OF_SOURCES = 69_790, 43_745, 504
 #: Keys of a configuration.
 KEYS = 205
 #: Public members of a class: methods, properties and annotated attributes.
