@@ -84,7 +84,8 @@ def test_the_exit_of_a_rank_is_that_of_the_user(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.delenv("MPIDL_RANK_PROCESS", raising=False)
+    monkeypatch.setenv("MPIDL_RANK_PROCESS", "")  # So that monkeypatch removes what is set below.
+    monkeypatch.delenv("MPIDL_RANK_PROCESS")
     for name in ("exit", "quit"):
         monkeypatch.setattr(f"builtins.{name}", None, raising=False)
     end_job_together()
