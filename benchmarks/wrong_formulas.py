@@ -346,7 +346,8 @@ FORMULAS = (
     # Marks that servers make for workers.
     Wrong("roles/served.py", "(-1, -1) if worker in self.shard.open else ", ""),
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),
-    Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= found.off\n", ""),
+    Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= off\n", ""),
+    Wrong("roles/checkpoint_coordinator.py", " if found.given_back is None else found.given_back", ""),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "i <= current"),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "True"),
     Wrong("storage/position.py", " if ticket not in since]", "]"),

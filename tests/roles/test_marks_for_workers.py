@@ -139,6 +139,7 @@ class Link:
     def __init__(self, taken):
         self.posted = self.orders = self
         self.reports, self.cuts, self._taken = [], [], taken
+        self.settled, self._given_back = {}, {}
         self.workers = np.zeros(2, WORKER_STATUS)
         self.workers["state"], self.workers["batches"] = State.WORKING, 1
 
@@ -158,9 +159,11 @@ class Link:
         return 0.0
 
     def given_back(self, order):
-        return {}
+        return self._given_back
 
     def taken(self, worker):
+        """Return what a worker has taken; if it dies right after that, another gives back what is `settled`."""
+        self._given_back = self.settled
         return self._taken
 
 
@@ -211,6 +214,14 @@ def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator, marked):
     assert (position.step, position.samples, position.unfinished) == (2, 20, [(0, 1), (1, 1)])
     assert position.replicas[HANGS] == ReplicaPosition(batches=0, samples=0, working=[(1, 1)], cut=True)
     assert (files, saving.cut_off) == ([], {HANGS})
+
+
+def test_what_is_given_back_for_a_worker_after_the_look_at_it_is_not_handed_out_twice(coordinator):
+    saving = coordinator()
+    saving.link.settled = {-1: (1, 1)}
+    report(saving, *[Cut(1, 2, False)] * 2)
+    ((position, _),) = saving.done
+    assert (position.replicas[HANGS].working, position.passed_over) == ([(1, 1)], [])
 
 
 @pytest.mark.parametrize(

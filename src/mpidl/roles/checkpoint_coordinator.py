@@ -44,8 +44,8 @@ class _Checkpoint:
     cut: bool = False
     batches: Any = None
     cuts: dict[int, Mapping[int, Cut]] = field(default_factory=dict)
-    #: The replicas for which they were made.
-    off: dict[int, ReplicaPosition] | None = None
+    #: What had been given back when the coordinator began to look for the replicas that they were made for.
+    given_back: Mapping[int, tuple[int, int]] | None = None
 
     def add(self, saved: Saved, end: int) -> None:
         self.shards.update(saved.shards)
@@ -162,13 +162,13 @@ class CheckpointCoordinator:
         if found.cut:
             if len(found.cuts) < self._shards or len(found.shards) < self._shards or self._reports_come(found):
                 return None
-            found.off = self._cut_off(found) if found.off is None else found.off
-            if found.off is None:
+            found.given_back = self._link.posted.given_back(self._order)
+            if (off := self._cut_off(found)) is None:
                 self._checkpoint = None
                 return self._placed.position, False
-            found.replicas |= found.off
-            self.cut_off = set(found.off) if self._last else set()
-            found.files = [file for file in found.files if file not in map(replica_file, found.off)]
+            found.replicas |= off
+            self.cut_off = set(off) if self._last else set()
+            found.files = [file for file in found.files if file not in map(replica_file, off)]
         elif self._may_cut and time.monotonic() - found.since > self._marked_after():
             found.cut, found.since, found.batches = True, time.monotonic(), self._link.posted.workers["batches"].copy()
             self._link.orders.cut(self._order)
@@ -238,5 +238,5 @@ class CheckpointCoordinator:
             placed.schedule,
             taken=None if in_turn else found.taken,
             seconds=found.seconds,
-            given_back=self._link.posted.given_back(self._order),
+            given_back=self._link.posted.given_back(self._order) if found.given_back is None else found.given_back,
         )
