@@ -348,6 +348,8 @@ FORMULAS = (
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),
     Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= off\n", ""),
     Wrong("roles/checkpoint_coordinator.py", " if found.given_back is None else found.given_back", ""),
+    Wrong("shards/shard.py", "set(workers), self._shard.clock", "set(workers), self._shard.clock + 1"),
+    Wrong("storage/deltas.py", ", copied, pushes)", ", int(state['clock']), pushes)"),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "i <= current"),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "True"),
     Wrong("storage/position.py", " if ticket not in since]", "]"),

@@ -49,7 +49,7 @@ class Server:
         self.inbox, self.cuts, self.files = self, None, []
         self.served = ServedShard(
             number, shard, 0, tmp_path, lambda order: tmp_path, workers=2, portion=int, deterministic=False,
-            save=lambda directory, number, range, state, finite=True: self.files.append(state["parameters"].copy()),
+            save=lambda directory, number, range, state, copied: self.files.append(state["parameters"].copy()),
         )  # fmt: skip
         self.served.bind(self)
 

@@ -29,7 +29,7 @@ from mpidl.shards.policies import ApplyAtOnce, DropStale, inverse
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
-from mpidl.storage.writer import save_shard
+from mpidl.storage.deltas import ShardFiles
 from mpidl.topology.roles import assign
 from mpidl.transport.capacity import Capacity
 from mpidl.transport.protocol import END, MARK, Order, Phase, ShardClock, State
@@ -139,7 +139,7 @@ class Node:
             shard.receive_chunk = receive_chunk
         return ServedShard(
             0, shard, 0, self._directory, lambda order: self._directory / str(order), workers=WORKERS, portion=int,
-            deterministic=False, save=save_shard,
+            deterministic=False, save=ShardFiles().save,
         )  # fmt: skip
 
     def run(self):

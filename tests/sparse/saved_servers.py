@@ -59,7 +59,7 @@ class Servers:
             for table in self.tables:
                 arrays = table[number].arrays()
                 state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}
-            (files or ShardFiles()).save(unfinished, number, own, state)
+            (files or ShardFiles()).save(unfinished, number, own, state, self.step)
         position = Position(self.step, 0, 0.0, 0, [])
         save_index(unfinished, Index(LAYOUT, servers, position, f"[run]\nseed = {SEED}\n", "0.0.1", {}, tables=SPECS))
         return Checkpoint(directory / str(self.step))

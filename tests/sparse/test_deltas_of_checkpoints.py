@@ -9,14 +9,21 @@ import pytest
 from saved_servers import SPECS, Servers
 
 from mpidl.errors import MpidlError
+from mpidl.parameters import Range
 from mpidl.rules import Sgd
+from mpidl.shards.policies import ApplyAtOnce
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard, Snapshot
+from mpidl.sparse.messages import Part, plain
 from mpidl.sparse.saved import SavedRows
+from mpidl.sparse.server_tables import ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, prune, steps
 from mpidl.storage.deltas import ShardFiles
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.table_files import saved_tables
+from mpidl.tables.table import Table
 
 SETTINGS = [{}, {"max_rows": 6}, {"max_age": 3}, {"admission": 3}]
 
@@ -140,3 +147,35 @@ def test_after_a_checkpoint_that_was_given_up_all_rows_are_saved(tmp_path):
     assert rows_in(servers.save(tmp_path, files)) == sum(map(len, chain(*servers.tables)))
     servers.update(1)
     assert rows_in(servers.save(tmp_path, files)) < sum(map(len, chain(*servers.tables)))
+
+
+def test_rows_that_a_marked_worker_updates_before_the_copy_is_complete_are_in_the_next_file(tmp_path):
+    """The copy's clock falls behind the shard's, which has that worker's pushes, too."""
+    rule, dtype = Sgd(1.0), np.dtype(np.float64)
+    shard = Shard(Range(0, 1), np.zeros(1), ScheduledRule(rule), ApplyAtOnce(), 1)
+    shard.beside = ServerTables([Table(SPECS[0], rule, dtype=dtype)], rule, plain(dtype))
+    snapshot, files, read = Snapshot(shard), ShardFiles(full_every=9), []
+
+    def push(worker, word):
+        part = Part(0, np.array([word]), np.ones((1, SPECS[0].dimension)))
+        for each in (snapshot.receive_beside, shard.beside.receive):
+            each(worker, [part])
+        for each in (snapshot, shard):
+            each.receive_chunk(worker, 0, 0, np.zeros(1), (0, 1))
+
+    def save(step):
+        files.save(tmp_path / str(step), 0, shard.range, snapshot.copy.saved(), snapshot.clock)
+        with h5py.File(tmp_path / str(step) / "shard-0.h5") as file:
+            read.append(file[f"tables/{SPECS[0].name}/ids"][:].tolist())
+
+    push(0, 1)
+    snapshot.begin([0, 1])
+    snapshot.mark(0)
+    push(0, 2)
+    push(1, 3)
+    snapshot.mark(1)
+    save(2)
+    push(1, 4)
+    snapshot.begin([])
+    save(4)
+    assert read == [[1, 3], [2, 3, 4]]

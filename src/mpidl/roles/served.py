@@ -253,8 +253,9 @@ class ServedShard:
             self._cut()
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
-            shard, directory = self._snapshot.copy, self._scratch(self.order)
-            self._writing.begin(partial(self._save, directory, self.number, shard.range, shard.saved()))
+            snapshot, directory = self._snapshot, self._scratch(self.order)
+            saved = self.number, snapshot.copy.range, snapshot.copy.saved(), snapshot.clock
+            self._writing.begin(partial(self._save, directory, *saved))
         if self._writing.ended():
             self.link.reports.saved(Saved(self.order, shards=[self.number]))
 

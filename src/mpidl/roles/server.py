@@ -11,7 +11,7 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
-from mpidl.storage.writer import save_shard
+from mpidl.storage.deltas import ShardFiles
 from mpidl.transport.activities import timer
 from mpidl.transport.protocol import Phase, State
 
@@ -29,7 +29,7 @@ class Server(Role):
     `workers` replicas push to each; `portion` returns the portion of a batch. A `deterministic` server applies
     pushes in rounds: chunk by chunk, one push of every worker that still trains, in the workers' order. `coordinated`
     says whether a coordinator drives the algorithm. `save` writes the file of a shard, as
-    `mpidl.storage.writer.save_shard`.
+    `mpidl.storage.deltas.ShardFiles.save`.
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class Server(Role):
         portion: Callable[[int], int] = int,
         deterministic: bool = False,
         coordinated: bool = False,
-        save: Callable[..., None] = save_shard,
+        save: Callable[..., None] | None = None,
     ) -> None:
         super().__init__()
         self._sandblaster = SandblasterServer(shards, self._obeyed) if coordinated else None
         accrue = None if self._sandblaster is None else self._sandblaster.accrue
+        save = save or ShardFiles().save
         self.served = [
             ServedShard(
                 own, shard, number, directory, scratch, workers=workers, portion=portion, deterministic=deterministic,

@@ -206,7 +206,7 @@ class Snapshot:
     The copy is taken at the first mark (K. M. Chandy, L. Lamport 1985, Distributed snapshots: determining global states
     of distributed systems). What other workers push before their marks is applied to the shard and to the copy. The
     copy's time stands still until all have marked, and then runs out: steps with enough pushes are over in the copies
-    of all shards, whenever they end on the shards.
+    of all shards, whenever they end on the shards. `clock` is the shard's when the copy was taken.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -228,7 +228,7 @@ class Snapshot:
 
     def begin(self, workers: Iterable[int]) -> None:
         """Copy the shard, and await the marks of workers; an incomplete copy is abandoned."""
-        self._awaited = set(workers)
+        self._awaited, self.clock = set(workers), self._shard.clock
         if self._copy is None:
             self._copy = self._shard.copy()
         else:

@@ -16,16 +16,16 @@ from mpidl.parameters import Range
 from mpidl.storage.checkpoints import steps
 from mpidl.storage.files import BASE, BASE_SEAL, INTERIM, TABLES, shard_file
 from mpidl.storage.integrity import recorded
-from mpidl.storage.table_files import BY_ROW, COUNTS, USES
+from mpidl.storage.table_files import BY_ROW, USES
 from mpidl.storage.writer import save_shard
 
 
 @dataclass
 class _Full:
-    """A shard's last file with all rows: its seal, the last update of each table, pushes before, files since."""
+    """A shard's last file with all rows: its seal, the shard's clock when it was copied, pushes before, files since."""
 
     seal: str
-    updates: Mapping[str, int]
+    copied: int
     pushes: int
     later: int = 0
 
@@ -40,8 +40,8 @@ class ShardFiles:
         self._every, self._finite = full_every, finite
         self._full: dict[int, _Full] = {}
 
-    def save(self, directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray]) -> None:
-        """Write the file of a shard, as `save_shard`."""
+    def save(self, directory: Path, number: int, range: Range, state: Mapping[str, np.ndarray], copied: int) -> None:
+        """Write the file of a shard, as `save_shard`; its clock was `copied` when the copy with `state` was taken."""
         if self._every == 1 or directory.suffix == INTERIM:
             save_shard(directory, number, range, state, self._finite)
             return
@@ -52,11 +52,11 @@ class ShardFiles:
             if step is not None:
                 full.later += 1
                 base = {BASE: step, BASE_SEAL: full.seal}
-                save_shard(directory, number, range, _since(state, full.updates), self._finite, base)
+                save_shard(directory, number, range, _since(state, full.copied), self._finite, base)
                 return
         save_shard(directory, number, range, state, self._finite)
-        updates = {name: int(values[0]) for name, values in state.items() if _is_of_table(name, COUNTS)}
-        self._full[number] = _Full(str(recorded(directory / shard_file(number))), updates, pushes)
+        # Not the copy's clock: that falls behind the shard's until all workers have made their marks.
+        self._full[number] = _Full(str(recorded(directory / shard_file(number))), copied, pushes)
 
 
 def _step_of(checkpoints: Path, number: int, seal: str) -> int | None:
@@ -68,15 +68,11 @@ def _step_of(checkpoints: Path, number: int, seal: str) -> int | None:
     return None
 
 
-def _since(state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return a shard's state with the rows that were used later than by an update of each table."""
+def _since(state: Mapping[str, np.ndarray], clock: int) -> dict[str, np.ndarray]:
+    """Return a shard's state with the rows that updates after a clock have used."""
     found = dict(state)
-    for name, update in updates.items():
-        table = name.removesuffix(COUNTS)
-        first = int(np.searchsorted(state[table + USES][:, 0], update, "right"))
-        found |= {table + array: state[table + array][first:] for array in BY_ROW}
+    for name, uses in state.items():
+        if name.startswith(f"{TABLES}/") and name.endswith(f"/{USES}"):
+            first = int(np.searchsorted(uses[:, 0], clock, "right"))
+            found |= {array: state[array][first:] for array in (name.removesuffix(USES) + each for each in BY_ROW)}
     return found
-
-
-def _is_of_table(name: str, array: str) -> bool:
-    return name.startswith(f"{TABLES}/") and name.endswith(f"/{array}")
