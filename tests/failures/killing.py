@@ -206,7 +206,8 @@ def signal_twice(run: Run, job: RunningJob) -> set[int]:
         target, name = chance.choice(ranks), "a rank"
     else:
         target, name = job.launcher.pid, "the launcher"
-        job.wait_for(lambda: _minds(target, number), 2.0)
+    # From the beginning, Python catches SIGINT, and no others.
+    job.wait_for(lambda: _minds(target, signal.SIGTERM if number == signal.SIGINT else number), 5.0)
     run.said(f"{number.name} to {name}")
     for pause in (0.0, chance.uniform(0, 1.0)) if number != signal.SIGINT else (0.0,):
         time.sleep(pause)
