@@ -16,6 +16,8 @@ from mpidl import cli
 
 #: Seconds after which a run that has begun is left alone, and any other command hangs.
 LIMIT = 8.0
+#: What runs that have begun may note before they fail.
+NOTES = ("is the outer rule of", "mpidl: durations: ", ": no checkpoint yet, beginning anew")
 
 
 class Outcome(NamedTuple):
@@ -41,8 +43,7 @@ class Outcome(NamedTuple):
 def judge(arguments: list[str], code: int | None, stderr: str, left: bool) -> Outcome:
     """Return the outcome of a command; `left` tells whether it has left a run's directory."""
     lines = [line for line in stderr.splitlines() if line]
-    # A run that has begun may have noted something before it fails.
-    told = [line for line in lines if line.startswith("mpidl: ") and "is the outer rule of" not in line]
+    told = [line for line in lines if line.startswith("mpidl: ") and not any(note in line for note in NOTES)]
     problem = ""
     if code is None and not left:
         problem = "hang"

@@ -99,10 +99,16 @@ def test_cropped_outputs_lack_pixels_at_the_borders():
         ({"size": 4}, "model.layer[0].size: 4, expected an odd number"),
         ({"size": 0}, "model.layer[0].size: expected int >= 1, found 0"),
         ({"threshold": 0}, "model.layer[0].threshold: expected float > 0, found 0"),
-        ({}, "model.layer[0]: inputs of shape (6,), expected (height, width, channels) or (height, width)"),
+        ({}, "model.layer[0]: inputs of shape (6,), expected (height, width[, channels])"),
     ],
 )
 def test_wrong_keys(keys, message):
     with pytest.raises(UsageError) as caught:
         from_config([{"type": "local_contrast_normalisation", **keys}], "softmax_cross_entropy", (6,), seed=7)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("layer", ["local_contrast_normalisation", "max_pool2d"])
+def test_a_long_shape_is_told_in_part(layer):
+    with pytest.raises(UsageError, match=r"inputs of shape .{1,300}, expected \(height, width\[, channels\]\)"):
+        from_config([{"type": layer, "size": 3}], "softmax_cross_entropy", (1,) * 500, seed=7)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.parameters.ranges import Range
 from mpidl.schema import Count, Natural
 
@@ -71,7 +71,7 @@ def sliding_windows(input_shape: Shape, size: Pair, stride: Pair, padding: Paddi
         The inputs aren't images, or are smaller than a window.
     """
     if len(input_shape) not in (2, 3):
-        raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
+        raise UsageError(f"inputs of shape {quoted(input_shape)}, expected (height, width[, channels])")
     height, width = input_shape[:2]
     sizes, strides = _pair(size), _pair(stride)
     if padding == "same":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
 from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.ranges import Box, Range
@@ -43,7 +43,7 @@ class LocalContrastNormalisation(Layer):
 
     def output_shape(self, input_shape: Shape) -> Shape:
         if len(input_shape) not in (2, 3):
-            raise UsageError(f"inputs of shape {input_shape}, expected (height, width, channels) or (height, width)")
+            raise UsageError(f"inputs of shape {quoted(input_shape)}, expected (height, width[, channels])")
         return input_shape
 
     def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
