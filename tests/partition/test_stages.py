@@ -21,3 +21,7 @@ def test_the_heaviest_run_and_then_the_squares_are_as_small_as_can_be(weights, d
     assert quality(runs) == min(
         quality(pairwise([0, *stops, len(weights)])) for stops in combinations(range(1, len(weights)), parts - 1)
     )
+
+
+def test_of_equally_heavy_divisions_that_with_the_smaller_squares():
+    assert balanced([0, 2, 1, 1], 3) == [(0, 2), (2, 3), (3, 4)]
