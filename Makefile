@@ -1,5 +1,6 @@
 # make demo      set up .venv with the package and one MPI library, and train the embedded digits on 4 ranks
 # make test      the tests after every change; adds test tools, PyTorch and JAX to .venv
+# make bench     the smallest form of every benchmark, which prints a figure: three minutes
 # make long      slow tests that rarely fail: six minutes
 # make mpis      all tests of ranks with MPICH and Intel MPI: ten minutes
 # make hosts     long tests of clusters, and tests of ranks on two emulated hosts with Open MPI, MPICH (UCX and OFI) and
@@ -23,6 +24,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # The folders with tests of ranks, so that ranks need not collect all others. What a conftest.py ignores there would be
 # collected if it were named.
 RANKS := $(sort $(dir $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py" --exclude=test_rooms.py)))
+SMALLEST_FORMS := tests/benchmarks/test_quick.py
 # Those that can depend on the MPI library: windows, messages and collectives.
 OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew distributed_on_ranks encoded_fetches \
   family_on_ranks pipelines_on_ranks relays shard_collectives training transports wait_free))
@@ -39,7 +41,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit long cluster hosts ranks smoke mpis crashes rubbish formulas papers browser lowest clean
+.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers browser lowest clean
 
 venv: $(VENV)/.installed
 
@@ -68,7 +70,10 @@ lint: tools
 
 # In two processes: tests that start jobs wait most of the time.
 unit: tools
-	$(BIN)/pytest -n 2 --dist worksteal -m "not long and not browser" --ignore=tests/cluster
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long and not browser" --ignore=tests/cluster --ignore=$(SMALLEST_FORMS)
+
+bench: tools
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long" $(SMALLEST_FORMS)
 
 long: tools
 	$(BIN)/pytest -n 2 --dist worksteal -m long --ignore=tests/cluster
