@@ -45,7 +45,7 @@ settings.register_profile("tests", deadline=None, suppress_health_check=SUPPRESS
 settings.load_profile("tests")
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
-STUCK_AFTER = 90
+STUCK_AFTER = 300
 #: How the variables begin that an MPI launcher or this package sets.
 OF_LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "MPI_", "SLURM_", "MPIDL_")
 
@@ -179,7 +179,7 @@ def mpidl(bare_environment, tmp_path):
             env=bare_environment | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

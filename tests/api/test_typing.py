@@ -73,19 +73,16 @@ def check(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.timeout(300)
 def test_a_script_that_uses_the_exports_as_meant(check):
     assert check(RIGHT) == []
 
 
-@pytest.mark.timeout(300)
 def test_a_wrong_model_and_an_unknown_keyword(check):
     wrong, unknown = check("import mpidl; mpidl.train(3, serverz=2)\n")
     assert "serverz" in wrong + unknown
     assert {error.rpartition("[")[2] for error in (wrong, unknown)} == {"arg-type]", "call-arg]"}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "line",
     [

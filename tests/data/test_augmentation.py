@@ -196,7 +196,7 @@ class Watched(Split):
 
     def gather(self, indices, epoch=0):
         assert self.busy.acquire(blocking=False)
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         self.calls.append(("gather", int(indices[0]), threading.current_thread().name))
         self._buffer[: len(indices)] = indices[:, None, None]
         self.busy.release()

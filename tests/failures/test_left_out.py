@@ -16,7 +16,7 @@ def test_a_relay_goes_on_with_what_relays_had_left_out(tmp_path, bare_environmen
         words += ["-n", ranks, "--set", f"topology.servers={servers}"]
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mpidl", "train", *map(str, words)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "relay 0" in done.stderr

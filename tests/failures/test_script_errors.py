@@ -30,7 +30,7 @@ def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
     (tmp_path / "script.py").write_text(SOURCE.format(argument=argument))
     words, environment = command(2, [str(tmp_path / "script.py")])
     ended = subprocess.run(
-        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=60
+        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 2
     assert ended.stderr.count("mpidl: ") == ended.stderr.count(line) == 1
@@ -47,7 +47,7 @@ def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
 )
 def test_a_script_in_one_process_ends_with_the_line(bare_environment, tmp_path, call, line):
     words = [sys.executable, "-c", f"import mpidl\n{call}"]
-    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"mpidl: {line}")
     assert ended.stderr.count("\n") == 1

@@ -59,7 +59,7 @@ def reached(tmp_path):
 
 def finish(process):
     """Wait for a job's end; return its summary, if it printed one, and its stderr."""
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     return json.loads(output.splitlines()[-1]) if output else None, errors
 
 

@@ -61,7 +61,7 @@ def run(bare_environment, tmp_path):
             words, environment = command(3, ["script.py"])
         return subprocess.run(
             [*words, *map(str, arguments)],
-            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=60,
+            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     return start

@@ -242,7 +242,7 @@ def saved(path, order, ranges):
     found = []
     for shard in range(len(ranges)):
         file = scratch(path, order) / f"shard-{shard}.h5"
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             try:
                 with h5py.File(file) as opened:

@@ -143,7 +143,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
 
     def wait(start):
         (link,) = links
-        top, now, until = link.shards[-1], np.empty(SIZE), time.monotonic() + 20
+        top, now, until = link.shards[-1], np.empty(SIZE), time.monotonic() + 60
         chunk = min(top.size, 65536)
         # Whole chunks of the last shard that are final, last first; each is applied soon, if there is a slot for it.
         final = [top.start + first for first in reversed(range(0, top.size, chunk)) if top.start + first >= start]

@@ -171,7 +171,7 @@ class Node:
 
     def save(self, order, until):
         """Let the server save the checkpoint of an order until it has reported those of some orders."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.saved[: len(until)] != until:
             assert time.monotonic() < deadline
             self.served.save(Order(order, 0, Phase.TRAIN))

@@ -21,8 +21,6 @@ from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, wr
 from mpidl.storage.lock import Lock
 from mpidl.storage.position import Best
 
-pytestmark = pytest.mark.timeout(20)
-
 SECRET = b"a secret of mode 600\n"
 #: Steps of the checkpoints that are there, and of the next.
 SAVED, NEXT = (0, 30, 42), 50

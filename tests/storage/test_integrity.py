@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_not_passed_over(run):
 
 def on_ranks(size, action):
     """Call ``action(rank, gather)`` in as many threads as there are ranks; return what they return or raise."""
-    barrier, values, outcomes = threading.Barrier(size, timeout=10), [None] * size, [None] * size
+    barrier, values, outcomes = threading.Barrier(size, timeout=60), [None] * size, [None] * size
 
     def play(rank):
         def gather(value):
