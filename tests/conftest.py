@@ -41,8 +41,9 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
 # On a loaded machine an example may take any time, and so may drawing it; the limit of a whole test is that of
 # pytest-timeout. Fixtures of these tests may be the same for all examples.
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("tests", deadline=None, suppress_health_check=SUPPRESSED)
-settings.load_profile("tests")
+settings.register_profile("thorough", deadline=None, suppress_health_check=SUPPRESSED)
+settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
+settings.load_profile("fast")  # unless --hypothesis-profile names another
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
 STUCK_AFTER = 300

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
@@ -46,7 +46,6 @@ def one(loop, image, *arguments):
     return out[1]
 
 
-@settings(deadline=None)
 @given(
     augmentations,
     st.integers(0, 2**70),

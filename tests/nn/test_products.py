@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.nn.kernels.cpu.codelets import BYTES
@@ -22,7 +22,6 @@ def strided(random, shape, dtype, step):
     return whole[..., ::step, :]
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     pairs=st.none() | st.integers(1, 3),
     n=sizes, k=st.integers(1, 50) | st.integers(127, 260), m=sizes,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hand_plans import (
@@ -67,7 +67,6 @@ def test_outputs_and_evaluations_are_those_of_the_uncut_network(planned, parts):
         assert others == [(None, Evaluation(0.0, 0))] * (parts - 1)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(PLANS), st.sampled_from(PARTS), st.data())
 def test_initial_values_are_those_of_the_uncut_network(planned, parts, data):
     net, plan = planned(parts)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hand_plans import PLANS, batch_for, by_samples, check_training, cut, network, trained, uncut
@@ -102,7 +102,6 @@ def test_training_is_that_of_the_uncut_network(planned, partitions, stages, sche
     check_training(net, plan, threads.run(partitions, rank), batches)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from([*SCHEDULES]),

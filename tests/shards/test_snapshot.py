@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, values_of
 
@@ -140,7 +140,6 @@ def check(case, size, chunk, dtype, actions, xp=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
 @given(happenings=happenings())
 def test_the_copy_is_the_shard_that_received_what_came_before_the_marks(case, happenings):
     check(case, **happenings)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from encoding import CHUNK, DTYPES, SIZES, bits, draw, travel, values_type
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.wire import ErrorFeedback, parse
@@ -14,7 +14,6 @@ def largest(values, count):
     return np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
 
 
-@settings(deadline=None, max_examples=30)
 @given(size=SIZES, dtype=DTYPES, fraction=st.floats(0.001, 1), seed=st.integers(0, 99), levels=st.integers(1, 50))
 def test_topk_sends_exactly_the_largest_and_of_equal_ones_the_first(size, dtype, fraction, seed, levels):
     # Few levels make many ties.

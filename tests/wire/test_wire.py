@@ -10,7 +10,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 from encoding import CHUNK, DTYPES, SIZES, draw, travel
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
@@ -20,7 +20,6 @@ FORMATS = ["bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=40)
 @given(size=SIZES, dtype=DTYPES, seed=st.integers(0, 99), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e20]))
 @example(size=CHUNK, dtype="float32", seed=0, scale=1.0)
 @example(size=CHUNK // 2, dtype="float64", seed=0, scale=1.0)
