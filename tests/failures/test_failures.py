@@ -38,6 +38,7 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
     assert "tally.py" in failure["traceback"]
 
 
+@pytest.mark.long
 def test_ranks_that_raise_at_a_time_are_one_line(job, start, tmp_path):
     process = start("train", job, "-n", 4, TALLY_FAILS="2,3", TALLY_SECONDS="0.05")
     _, errors = process.communicate(timeout=300)
@@ -70,6 +71,7 @@ def test_a_factory_that_fails_on_all_ranks_is_one_line(job, start, tmp_path):
     assert line == f"mpidl: model.factory: tally:make {what}"
 
 
+@pytest.mark.long
 def test_debugging_shows_where_a_factory_failed(job, start, tmp_path):
     (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
     process = start("train", job, "-n", 3, MPIDL_DEBUG="1")
@@ -97,7 +99,7 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
     [
         (0, "windows"),
         pytest.param(1, "windows", marks=pytest.mark.long),
-        (3, "windows"),
+        pytest.param(3, "windows", marks=pytest.mark.long),
         pytest.param(0, "messages", marks=pytest.mark.long),
         (1, "messages"),
     ],
@@ -224,7 +226,9 @@ def test_a_launcher_of_another_mpi_is_one_line(job, start):
     assert "4" in line
 
 
-@pytest.mark.parametrize("name", ["sync", pytest.param("averaging", marks=pytest.mark.long), "hogwild"])
+@pytest.mark.parametrize(
+    "name", ["sync", *(pytest.param(name, marks=pytest.mark.long) for name in ("averaging", "hogwild"))]
+)
 def test_a_run_without_servers_stops_at_a_signal_and_goes_on_too(job, start, tmp_path, name):
     algorithm = ("--set", f"algorithm.name={name}", "--set", "server.rule=default")
     process = start("train", job, "-n", 4, "--json", *algorithm, TALLY_SECONDS="0.02")

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
 from counting import ENCODED, NAME, Case, examine
 
 
+@pytest.mark.long
 def test_a_relay_goes_on_with_what_relays_had_left_out(tmp_path, bare_environment):
     case = Case("relay", {"name": "downpour", "wire": "topk:0.1"}, epochs=1, padding=3000, pace=0.001, **ENCODED)
     config = case.write(tmp_path)

@@ -25,7 +25,7 @@ def assert_saved(start, tmp_path):
     assert json.loads(output.splitlines()[-1])["samples"] == EPOCHS * SAMPLES, errors
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
+@pytest.mark.parametrize("ranks", [pytest.param([], marks=pytest.mark.long), ["-n", 3]])
 def test_a_pipe_without_a_reader(job, start, tmp_path, ranks):
     """As in ``mpidl train ... 2>&1 | head -1``."""
     process = start("train", job, *ranks, *SETTINGS, TALLY_SECONDS="0.03")
@@ -36,7 +36,7 @@ def test_a_pipe_without_a_reader(job, start, tmp_path, ranks):
     assert_saved(start, tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
+@pytest.mark.parametrize("ranks", [[], pytest.param(["-n", 3], marks=pytest.mark.long)])
 def test_a_terminal_that_is_closed(job, start, tmp_path, bare_environment, ranks):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

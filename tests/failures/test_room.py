@@ -28,7 +28,7 @@ os.statvfs = statvfs
 """
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "hogwild"])
+@pytest.mark.parametrize("algorithm", ["downpour", pytest.param("hogwild", marks=pytest.mark.long)])
 def test_too_little_shared_memory_is_one_line(job, start, tmp_path, algorithm):
     (tmp_path / "sitecustomize.py").write_text(FULL)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
