@@ -6,7 +6,7 @@ import mpidl
 from mpidl.algorithms import Downpour, Sync
 from still import BATCH, DATA, WHOLE, Still
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 @pytest.mark.parametrize("algorithm", [Downpour(), Sync()], ids=lambda each: each.name)
