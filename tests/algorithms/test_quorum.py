@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.algorithms import ALGORITHMS, BackupSync, Diloco
@@ -172,6 +172,7 @@ def test_who_comes_too_late_is_dropped_and_goes_on_from_the_new_parameters(lab, 
     latency=st.booleans(),
     seed=st.integers(0, 99),
 )
+@settings(max_examples=80)
 def test_rounds_follow_the_protocol(lab, least_squares, replicas, quorum, grace, window, servers, latency, seed):
     quorum = min(quorum, replicas)
     algorithm = Diloco(rate=0.01, window=window, quorum=quorum, grace=grace)
@@ -186,6 +187,7 @@ def test_rounds_follow_the_protocol(lab, least_squares, replicas, quorum, grace,
     grace=st.sampled_from([0.0]) | st.floats(0.01, 3),
     seed=st.integers(0, 99),
 )
+@settings(max_examples=50)
 def test_steps_with_backup_workers_follow_the_protocol(lab, least_squares, replicas, backup, grace, seed):
     algorithm, rule = BackupSync(backup, grace), Sgd(0.05)
     times = Times(Uniform(0.5, 1.5), Exponential(0.05))

@@ -6,7 +6,7 @@ from collections import Counter
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
@@ -254,6 +254,7 @@ def data(draw):
     return Portions(samples, batch, batch * batches, seed=3, contiguous=draw(st.booleans()))
 
 
+@settings(max_examples=150)  # Wrong positions are rare.
 @given(
     portions=data(),
     steps=st.integers(1, 80),
