@@ -36,7 +36,7 @@ def test_downpour_on_two_hosts_trains_the_digits(train, tmp_path):
     assert sum(done["staleness_histogram"]) == done["pushes"] == done["fetches"]
 
 
-@pytest.mark.parametrize("transport", ["windows", "mixed", "messages"])
+@pytest.mark.parametrize("transport", ["windows", pytest.param("mixed", marks=pytest.mark.long), "messages"])
 def test_what_two_hosts_push_is_applied_once(train, counting, tmp_path, transport):
     job = train(counting, "--set", "run.report=0.1", "--set", f"topology.transport={transport}")
     _, told = job.communicate(timeout=300)
