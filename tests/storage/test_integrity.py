@@ -184,7 +184,7 @@ def on_ranks(size, action):
     return outcomes
 
 
-@pytest.mark.parametrize(("ranks", "file"), zip([1, 2, 3, 7, 3], FILES, strict=True))
+@pytest.mark.parametrize(("ranks", "file"), list(zip([1, 2, 3, 7, 3], FILES, strict=True)))
 def test_ranks_share_the_work_and_take_the_same(run, monkeypatch, ranks, file):
     read, examine = [], integrity.examine
     monkeypatch.setattr(integrity, "examine", lambda path: read.append(path) or examine(path))
