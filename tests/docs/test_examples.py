@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpidl.launch.command import command
+from rows import long_but
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -33,7 +34,7 @@ def test_the_job_trains(tmp_path):
     assert (tmp_path / "digits.pt").exists()
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 6])
+@pytest.mark.parametrize("ranks", long_but([3], [2, 3, 6]))
 def test_downpour_in_one_file_trains(ranks):
     script = EXAMPLES / "downpour_mpi4py.py"
     assert len(script.read_text().splitlines()) <= 200
