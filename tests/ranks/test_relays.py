@@ -95,16 +95,24 @@ class Pusher:
         self.until(comm.Ibarrier().Test)
 
 
-@pytest.fixture(params=["windows", "mixed", "messages"])
-def way(request):
-    return request.param
-
-
-@pytest.fixture(params=[1, 2])
-def servers(request, comm):
-    if comm.size < 2 + request.param:
+@pytest.fixture(
+    params=[("windows", 1), ("mixed", 2), ("messages", 1), ("windows", 2)], ids=lambda each: f"{each[0]}-{each[1]}"
+)
+def connection(request, comm):
+    """Return how messages travel, and the number of servers."""
+    if comm.size < 2 + request.param[1]:
         pytest.skip("no worker is left")
     return request.param
+
+
+@pytest.fixture
+def way(connection):
+    return connection[0]
+
+
+@pytest.fixture
+def servers(connection):
+    return connection[1]
 
 
 def play(
