@@ -36,11 +36,13 @@ def test_a_signal_in_each_phase(number, phase, handled):
     assert done.stdout == f"{[int(number)] if handled else []}\n"
 
 
-@pytest.mark.parametrize(("last", "code"), [("time.sleep(20)", 75), ("time.sleep(0.1)", 3), ("take()", 3)])
-def test_a_signal_that_nothing_takes_ends_the_process(last, code):
-    take = "def take():\n    with signals.handled(lambda number, frame: None):\n        pass\n    time.sleep(1)\n"
+@pytest.mark.parametrize(
+    ("last", "patience", "code"), [("time.sleep(300)", 0.5, 75), ("time.sleep(0.1)", 60, 3), ("take()", 2, 3)]
+)
+def test_a_signal_that_nothing_takes_ends_the_process(last, patience, code):
+    take = "def take():\n    with signals.handled(lambda number, frame: None):\n        pass\n    time.sleep(3)\n"
     call = f"import time\n{PHASES}".replace(
-        "print(received)", f"signals.stop_if_pending(lambda: None, 0.5)\nos.kill(os.getpid(), number)\n{last}"
+        "print(received)", f"signals.stop_if_pending(lambda: None, {patience})\nos.kill(os.getpid(), number)\n{last}"
     )
     done = subprocess.run(
         [sys.executable, "-c", take + call, str(int(signal.SIGUSR1)), "never"],
