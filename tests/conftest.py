@@ -41,11 +41,12 @@ if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
 # On a loaded machine an example may take any time, and so may drawing it; the limit of a whole test is that of
 # pytest-timeout. Fixtures of these tests may be the same for all examples.
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("tests", deadline=None, suppress_health_check=SUPPRESSED)
-settings.load_profile("tests")
+settings.register_profile("thorough", deadline=None, suppress_health_check=SUPPRESSED)
+settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
+settings.load_profile("fast")  # unless --hypothesis-profile names another
 
 #: Seconds after which a test that is still running prints its stack, on every rank; pytest-timeout ends it later.
-STUCK_AFTER = 90
+STUCK_AFTER = 300
 #: How the variables begin that an MPI launcher or this package sets.
 OF_LAUNCHERS = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "MPI_", "SLURM_", "MPIDL_")
 
@@ -179,7 +180,7 @@ def mpidl(bare_environment, tmp_path):
             env=bare_environment | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

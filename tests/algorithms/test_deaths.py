@@ -35,7 +35,7 @@ def run(lab, problem, algorithm, deaths, seed=0, bandwidth=math.inf, **options):
     seed=st.integers(0, 9),
     bandwidth=st.sampled_from([math.inf, 200.0]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_every_gradient_counts_exactly_once_despite_deaths(lab, tally, algorithm, at, away, other, seed, bandwidth):
     model, split = tally()
     deaths = (Death(1, at, None if away is None else at + away), Death(2, other))

@@ -24,7 +24,7 @@ STEPS = [
     BackupSync(1), BackupSync(1, 0.4), Diloco(rate=1.0, window=1, inner="sgd", quorum=2),
     Diloco(rate=1.0, window=1, inner="sgd", quorum=2, grace=0.4),
 ]  # fmt: skip
-ANY_MOMENT = settings(deadline=None, max_examples=6)
+ANY_MOMENT = settings(max_examples=6)
 
 
 class Interrupted(one_process.OneProcess):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.algorithms import Ssp
@@ -66,7 +66,6 @@ class Watched(Ssp):
     latency=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=40)
 def test_a_reader_sees_its_own_updates_and_all_that_are_older_than_the_bound(lab, bound, slowness, latency, seed):
     data = np.zeros((200, 1), np.float32)
     algorithm = Watched(bound)

@@ -180,7 +180,7 @@ def test_other_data_are_one_line(tmp_path):
     assert package.train(Tally(), other_test, **options, epochs=2, resume=True)["epochs"] == 2
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     size=st.tuples(st.integers(3, 30), st.integers(1, 5), st.integers(1, 4)),
     ends=st.lists(st.integers(1, 30), min_size=2, max_size=3),

@@ -1,29 +1,13 @@
 """The training loss of an epoch and of a run: of the whole epoch, whenever reports fall; or at the accepted point."""
 
 import json
-import time
 
 import numpy as np
 import pytest
 
 import mpidl
 from mpidl.nn.losses import MeanSquaredError
-
-SAMPLES, BATCH = 40, 4
-#: The targets of an epoch's batches differ by far, so that no part of an epoch has the mean of the whole.
-Y = (10.0 ** np.arange(SAMPLES, dtype=np.float64) ** 0.3)[:, None]
-DATA = mpidl.Arrays((np.ones((SAMPLES, 1)), Y), (np.ones((4, 1)), Y[:4]))
-
-
-class Still:
-    """Least squares without a step, slow enough that reports fall into an epoch."""
-
-    def __init__(self):
-        self.parameters = np.zeros(1)
-
-    def loss_and_gradient(self, batch):
-        time.sleep(0.03)
-        return float(np.mean(np.square(batch.targets))), np.full(1, 1e-30)
+from still import BATCH, DATA, SAMPLES, WHOLE, Still
 
 
 def records(summary):
@@ -33,17 +17,16 @@ def records(summary):
 
 @pytest.mark.parametrize("report", [1e-6, 60.0])
 def test_it_is_that_of_the_whole_epoch_whenever_reports_fall(tmp_path, report):
-    whole = float(np.mean(np.square(Y)))
     summary = mpidl.train(Still(), DATA, epochs=2, batch=BATCH, report=report, dir=tmp_path)
-    assert summary["train_loss"] == pytest.approx(whole, rel=1e-12)
+    assert summary["train_loss"] == pytest.approx(WHOLE, rel=1e-12)
     evaluated = next(each for each in records(summary) if each["test_loss"] is not None)
     losses = {each["epoch"]: each["train_loss"] for each in (evaluated, records(summary)[-1])}
-    assert losses == pytest.approx({1.0: whole, 2.0: whole}, rel=1e-12)
+    assert losses == pytest.approx({1.0: WHOLE, 2.0: WHOLE}, rel=1e-12)
     # A run that ends within an epoch has the loss of the last whole one, or of all that there is.
-    within = mpidl.train(Still(), DATA, steps=12, batch=BATCH, report=report, dir=tmp_path)
-    assert within["train_loss"] == pytest.approx(whole, rel=1e-12)
-    less = mpidl.train(Still(), DATA, steps=SAMPLES // BATCH - 1, batch=SAMPLES // 10, report=report, dir=tmp_path)
-    assert less["train_loss"] != pytest.approx(whole, rel=1e-3)
+    within = mpidl.train(Still(), DATA, steps=15, batch=BATCH, report=report, dir=tmp_path)
+    assert within["train_loss"] == pytest.approx(WHOLE, rel=1e-12)
+    less = mpidl.train(Still(), DATA, steps=SAMPLES // BATCH - 1, batch=BATCH, report=report, dir=tmp_path)
+    assert less["train_loss"] != pytest.approx(WHOLE, rel=1e-3)
 
 
 def test_sandblaster_has_the_objective_at_the_accepted_point(tmp_path):

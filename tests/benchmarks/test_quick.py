@@ -21,10 +21,9 @@ COMMANDS = [[path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main_
 @pytest.mark.parametrize(
     "command", [*COMMANDS, *(pytest.param(command, marks=pytest.mark.long) for command in LONG)], ids=" ".join
 )
-@pytest.mark.timeout(300)
 def test_the_smallest_form_prints_a_figure(command):
     words = [sys.executable, BENCHMARKS / command[0], "--quick", *command[1:]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=290)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     if missing := re.search(rf"(?:No module named '|^not installed: .*)({'|'.join(PEERS)})", done.stderr, re.MULTILINE):
         pytest.skip(f"{missing[1]} is not installed")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -301,7 +301,7 @@ def test_a_plan_that_finds_no_space_is_an_error(monkeypatch, capsys, arguments):
 def test_a_run_outlives_its_log(bare_environment, tmp_path, redirection):
     words = [sys.executable, "-P", "-m", "mpidl", "train", DIGITS, "--set", "run.steps=3", "--json"]
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *words]
-    ended = subprocess.run(shell, cwd=tmp_path, env=bare_environment, stdout=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(shell, cwd=tmp_path, env=bare_environment, stdout=subprocess.PIPE, text=True, timeout=300)
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["pushes"] == 3
 

@@ -324,8 +324,8 @@ def test_no_mpi_is_needed(bare_environment):
     assert (ended.returncode, ended.stderr) == (0, "\n")
 
 
-def test_one_process_is_enough(mpidl):
-    ended = mpidl("plan", DIGITS, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
+def test_one_process_is_enough(mpidl_here):
+    ended = mpidl_here("plan", DIGITS, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
     assert ended.stderr == "mpidl: plan: runs in one process, without mpirun\n"
     assert ended.returncode == 2
 

@@ -141,7 +141,7 @@ def test_output_of_a_script_that_is_lost_is_reported(bare_environment, tmp_path,
     (tmp_path / "x.py").write_text(f"print('result')\n{end}\n")
     words = ["sh", "-c", 'exec "$@" > /dev/full', "sh", sys.executable, "-P", "-m", "mpidl", "run", "x.py"]
     environment = bare_environment | {"PYTHONUNBUFFERED": ""}
-    ended = subprocess.run(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, timeout=300)
     line = "mpidl: stdout: No space left on device, the output is lost\n"
     assert (ended.returncode, ended.stderr) == (code, line)
 

@@ -64,9 +64,10 @@ def test_arguments_that_are_not_known(mpidl_here, arguments):
     assert ended.returncode == 2
 
 
-def test_only_the_first_rank_says_what_all_found(mpidl):
+def test_only_the_first_rank_says_what_all_found(mpidl_here):
     ranks = [
-        mpidl("train", "absent.toml", OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2") for rank in range(2)
+        mpidl_here("train", "absent.toml", OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2")
+        for rank in range(2)
     ]
     assert [rank.stderr.count("\n") for rank in ranks] == [1, 0]
     assert [rank.returncode for rank in ranks] == [2, 2]
@@ -120,8 +121,8 @@ for words in eval(sys.argv[1]):
         assert code in ("1", "2")
 
 
-def test_junk_of_a_launcher_is_one_line(mpidl):
-    ended = mpidl("train", DIGITS, OMPI_COMM_WORLD_RANK="junk", OMPI_COMM_WORLD_SIZE="2")
+def test_junk_of_a_launcher_is_one_line(mpidl_here):
+    ended = mpidl_here("train", DIGITS, OMPI_COMM_WORLD_RANK="junk", OMPI_COMM_WORLD_SIZE="2")
     expected = "expected a number from 0 to 1 as a launcher sets it, or unset it"
     assert ended.stderr == f"mpidl: OMPI_COMM_WORLD_RANK=junk in the environment: {expected}\n"
     assert ended.returncode == 2
@@ -226,7 +227,7 @@ def test_a_refused_run_leaves_no_directory_behind(capsys, tmp_path, monkeypatch)
     assert not Path("runs").exists()
 
 
-def test_ranks_that_are_there_already(mpidl):
-    ended = mpidl("train", DIGITS, "-n", "4", PMI_RANK="0", PMI_SIZE="3")
+def test_ranks_that_are_there_already(mpidl_here):
+    ended = mpidl_here("train", DIGITS, "-n", "4", PMI_RANK="0", PMI_SIZE="3")
     assert ended.stderr == "mpidl: -n 4: there are 3 ranks already, leave -n out\n"
     assert ended.returncode == 2

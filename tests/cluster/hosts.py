@@ -56,7 +56,7 @@ def lacking() -> str | None:
         return f"the program {missing[0]}"
     tried = "mount -t sysfs sysfs /sys && ip link add name br0 type bridge && ip link add v1 type veth peer name v2"
     words = [*unshare("ipc", "pid"), "sh", "-c", tried]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     return f"permission for namespaces ({done.stderr.strip()})" if done.returncode else None
 
 
@@ -197,7 +197,7 @@ class Hosts:
             first.communicate()
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0, every: float = 0.05) -> None:
+def until(condition: Callable[[], object], seconds: float = 300.0, every: float = 0.05) -> None:
     """Wait until something is true.
 
     Raises

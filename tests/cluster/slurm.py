@@ -96,13 +96,13 @@ class Slurm:
         options = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         files = [f"--{option}={self._directory}/munge/{file}" for option, file in options.items()]
         self._daemon("munged", ["munged", "--foreground", "--force", *files], "head")
-        until((self._directory / "munge" / "socket").exists, 10)
+        until((self._directory / "munge" / "socket").exists)
         (self._directory / "slurm.conf").write_text(self._configuration())
         (self._directory / "cgroup.conf").write_text(CGROUPS)
         self._daemon("slurmctld", ["slurmctld", "-D", "-c", "-i"], "head")
         for name in self.hosts.names:
             self.start_host(name)
-        until(lambda: self.states().count("idle") == len(self.hosts.names), 20, 0.2)
+        until(lambda: self.states().count("idle") == len(self.hosts.names), every=0.2)
 
     def start_host(self, name: str) -> None:
         """Start the daemon of a host, whose disk is empty."""
@@ -122,7 +122,7 @@ class Slurm:
     def attempt(self, *command: object) -> subprocess.CompletedProcess[str]:
         """Run a command on the head that may fail."""
         words = self.hosts.words(command)
-        return subprocess.run(words, env=self._environment(), text=True, capture_output=True, timeout=60, check=False)
+        return subprocess.run(words, env=self._environment(), text=True, capture_output=True, timeout=300, check=False)
 
     def states(self) -> list[str]:
         """Return the state of each host."""
@@ -133,7 +133,7 @@ class Slurm:
         text = self.run("scontrol", "show", "job", number, check=False)
         return dict(word.partition("=")[::2] for word in text.split() if "=" in word)
 
-    def wait(self, number: str, state: str, seconds: float = 60.0) -> Mapping[str, str]:
+    def wait(self, number: str, state: str, seconds: float = 300.0) -> Mapping[str, str]:
         """Wait until a job is in a state; return what Slurm knows of it."""
         until(lambda: self.job(number).get("JobState") == state, seconds, 0.2)
         return self.job(number)

@@ -44,7 +44,7 @@ class OnHosts:
         self._process = hosts.begin([*train, "-n", "4"], env=variables, **pipes)
 
     def end(self):
-        told, _ = self._process.communicate(timeout=60)
+        told, _ = self._process.communicate(timeout=300)
         return self._process.returncode, told
 
 
@@ -97,4 +97,4 @@ def test_a_job_that_is_hit_ends_with_an_error_and_a_line(
     assert code == expected if expected is not None else code > 2, told
     assert re.search(line, told), told
     assert told.count("\nmpidl: ") == (way != "srun"), told
-    until(lambda: not any(rank_of(number, tmp_path) for number in range(4)), 15)
+    until(lambda: not any(rank_of(number, tmp_path) for number in range(4)))

@@ -33,6 +33,6 @@ def test_between_hosts_nothing_is_lost_and_one_worker_is_serial_sgd(two_hosts, o
     ]
     command = words(two_hosts, 3, pytest, {"MPI4PY_RC_THREAD_LEVEL": LEVELS[transport]})
     job = two_hosts.begin(command, env=of_hosts(two_hosts), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    told, _ = job.communicate(timeout=110)
+    told, _ = job.communicate(timeout=300)
     assert job.returncode == 0, told
     assert len(re.findall(r"\d+ passed", told)) == 3

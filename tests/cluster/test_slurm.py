@@ -35,10 +35,10 @@ def told(tmp_path):
     return lambda number: "\n".join(path.read_text() for path in tmp_path.glob(f"runs/*-{number}.log"))
 
 
-def finish(cluster, number, told, seconds=60):
+def finish(cluster, number, told):
     """Wait until a job ends; return how often Slurm has started it again."""
     ended = ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT")
-    until(lambda: cluster.job(number).get("JobState") in ended, seconds, 0.2)
+    until(lambda: cluster.job(number).get("JobState") in ended, every=0.2)
     found = cluster.job(number)
     assert (found["JobState"], found["ExitCode"]) == ("COMPLETED", "0:0"), told(number)
     return int(found["Restarts"])
@@ -67,19 +67,18 @@ def test_a_job_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, counti
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mpi", ["pmix", "mpirun"])
 def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp_path, mpi):
     pytest.importorskip("torch")
     shutil.copy(JOBS.parent / "docs" / "examples" / "digits_mpidl.py", tmp_path)
     number, _ = submit(Path("digits_mpidl.py"), f"--mpi={mpi}")
     run, saved = tmp_path / "runs" / "run", tmp_path / "digits.pt"
-    until(lambda: last_step(run) >= 0, 60)
+    until(lambda: last_step(run) >= 0)
     cluster.run("scancel", "--signal=USR1", *["--batch"] * (mpi == "mpirun"), number)
-    until(lambda: cluster.job(number).get("Restarts") == "1", 60)
+    until(lambda: cluster.job(number).get("Restarts") == "1")
     assert summary(run)["interrupted"], told(number)
     assert not saved.exists()
-    assert finish(cluster, number, told, 120) >= 1
+    assert finish(cluster, number, told) >= 1
     assert not summary(run)["interrupted"]
     assert [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()] == ["run"]
     accuracies = re.findall(r"^test accuracy (\S+)$", told(number), re.MULTILINE)
@@ -89,13 +88,12 @@ def test_a_script_that_is_told_usr1_saves_and_goes_on(cluster, submit, told, tmp
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, submit, told, counting):
     number, run = submit(counting, *LASTING, "--mpi=pmix", "--ranks-per-node=3", SBATCH_NO_KILL="set")
     until(lambda: last_step(run) > 0)
     cluster.hosts.crash("node2")
     try:
-        assert finish(cluster, number, told, 180) == 0
+        assert finish(cluster, number, told) == 0
     finally:
         cluster.hosts.start("node2")
         cluster.start_host("node2")
@@ -103,7 +101,7 @@ def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, submit, told, c
     assert counts(run) == [EPOCHS] * SAMPLES
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.long
 def test_a_job_that_loses_a_node_is_queued_again(cluster, submit, told, counting):
     number, run = submit(counting, *LASTING, "--mpi=mpirun")
     until(lambda: last_step(run) > 0)
@@ -115,7 +113,7 @@ def test_a_job_that_loses_a_node_is_queued_again(cluster, submit, told, counting
         cluster.hosts.start("node2")
         cluster.start_host("node2")
     # A host that has just come back may fail to start ranks, and the job is queued again, maybe a few times.
-    assert finish(cluster, number, told, 150) >= 1
+    assert finish(cluster, number, told) >= 1
     assert counts(run) == [EPOCHS] * SAMPLES
 
 

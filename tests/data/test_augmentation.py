@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import ArraySplit, Augmentation, Augmented, Batch, Dataset, Hdf5, Portions, Synthetic, augmented
@@ -46,7 +46,6 @@ def one(loop, image, *arguments):
     return out[1]
 
 
-@settings(deadline=None)
 @given(
     augmentations,
     st.integers(0, 2**70),
@@ -196,7 +195,7 @@ class Watched(Split):
 
     def gather(self, indices, epoch=0):
         assert self.busy.acquire(blocking=False)
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         self.calls.append(("gather", int(indices[0]), threading.current_thread().name))
         self._buffer[: len(indices)] = indices[:, None, None]
         self.busy.release()

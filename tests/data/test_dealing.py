@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data.dealing import Deal
 from mpidl.errors import UsageError
 
 
-@settings(max_examples=30)
 @given(
     text=st.sampled_from(["label:1", "label:2", "label:5", "dirichlet:0.001", "dirichlet:0.3", "dirichlet:1e300"]),
     labels=st.lists(st.integers(-3, 9), min_size=40, max_size=90), replicas=st.integers(1, 8), seed=st.integers(0, 9),

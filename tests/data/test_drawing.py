@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
@@ -77,7 +77,6 @@ def divided(size, owners, contiguous, data):
     return own, Portions(samples, batch, batch * batches, 3, contiguous), [Counter() for _ in own]
 
 
-@settings(max_examples=15)
 @any_run
 def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners, contiguous, data):
     own, portions, used = divided(size, owners, contiguous, data)
@@ -85,7 +84,6 @@ def test_replicas_of_any_speed_use_their_own_samples_alike(size, epochs, owners,
     check(used, own, size[0], epochs)
 
 
-@settings(max_examples=15)
 @any_run
 def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, owners, contiguous, data):
     own, portions, used = divided(size, owners, contiguous, data)
@@ -97,7 +95,6 @@ def test_replicas_that_are_stopped_go_on_with_their_own_samples(size, epochs, ow
     check(used, own, size[0], epochs)
 
 
-@settings(max_examples=15)
 @given(size=sizes, epochs=st.integers(1, 3), contiguous=st.booleans())
 def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, epochs, contiguous):
     samples, batch, batches = size
@@ -110,7 +107,6 @@ def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, ep
             assert (own.indices.tolist(), *own[1:]) == (other.indices.tolist(), *other[1:])
 
 
-@settings(max_examples=15)
 @given(data=st.data())
 def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
     portions = Portions(29, 3, 6, 1)

@@ -76,7 +76,7 @@ def test_gather_waits_for_the_portion(arrays, write_hdf5, monkeypatch):
     go, original = threading.Event(), h5py.Dataset.read_direct
 
     def read(self, *block):
-        assert go.wait(10)
+        assert go.wait(60)
         original(self, *block)
 
     monkeypatch.setattr(h5py.Dataset, "read_direct", read)

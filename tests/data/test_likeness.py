@@ -12,6 +12,7 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.data.likeness import portions_are_alike
 from mpidl.job.build import build
 from mpidl.job.placed import place
+from rows import in_turn
 
 LINE = (
     "data.shuffle: 'portion', but the samples of a portion are of few classes, as in a file sorted by class: "
@@ -46,9 +47,10 @@ def test_sorted_samples_are_noticed(targets: NDArray[np.int64], portion: int) ->
     assert alike(np.concatenate([np.sort(targets[::2]), np.sort(targets[1::2])]), portion)  # two sorted files
 
 
-@pytest.mark.parametrize("portion", [1, 2, 8, 16, 100, 512])
-@pytest.mark.parametrize("classes", [2, 10, 1000, 50_000])
-@pytest.mark.parametrize("first", [None, 0.9, 0.999])
+@pytest.mark.parametrize(
+    ("portion", "classes", "first"),
+    in_turn([1, 2, 8, 16, 100, 512], [(2, 0.9), (10, None), (1000, 0.999), (50_000, 0.9), (2, 0.999)], each=3),
+)
 def test_shuffled_samples_are_never_alike(portion: int, classes: int, first: float | None) -> None:
     for samples in (32, 33, 100, 1000, 9000):
         assert not alike(labels(classes, samples, first), portion)

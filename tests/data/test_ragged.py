@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mpidl
@@ -21,7 +21,6 @@ def lists(bags):
     return [bags.values[start:stop].tolist() for start, stop in zip(bags.offsets[:-1], bags.offsets[1:], strict=True)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(BAGS, st.data())
 def test_chosen_bags_are_those_of_lists(bags, data):
     ragged = Ragged.of(bags)

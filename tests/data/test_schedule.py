@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Portions
@@ -159,7 +159,6 @@ def test_a_loader_asks_for_a_ticket_with_the_last_batch_of_a_portion_and_takes_i
     assert (len(asked), len(taken)) == (2, 3)
 
 
-@settings(max_examples=25)
 @given(size=sizes, contiguous=st.booleans(), again=st.lists(st.booleans(), min_size=1, max_size=8))
 def test_a_batch_that_is_given_back_comes_again(size, contiguous, again):
     """Nothing else changes: what has been taken and prepared, and where another loader would go on."""

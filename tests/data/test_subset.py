@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpidl.data import SOURCES, Arrays, Normalisation, Subset, augmented, held_out, normalised
@@ -26,7 +26,6 @@ def numbers(split):
 
 @given(st.integers(2, 300), st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 9))
 @example(samples=10, share=0.99, seed=0)
-@settings(max_examples=50)
 def test_every_sample_is_in_one_of_the_two(samples, share, seed):
     dataset = held_out(numbered(samples), share, 8, seed)
     train, validation = numbers(dataset.train), numbers(dataset.validation)

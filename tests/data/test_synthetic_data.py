@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Synthetic
@@ -15,7 +15,6 @@ def everything(split) -> tuple[np.ndarray, np.ndarray]:
     return tuple(array.copy() for array in split.gather(np.arange(split.samples))[:2])
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 9), st.permutations(range(13)), st.integers(1, 12))
 def test_a_sample_depends_on_its_index_alone(test_samples, classes, seed, order, size):
     source = Synthetic(samples=13, test_samples=test_samples, shape=(3, 2), classes=classes, seed=seed)

@@ -9,7 +9,7 @@ SAMPLES = 101
 EPOCHS = 6
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=300):
     """Wait until something is true of a job, and return it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

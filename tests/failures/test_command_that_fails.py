@@ -23,6 +23,6 @@ sys.exit(main(["evaluate", "runs/x"]))
 def test_the_job_ends(bare_environment, tmp_path):
     (tmp_path / "failing.py").write_text(SOURCE)
     words, environment = command(3, [str(tmp_path / "failing.py")])
-    ended = subprocess.run(words, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(words, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1
     assert ended.stderr.count("mpidl: rank 1: KeyError: 'what' (MPIDL_DEBUG=1 shows where)\n") == 1

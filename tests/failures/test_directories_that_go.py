@@ -71,9 +71,9 @@ def test_in_one_process(tmp_path, end):
 
 def assert_one_line(process, tmp_path, text):
     begun = time.monotonic()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1, errors
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if " failed: " in line or "can't be written" in line]
     assert line.endswith(text)

@@ -36,7 +36,7 @@ def train(mpidl, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "sync"])
+@pytest.mark.parametrize("algorithm", ["downpour", pytest.param("sync", marks=pytest.mark.long)])
 def test_a_job_that_diverges_ends_with_one_line(train, tmp_path, algorithm):
     ended, lines = train("server.rate=1e10", f"algorithm.name={algorithm}", "run.report=1000")
     assert ended.returncode == 1

@@ -68,6 +68,7 @@ def test_a_killed_job_with_a_table_ends_with_the_same_bits(place, bare_environme
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []
 
 
+@pytest.mark.long
 def test_a_deterministic_run_that_is_killed_ends_with_the_same_bits(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 3, "wire": "topk:0.1"}, {"rule": "adam", "rate": 0.01}, servers=1)
     assert differences(setting, place(), bare_environment, random.Random(3), strikes=1) == []

@@ -31,7 +31,6 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.timeout(200)
 def test_a_job_whose_worker_dies_comes_to_its_end(kind, bare_environment, tmp_path):
     if kind == "batch normalisation":
         pytest.importorskip("torch")
@@ -41,7 +40,7 @@ def test_a_job_whose_worker_dies_comes_to_its_end(kind, bare_environment, tmp_pa
     (tmp_path / "job.toml").write_text(toml.dump(job | {"checkpoint": {"every": 1.0}}))
     words = [sys.executable, "-m", "mpidl", "train", tmp_path / "job.toml", "-n", "6", "--retries", "1", "--json"]
     variables = bare_environment | {"MPIDL_DIE": "5:gradient-computed:20", "PYTHONPATH": str(ROOT / "tests")}
-    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["test_accuracy"] > 0.85, done.stderr
@@ -72,12 +71,11 @@ pathlib.Path(f"seen-{world().rank}").write_text(str(int(model.seen)))
 """
 
 
-@pytest.mark.timeout(100)
 def test_after_a_death_the_model_of_every_rank_has_the_buffers_of_one_replica(bare_environment, tmp_path):
     (tmp_path / "buffered.py").write_text(BUFFERED)
     words = [sys.executable, "-m", "mpidl", "run", "buffered.py", "-n", "4"]
     variables = bare_environment | {"MPIDL_DIE": "2:gradient-computed:20", "PYTHONPATH": str(ROOT / "tests")}
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "rank 2 (worker 0) goes on, taken over by the process of rank 3" in done.stderr
     seen = {path.name: int(path.read_text()) for path in tmp_path.glob("seen-*")}

@@ -59,7 +59,7 @@ def train(start, tmp_path):
             """
         )
         process = start("train", "large.toml", "-n", ranks, "--json", LIMIT_OF_A_RANK=str(limit), **variables)
-        output, errors = process.communicate(timeout=110)
+        output, errors = process.communicate(timeout=300)
         return process.returncode, output, errors
 
     return run

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
 from counting import ENCODED, NAME, Case, examine
 
 
+@pytest.mark.long
 def test_a_relay_goes_on_with_what_relays_had_left_out(tmp_path, bare_environment):
     case = Case("relay", {"name": "downpour", "wire": "topk:0.1"}, epochs=1, padding=3000, pace=0.001, **ENCODED)
     config = case.write(tmp_path)
@@ -16,7 +18,7 @@ def test_a_relay_goes_on_with_what_relays_had_left_out(tmp_path, bare_environmen
         words += ["-n", ranks, "--set", f"topology.servers={servers}"]
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mpidl", "train", *map(str, words)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "relay 0" in done.stderr

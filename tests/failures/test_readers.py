@@ -21,22 +21,22 @@ def assert_saved(start, tmp_path):
     events = [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert "failure" not in events
     assert processes_of_ranks(tmp_path) == {}
-    output, errors = start("train", "--resume", run, "--json").communicate(timeout=60)
+    output, errors = start("train", "--resume", run, "--json").communicate(timeout=300)
     assert json.loads(output.splitlines()[-1])["samples"] == EPOCHS * SAMPLES, errors
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
+@pytest.mark.parametrize("ranks", [pytest.param([], marks=pytest.mark.long), ["-n", 3]])
 def test_a_pipe_without_a_reader(job, start, tmp_path, ranks):
     """As in ``mpidl train ... 2>&1 | head -1``."""
     process = start("train", job, *ranks, *SETTINGS, TALLY_SECONDS="0.03")
     process.stderr.readline()
     process.stderr.close()
     process.stdout.close()
-    assert process.wait(timeout=60) == 75
+    assert process.wait(timeout=300) == 75
     assert_saved(start, tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
+@pytest.mark.parametrize("ranks", [[], pytest.param(["-n", 3], marks=pytest.mark.long)])
 def test_a_terminal_that_is_closed(job, start, tmp_path, bare_environment, ranks):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -48,7 +48,7 @@ def test_a_terminal_that_is_closed(job, start, tmp_path, bare_environment, ranks
     try:
         wait_for(lambda: trains(tmp_path))
         os.close(ours)
-        assert process.wait(timeout=60) == 75
+        assert process.wait(timeout=300) == 75
     finally:
         process.kill()
     assert_saved(start, tmp_path)
@@ -58,5 +58,5 @@ def test_a_summary_that_nobody_reads(job, start, tmp_path):
     process = start("train", job)
     process.stdout.close()
     errors = process.stderr.read()
-    assert process.wait(timeout=60) == 0, errors
+    assert process.wait(timeout=300) == 0, errors
     assert "Error" not in errors

@@ -28,13 +28,13 @@ os.statvfs = statvfs
 """
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "hogwild"])
+@pytest.mark.parametrize("algorithm", ["downpour", pytest.param("hogwild", marks=pytest.mark.long)])
 def test_too_little_shared_memory_is_one_line(job, start, tmp_path, algorithm):
     (tmp_path / "sitecustomize.py").write_text(FULL)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     settings = ("--set", f"algorithm.name={algorithm}", "--set", "topology.servers=2")
     process = start("train", job, "-n", 5, *settings, FULL=str(SHARED_MEMORY), PYTHONPATH=path)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     (line,) = [line for line in errors.splitlines() if "as root" not in line]
     assert line.startswith("mpidl: memory of the windows: ")
@@ -46,7 +46,7 @@ def test_a_full_temporary_directory_is_one_line(job, start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(FULL.replace("1_000_000", "4096"))
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     process = start("train", job, "-n", 3, FULL=str(tmp_path), TMPDIR=str(tmp_path), PYTHONPATH=path)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     (line,) = [line for line in errors.splitlines() if "as root" not in line]
     assert line.startswith(f"mpidl: mpirun: 2 MB needed in {tmp_path}, 0 MB free: ")
@@ -84,7 +84,7 @@ def test_what_a_killed_job_left_is_swept_by_the_next_which_leaves_nothing(job, s
     following = start("train", job, "-n", 3, "--set", "run.name=following", **variables)
     ranks = wait_for(lambda: len(found := processes_of_ranks(tmp_path)) == 3 and found.values())
     everything += [*ranks, *map(parent, ranks)]
-    _, errors = following.communicate(timeout=60)
+    _, errors = following.communicate(timeout=300)
     assert "rank 2" in errors
     assert following.returncode == 1
     assert left(temporary, [following.pid, *everything]) == []

@@ -61,13 +61,13 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
     second = tmp_path / "runs" / "run-2"
     wait_for(lambda: (second / "checkpoints" / "0").exists())
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 75, errors
     assert f"continue with `mpidl run --resume runs/run-2 -n {RANKS}`\n" in errors
     assert "ucx" not in errors
     assert not list(tmp_path.glob("ended-*"))
     process = start("run", "--resume", "runs/run-2", "-n", RANKS)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert errors.count("runs/run: finished, 1 epochs; nothing is left to train") == 1
     assert len(list(tmp_path.glob("ended-*"))) == RANKS
@@ -92,7 +92,7 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
 )
 def test_what_it_raises_is_said_once(run, tmp_path, moment, ranks, act, said):
     process = run(moment, ranks, act)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert f"at {moment}\n" in output
     assert errors.count(f"mpidl: {said}\n") == 1

@@ -59,7 +59,7 @@ def reached(tmp_path):
 
 def finish(process):
     """Wait for a job's end; return its summary, if it printed one, and its stderr."""
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     return json.loads(output.splitlines()[-1]) if output else None, errors
 
 
@@ -81,7 +81,7 @@ def assert_resumes(start, tmp_path):
 @pytest.mark.parametrize(
     ("phase", "number"),
     [
-        ("interpreter", signal.SIGUSR1),
+        pytest.param("interpreter", signal.SIGUSR1, marks=pytest.mark.long),
         ("importing", signal.SIGHUP),
         ("initialised", signal.SIGINT),
     ],
@@ -106,7 +106,7 @@ def test_right_after_the_start_of_the_launcher(start, job, tmp_path):
     assert (summary, processes_of_ranks(tmp_path)) == (None, {})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 def test_while_one_process_alone_starts(start, job, number):
     process = start("train", job, "--json")
     wait_for(lambda: holds(process.pid))
@@ -152,10 +152,8 @@ def test_after_all_is_written(paused, reached, tmp_path, numbers):
     assert "saving" not in errors
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [(signal.SIGTERM, signal.SIGTERM), pytest.param((signal.SIGINT, signal.SIGHUP), marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGHUP)])
 def test_two_signals(start, job, tmp_path, numbers):
     process = start("train", job, "-n", RANKS, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))

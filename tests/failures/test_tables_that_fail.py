@@ -107,7 +107,7 @@ def train(start, tmp_path):
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         variables |= {"PYTHONPATH": path, "ROWS_DIMENSION": str(dimension), "MALLOC_ARENA_MAX": "1"}
         process = start("train", "users.toml", "-n", ranks, "--json", *words, **variables)
-        output, errors = process.communicate(timeout=110)
+        output, errors = process.communicate(timeout=300)
         return process.returncode, output, errors
 
     return run

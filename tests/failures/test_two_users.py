@@ -110,7 +110,7 @@ def test_another_user_can_do_nothing_to_a_run(attack, place, bare_environment):
     configuration = Path(__file__).parents[2] / "jobs" / "digits.toml"
     job = subprocess.run(
         [*words, "train", configuration, "-n", "3", "--set", "run.epochs=3", "--set", "run.dir=runs"],
-        env=bare_environment | {"TMPDIR": str(place / "temporary")}, capture_output=True, text=True, timeout=240,
+        env=bare_environment | {"TMPDIR": str(place / "temporary")}, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert job.returncode == 0, job.stderr

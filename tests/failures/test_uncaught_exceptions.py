@@ -61,7 +61,7 @@ def run(bare_environment, tmp_path):
             words, environment = command(3, ["script.py"])
         return subprocess.run(
             [*words, *map(str, arguments)],
-            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=60,
+            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     return start
@@ -85,7 +85,8 @@ def assert_whole(ended, tmp_path, rank):
 
 
 @pytest.mark.parametrize(
-    ("moment", "rank"), [("between", 0), ("before", 2), pytest.param("after", 1, marks=pytest.mark.long)]
+    ("moment", "rank"),
+    [("between", 0), *(pytest.param(*each, marks=pytest.mark.long) for each in (("before", 2), ("after", 1)))],
 )
 def test_the_traceback_is_the_users_own_and_whole(run, tmp_path, moment, rank):
     assert_whole(run(moment, rank, "own"), tmp_path, rank)

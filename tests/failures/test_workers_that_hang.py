@@ -70,7 +70,7 @@ def times(tmp_path):
 
 
 def finish(process):
-    return process.communicate(timeout=100)[1]
+    return process.communicate(timeout=300)[1]
 
 
 def assert_exact(tmp_path, case, whole=False):
@@ -185,7 +185,7 @@ def test_mirrors_go_on(hangs, tmp_path):
     wait_for(lambda: len(mirrors()) >= 3)
     for each in (process.pid, *processes_of_ranks(tmp_path).values()):
         os.kill(each, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert_resumes(tmp_path, hangs, case)
 
 

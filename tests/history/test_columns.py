@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.history import Columns
@@ -84,7 +84,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=2), json_values, max_size=4), max_size=6))
 def test_any_records_become_columns_of_equal_lengths(records):
     columns = Columns(lines(*records))

@@ -153,9 +153,7 @@ SUMMARY = {"seconds": 1.0, "samples": 3, "hosts": {"h": 2}, "stopped": "x", "fai
 events = st.sampled_from([EVENT, DEATH, TAKEN, EVENT | {"event": "resume", "samples": 5}]).flatmap(changed)
 
 
-@settings(
-    max_examples=8, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=8, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
 @given(
     st.lists(changed(GOOD, "server_load", "test_x", "owner_samples"), max_size=4),
     st.lists(events, max_size=4),

@@ -75,7 +75,6 @@ def vectors_of(shards):
     return {name: np.concatenate([shard.vectors[name] for shard in shards]) for name in shards[0].vectors}
 
 
-@settings(max_examples=20, deadline=None)
 @given(data=st.data(), resumed=st.booleans(), n_push=st.integers(2, 3))
 def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_push):
     _, saved, plain = trained
@@ -99,7 +98,7 @@ def test_shards_begin_and_go_on_with_the_same_bits(trained, data, resumed, n_pus
             shard.receive_push(0, shard.clock, cut[slice(*shard.range)], (step, step))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data):
     config, saved, plain = trained
@@ -120,7 +119,7 @@ def test_what_it_saves_is_read_as_whole_tensors(trained, tmp_path_factory, data)
     assert network.parameters.tobytes() == saved.read("parameters", whole).tobytes()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_a_run_begins_with_the_trained_values_of_another(trained, data):
     _, saved, plain = trained

@@ -68,7 +68,7 @@ def start(tmp_path, bare_environment):
 )
 def test_what_a_launcher_sees_at_once(start, action, code):
     start("sys.stdin.read()")
-    assert start(action).wait(timeout=10) == code
+    assert start(action).wait(timeout=60) == code
 
 
 def test_a_death_that_others_see_to_and_ends_after_it_wait_for_all(start):
@@ -77,18 +77,18 @@ def test_a_death_that_others_see_to_and_ends_after_it_wait_for_all(start):
     time.sleep(0.2)
     assert [each.poll() for each in ended] == [None] * 5
     last.stdin.close()
-    assert [each.wait(timeout=10) for each in (last, *ended)] == [0, 0, 0, 75, 0, 0]
+    assert [each.wait(timeout=60) for each in (last, *ended)] == [0, 0, 0, 75, 0, 0]
 
 
 def test_a_process_does_without_the_pipe_to_its_keeper(start):
-    assert start("os.closerange(3, 64); keeper.may_die(); sys.exit(3)").wait(timeout=10) == 3
+    assert start("os.closerange(3, 64); keeper.may_die(); sys.exit(3)").wait(timeout=60) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signals_reach_the_process(start, number):
     keeper = start("sys.exit(40 + signal.sigwait(signals.STOPPING))")
     keeper.send_signal(number)
-    assert keeper.wait(timeout=10) == 40 + number
+    assert keeper.wait(timeout=60) == 40 + number
 
 
 def test_the_process_of_a_keeper_has_its_own_directory_and_the_keeper_none(start):
@@ -99,7 +99,7 @@ def test_the_process_of_a_keeper_has_its_own_directory_and_the_keeper_none(start
     )
     directory = Path(keeper.stdout.readline().strip())
     assert directory.name.split(".")[3] == str(keeper.process)
-    assert keeper.wait(timeout=10) == 0
+    assert keeper.wait(timeout=60) == 0
     assert not directory.exists()
 
 
@@ -111,7 +111,7 @@ def test_a_launcher_finds_its_keepers_and_what_they_keep_in_sessions_of_their_ow
     for each in (own, other):
         each.stdout.readline()
     end_session(2**22 + 1)
-    assert own.wait(timeout=10) == -signal.SIGKILL
+    assert own.wait(timeout=60) == -signal.SIGKILL
     assert has_ended(own.process)
     assert other.poll() is None
 

@@ -61,7 +61,7 @@ def terminal(bare_environment, tmp_path):
                 typed = True
                 os.write(master, keys)
         os.close(master)
-        return shown, process.wait(timeout=30)
+        return shown, process.wait(timeout=60)
 
     return run
 

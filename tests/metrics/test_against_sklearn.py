@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as oracle
 
@@ -46,7 +46,6 @@ def in_pieces(metric, outputs, targets, size=7, weight=1.0):
     return metric.value(sums)
 
 
-@settings(deadline=None)
 @given(classified())
 def test_top5_accuracy(case):
     outputs, labels = case
@@ -58,7 +57,6 @@ def test_top5_accuracy(case):
     assert in_pieces(Top5Accuracy(), outputs, rows) == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(measured())
 def test_regression(case):
     outputs, targets = case
@@ -76,7 +74,6 @@ def test_r2_of_targets_that_are_all_the_same():
     assert in_pieces(R2(), outputs, targets) == oracle.r2_score(targets, outputs) == 0.5
 
 
-@settings(deadline=None)
 @given(classified())
 def test_f1_of_classes(case):
     outputs, labels = case
@@ -84,7 +81,6 @@ def test_f1_of_classes(case):
     assert in_pieces(F1(), outputs, labels) == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_f1_of_labels(case):
     outputs, rows = case
@@ -99,7 +95,6 @@ def known(rows):
     return np.flatnonzero((rows.min(axis=0) == 0) & (rows.max(axis=0) == 1))
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_auc_of_labels(case):
     outputs, rows = case
@@ -107,7 +102,6 @@ def test_auc_of_labels(case):
     assert in_pieces(Auc(), outputs, rows) == pytest.approx(np.mean(each) if each else np.nan, nan_ok=True)
 
 
-@settings(deadline=None)
 @given(classified(least_digits=6))
 def test_auc_of_classes_is_of_one_against_the_rest(case):
     outputs, labels = case
@@ -184,7 +178,6 @@ def test_auc_has_a_limit_of_classes():
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=20, deadline=None)
 @given(case=classified(most=4), size=st.integers(1, 70), weight=st.sampled_from([0.5, 1.0, 8.0]))
 def test_pieces_of_any_size_and_weights_in_common_change_nothing(name, case, size, weight):
     metric = METRICS[name]()

@@ -82,7 +82,7 @@ class Nodes:
 
     def together(self, ranks, action):
         """Return what an action returns on each rank, which has a new number."""
-        barrier, slots = threading.Barrier(len(ranks), timeout=30), [None] * len(ranks)
+        barrier, slots = threading.Barrier(len(ranks), timeout=60), [None] * len(ranks)
 
         def act(number):
             self._local.node = NODES[ranks[number]]

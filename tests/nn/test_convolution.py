@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from layer_cases import Alone
@@ -18,7 +18,6 @@ def by_definition(layer, inputs, weight, bias):
     return np.einsum("nyxcuv,uvck->nyxk", windows, weight) + bias
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     size=st.sampled_from([3, 5]),
     padding=st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=2, max_size=2),

@@ -1,10 +1,13 @@
 """Gradients against finite differences and the adjoint identity, in float64."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from mpidl.data.batch import Batch
 from mpidl.nn import ACTIVATIONS, LOSSES, Dense, Network
+from rows import in_turn
 
 STEP = 1e-6
 
@@ -32,9 +35,10 @@ def differences(loss, vector):
     return gradient
 
 
-@pytest.mark.parametrize("targets", ["classes", "floats"])
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("activation", "targets", "loss"),
+    in_turn(ACTIVATIONS, list(product(["classes", "floats"], LOSSES)), each=len(LOSSES)),
+)
 def test_gradient_meets_finite_differences(activation, loss, targets):
     network, batch = network_and_batch(activation, loss, targets)
     gradient = network.loss_and_gradient(batch)[1].copy()

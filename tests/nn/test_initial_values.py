@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cut_layouts import cut_layouts, in_layout
@@ -20,7 +20,6 @@ NETWORKS = [
 ]
 
 
-@settings(deadline=None)
 @given(
     network=st.sampled_from(NETWORKS),
     dtype=st.sampled_from(["float32", "float64"]),

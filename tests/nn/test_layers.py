@@ -22,10 +22,9 @@ def moved(alone, directions, step):
 
 
 @layers
-@pytest.mark.parametrize("samples", [1, 4])
-def test_the_adjoint_identity_holds(case, samples):
+def test_the_adjoint_identity_holds(case):
     """<J x, y> = <x, J^T y>, where x comprises inputs and parameters."""
-    alone = Alone(*case, samples=samples)
+    alone = Alone(*case, samples=1)
     x = [alone.random.normal(size=variable.shape) for variable in alone.variables]
     y = alone.random.normal(size=alone.outputs.shape)
     jacobian_x = (moved(alone, x, STEP) - moved(alone, x, -STEP)) / (2 * STEP)

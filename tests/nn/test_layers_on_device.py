@@ -14,10 +14,10 @@ from mpidl.data import Batch
 from mpidl.nn import BatchNormalisation, Conv2d, Dense, LocallyConnected2d, Network
 from mpidl.nn.kernels import cuda
 from mpidl.nn.layers import conv2d, locally_connected2d
+from rows import in_turn
 
 
-@pytest.mark.parametrize("case", CASES, ids=name_of)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("case", "dtype"), in_turn(CASES, [("float32",), ("float64",)]))
 def test_a_layer_computes_the_same(cupy, case, dtype):
     host, device = Alone(*case, dtype=dtype), Alone(*case, dtype=dtype, xp=cupy)
     y = host.random.normal(size=host.outputs.shape).astype(dtype)

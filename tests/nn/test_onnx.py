@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layer_cases import CASES, name_of
+from layer_cases import CASES
 from mpidl import UsageError
 from mpidl.nn import (
     Activation,
@@ -20,6 +20,7 @@ from mpidl.nn import (
     Network,
 )
 from mpidl.nn.onnx import LAYERS, to_onnx
+from rows import in_turn
 
 ALONE = [case for case in CASES if type(case[0]) in LAYERS and not case[0].joins]
 
@@ -45,8 +46,7 @@ def check(network, inputs, tmp_path):
         assert error < (1e-6 if network.dtype == np.float64 else 2e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", ALONE, ids=name_of)
+@pytest.mark.parametrize(("case", "dtype"), in_turn(ALONE, [("float32",), ("float64",)]))
 def test_each_layer(case, dtype, tmp_path):
     layer, shape = case
     random = np.random.default_rng(3)

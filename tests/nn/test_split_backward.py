@@ -5,8 +5,6 @@ import pytest
 
 from layer_cases import CASES, Alone, name_of
 
-layers = pytest.mark.parametrize("case", CASES, ids=name_of)
-
 
 def spoil_scratch(alone):
     """Overwrite what a layer shares with others."""
@@ -16,38 +14,25 @@ def spoil_scratch(alone):
             alone.work.buffers[name].fill(7)
 
 
-@layers
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_both_parts_together_are_the_whole(case):
     whole, parts = Alone(*case), Alone(*case)
     y = whole.random.normal(size=whole.outputs.shape)
     whole.backward(y)
+    outputs, inputs = parts.forward().copy(), [each.copy() for each in parts.inputs]
     parts.first_part(y)
+    # The first part leaves alone the weights' gradients, and what others need.
+    assert all(np.isnan(each).all() for each in parts.gradients.values())
+    np.testing.assert_array_equal(parts.outputs, outputs)
+    for found, expected in zip(parts.inputs, inputs, strict=True):
+        np.testing.assert_array_equal(found, expected)
     for found, expected in zip(parts.input_gradients, whole.input_gradients, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
     spoil_scratch(parts)
     parts.second_part()
+    without = Alone(*case)
+    without.first_part(y, needed=False)
+    without.second_part()
     for name, expected in whole.gradients.items():
         np.testing.assert_allclose(parts.gradients[name], expected, rtol=1e-12, atol=1e-13)
-
-
-@layers
-def test_the_first_part_leaves_the_weights_gradients_and_what_others_need_alone(case):
-    alone = Alone(*case)
-    y = alone.random.normal(size=alone.outputs.shape)
-    outputs, inputs = alone.forward().copy(), [each.copy() for each in alone.inputs]
-    alone.first_part(y)
-    assert all(np.isnan(each).all() for each in alone.gradients.values())
-    np.testing.assert_array_equal(alone.outputs, outputs)
-    for found, expected in zip(alone.inputs, inputs, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-@layers
-def test_the_second_part_needs_no_gradient_of_the_inputs(case):
-    whole, parts = Alone(*case), Alone(*case)
-    y = whole.random.normal(size=whole.outputs.shape)
-    whole.backward(y)
-    parts.first_part(y, needed=False)
-    parts.second_part()
-    for name, expected in whole.gradients.items():
-        np.testing.assert_allclose(parts.gradients[name], expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(without.gradients[name], expected, rtol=1e-12, atol=1e-13)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
@@ -37,7 +37,6 @@ def said(model, batch):
     return loss, gradient, found
 
 
-@settings(max_examples=30, deadline=None)
 @given(units=st.lists(st.integers(1, 9), min_size=1, max_size=5), l2=st.sampled_from([0.0, 0.01]))
 def test_what_is_final_is_the_gradient_from_there_on(units, l2):
     model, plain = (network(units, regularisation=Regularisation(l2)) for _ in range(2))

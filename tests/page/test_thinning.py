@@ -1,7 +1,7 @@
 """Curves with fewer points look the same: peaks stay."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -18,7 +18,6 @@ def curves(draw):
     return [draw(axis), np.arange(rows, dtype=float)], values, draw(st.integers(1, 12))
 
 
-@settings(max_examples=40)
 @given(curves())
 def test_each_part_of_each_axis_keeps_its_extremes(curve):
     axes, values, parts = curve
@@ -38,7 +37,6 @@ def test_each_part_of_each_axis_keeps_its_extremes(curve):
             assert (some.min(), some.max()) == (every.min(), every.max())
 
 
-@settings(max_examples=40)
 @given(curves())
 def test_there_are_no_more_points_than_a_screen_shows(curve):
     axes, values, parts = curve

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hand_plans import (
@@ -28,6 +28,7 @@ from mpidl.nn.model import Evaluation
 from mpidl.parameters import Range
 from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
+from rows import in_turn
 
 PARTS = [1, 2, 3, 4, 6]
 
@@ -43,8 +44,7 @@ def on_ranks(net, plan, work):
     return threads.run(plan.partitions, rank)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("planned", PLANS)
+@pytest.mark.parametrize(("planned", "parts"), in_turn(PLANS, [(parts,) for parts in PARTS], each=2))
 def test_twenty_steps_are_those_of_the_uncut_network(planned, parts):
     net, plan = planned(parts)
     batches = [batch_for(net, samples, seed) for seed, samples in enumerate([8, 7, 8, 2, 1] * 4)]
@@ -52,8 +52,7 @@ def test_twenty_steps_are_those_of_the_uncut_network(planned, parts):
     check_training(net, plan, results, batches)
 
 
-@pytest.mark.parametrize("parts", [1, 3, 4])
-@pytest.mark.parametrize("planned", PLANS)
+@pytest.mark.parametrize(("planned", "parts"), in_turn(PLANS, [(1,), (3,), (4,), (3,)]))
 def test_outputs_and_evaluations_are_those_of_the_uncut_network(planned, parts):
     net, plan = planned(parts)
     weighed = batch_for(net, 7, 1)._replace(weight=4.5)
@@ -67,7 +66,6 @@ def test_outputs_and_evaluations_are_those_of_the_uncut_network(planned, parts):
         assert others == [(None, Evaluation(0.0, 0))] * (parts - 1)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(PLANS), st.sampled_from(PARTS), st.data())
 def test_initial_values_are_those_of_the_uncut_network(planned, parts, data):
     net, plan = planned(parts)

@@ -128,13 +128,13 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-@pytest.mark.parametrize("parts", [2, 3, 4, 6])
-def test_a_cut_layer_computes_what_the_uncut_one_does(case, parts):
+def test_a_cut_layer_computes_what_the_uncut_one_does(case):
     layer, shapes, cuts = case
     training = not isinstance(layer, Dropout)
     expected = computed(layer, shapes, "samples", 1, training)
     for how in (*cuts, "samples"):
-        same(computed(layer, shapes, how, parts, training), expected)
+        for parts in (2 + CASES.index(case) % 3, 6):
+            same(computed(layer, shapes, how, parts, training), expected)
     for how in set(layer.cuts) - set(cuts):
         with pytest.raises(UsageError):
             cut_layer(layer, "it", how, Range(0, 6), 6, shapes)

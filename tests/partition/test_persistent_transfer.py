@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from distributions import arrays, moved, pairs, product
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Box, Range, split
@@ -33,7 +33,6 @@ def carried_out(transfer, values, before=None, rounds=1):
     return threads.run(len(transfer.source), work)
 
 
-@settings(max_examples=60)
 @given(pairs(), st.integers(0, 99))
 def test_sums_are_those_of_the_definition(case, seed):
     shape, source, target = case
@@ -44,7 +43,6 @@ def test_sums_are_those_of_the_definition(case, seed):
             np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=30)
 @given(pairs(), st.integers(0, 99))
 def test_sums_are_added_to_what_is_there(case, seed):
     shape, source, target = case
@@ -57,7 +55,6 @@ def test_sums_are_added_to_what_is_there(case, seed):
             np.testing.assert_array_equal(a, c + 2 * b)
 
 
-@settings(max_examples=60)
 @given(pairs(), st.integers(0, 99))
 def test_the_adjoint_identity_holds(case, seed):
     _, source, target = case

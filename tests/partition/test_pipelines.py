@@ -1,10 +1,11 @@
 """Pipelines on threads: with any schedule, a minibatch's gradient is that of the uncut network."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hand_plans import PLANS, batch_for, by_samples, check_training, cut, network, trained, uncut
@@ -28,6 +29,7 @@ from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
 from mpidl.partition.schedules import SCHEDULES
+from rows import in_turn
 
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
 
@@ -88,11 +90,15 @@ def gradients(net, plan, batch, schedule, micro_batches):
     return [loss for loss, _ in results], uncut(plan, np.concatenate([gradient for _, gradient in results]))
 
 
-@schedules
-@pytest.mark.parametrize(("partitions", "stages"), [(2, 2), (3, 3), (4, 4), (4, 2), (6, 3), (2, 1), (1, 1)])
-@pytest.mark.parametrize("planned", NETWORKS)
-def test_training_is_that_of_the_uncut_network(planned, partitions, stages, schedule):
-    net = planned()
+CUTS = [(2, 2), (3, 3), (4, 4), (4, 2), (6, 3), (2, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("planned", "cut_into", "schedule"),
+    [(*each, schedule) for each, schedule in in_turn(product(NETWORKS, CUTS), [(name,) for name in SCHEDULES])],
+)
+def test_training_is_that_of_the_uncut_network(planned, cut_into, schedule):
+    net, (partitions, stages) = planned(), cut_into
     plan = make_plan(net.layers, net.input_shape, partitions, batch=8, stages=stages)
     batches = [batch_for(net, samples, seed) for seed, samples in enumerate([11, 7, 11, 2, 1, 12])]
 
@@ -102,7 +108,6 @@ def test_training_is_that_of_the_uncut_network(planned, partitions, stages, sche
     check_training(net, plan, threads.run(partitions, rank), batches)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from([*SCHEDULES]),
@@ -120,8 +125,7 @@ def test_any_number_of_micro_batches_has_the_full_batchs_gradient(planned, sched
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-@schedules
-@pytest.mark.parametrize("planned", PLANS)
+@pytest.mark.parametrize(("planned", "schedule"), in_turn(PLANS, [(name,) for name in SCHEDULES]))
 def test_plans_made_by_hand_pass_micro_batches_too(planned, schedule):
     net, plan = planned(3)
     if any(layer.statistics for layer in net.layers):

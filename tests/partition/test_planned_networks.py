@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from interpreter import Interpreter
 from job_networks import NETWORKS
@@ -121,7 +121,6 @@ def stacks(draw):
     return [replace(layer, cut=draw(st.sampled_from(["", *layer.cuts, "samples"]))) for layer in layers]
 
 
-@settings(deadline=None, max_examples=25)
 @given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
 def test_any_network_cut_in_any_way_computes_what_the_uncut_one_does(layers, partitions, samples):
     random, shape = np.random.default_rng(5), (13, 11, 4)

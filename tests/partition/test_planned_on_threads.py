@@ -39,7 +39,7 @@ def test_networks_of_jobs(name, cut, partitions, stages):
     run(layers, cut_layers, shape, partitions, stages, [5, 2, 1, 5])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
 def test_any_network_cut_in_any_way(layers, partitions, samples):
     shape = (13, 11, 4)

@@ -1,11 +1,12 @@
 from itertools import combinations, pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.partition.cutting import balanced
 
 
+@settings(max_examples=100)  # Few weights can be divided in several ways with the same heaviest run.
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.data())
 def test_the_heaviest_run_and_then_the_squares_are_as_small_as_can_be(weights, data):
     parts = data.draw(st.integers(1, len(weights)))

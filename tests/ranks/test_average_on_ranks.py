@@ -8,7 +8,7 @@ from mpidl.algorithms import Averaging
 from mpidl.parameters import Range
 from mpidl.storage.checkpoints import latest, read
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 @pytest.mark.parametrize("transport", ["windows", "messages"])

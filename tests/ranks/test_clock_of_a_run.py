@@ -25,9 +25,8 @@ def test_ranks_of_other_nodes_take_over_the_clock_of_the_first(comm, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["downpour", "sync", "averaging"])
+@pytest.mark.usefixtures("worker")
 def test_durations_of_ranks_with_different_wall_clocks(comm, shared_path, least_squares, monkeypatch, name):
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     real, calls = time.time, []
 
     def wall():

@@ -9,6 +9,7 @@ import pytest
 import mpidl
 from mpidl.algorithms import ALGORITHMS, Exchange
 from mpidl.config import from_dict
+from rows import long_but
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -83,7 +84,13 @@ def partitions_for(comm, algorithm):
     return comm.size - 1 - servers
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"hogwild", "stacking"}))
+@pytest.mark.parametrize(
+    "name",
+    long_but(
+        ("downpour", "dcasgd", "easgd", "averaging", "sandblaster", "sync"),
+        sorted(set(ALGORITHMS) - {"hogwild", "stacking"}),
+    ),
+)
 def test_one_replica_trains_as_the_uncut_one(comm, shared_path, name):
     algorithm = ALGORITHMS[name]()
     partitions = partitions_for(comm, algorithm)

@@ -15,6 +15,7 @@ from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.rma import staging
 from mpidl.rules import Adam, Momentum, Nesterov
 from mpidl.shards.on_device import ShardOnDevice
+from rows import in_turn
 
 pytestmark = pytest.mark.mpi
 THREE = pytest.mark.mpi(min_size=3)
@@ -115,7 +116,7 @@ CASES = [
 ]
 DIRECT, STAGED, SHARDS = {"transfer": "direct"}, {"transfer": "staged"}, {"shards": True}
 #: Shards do what their algorithm says; what workers give to MPI depends on the wire format.
-ON_DEVICES = [(each, SHARDS) for each in CASES] + [(each, how) for each in CASES[:5] for how in (DIRECT, STAGED)]
+ON_DEVICES = [(each, SHARDS) for each in CASES] + in_turn(CASES[:5], [(DIRECT,), (STAGED,)]) + [(CASES[0], STAGED)]
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,16 @@ from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import assign
 from mpidl.wire import encoded_bytes, parse
+from rows import in_turn
 
 SIZE, PUSHES, SAMPLES = 5009, 7, 101
 FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 
 
 @pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize("way", ["windows", "messages"])
-@pytest.mark.parametrize("wire_fetch", FORMATS)
+@pytest.mark.parametrize(
+    ("wire_fetch", "way"), [*in_turn(FORMATS, [("windows",), ("messages",)]), ("topk:0.3", "messages")]
+)
 def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
     from mpidl.engines.mpi.servers.connection import Encodings

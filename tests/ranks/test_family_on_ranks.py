@@ -200,6 +200,7 @@ def test_what_is_too_stale_is_dropped_and_its_portions_are_logged(comm, tmp_path
         assert all(event["staleness"] > 0 and 0 <= event["portions"][0] < 3 * 26 for event in drops)
 
 
+@pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"stacking"}))
 def test_every_algorithm_trains(comm, tmp_path, least_squares, name):
     model, split = least_squares()

@@ -9,7 +9,7 @@ import mpidl  # noqa: E402
 from mpidl.data import ArraySplit, Dataset  # noqa: E402
 from mpidl.nn import Dense, Flatten, MeanSquaredError, Network, SparseEmbedding  # noqa: E402
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 ROWS = 50
 TINY = mpidl.Sgd(1e-12)
 

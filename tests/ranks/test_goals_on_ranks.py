@@ -17,7 +17,7 @@ from mpidl.nn.model import evaluate_split
 from mpidl.rules import Sgd
 from mpidl.storage.checkpoints import read_best
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 NAMES = ("f1", "auc", "mean_absolute_error")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import mpidl
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,6 @@ def test_rates_follow_their_schedule(comm, shared_path, algorithm, server, worke
     assert found[-1]["gradient_norm"] > 0
 
 
-@pytest.mark.mpi(min_size=4)
 def test_the_norm_of_a_cut_replica_is_that_of_the_whole_gradient(comm, shared_path):
     norms = []
     for partitions in (1, 2):

@@ -35,9 +35,8 @@ def trained(directory, name):
 ENCODED = ("--set", "algorithm.wire=onebit", "--set", "algorithm.wire_fetch=topk:0.1")
 
 
-@pytest.mark.parametrize(
-    ("rule", "servers", "encoded"), [("adam", 5, ()), pytest.param("sgd", 3, ENCODED, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "servers", "encoded"), [("adam", 5, ()), ("sgd", 3, ENCODED)])
 def test_one_worker_trains_a_network_as_one_process_does_bit_for_bit(mpidl, digits, tmp_path, rule, servers, encoded):
     runs = {}
     for name, ranks in (("alone", ()), ("on-ranks", ("-n", servers + 2, "--set", f"topology.servers={servers}"))):
@@ -63,6 +62,7 @@ def test_the_initial_parameters_and_deterministic_runs_do_not_depend_on_the_numb
     assert all(np.array_equal(runs[1][key], runs[3][key]) for key in runs[1])
 
 
+@pytest.mark.long
 def test_cut_replicas_train_as_one_process_does_bit_for_bit_where_no_cut_divides_a_sum(mpidl, tmp_path):
     random = np.random.default_rng(3)
     with h5py.File(tmp_path / "data.h5", "w") as file:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.algorithms import ALGORITHMS  # noqa: E402
 from mpidl.data import Portions  # noqa: E402
+from rows import long_but  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
 from zoo import differences  # noqa: E402
 
@@ -21,7 +22,11 @@ def train(module, shared_path, **options):
     return mpidl.train(module, mpidl.Digits(), **options)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"stacking"}))
+#: One of each way to exchange, and what keeps more than parameters.
+DAILY = ("downpour", "easgd", "diloco", "sync", "hogwild", "sandblaster")
+
+
+@pytest.mark.parametrize("name", long_but(DAILY, sorted(set(ALGORITHMS) - {"stacking"})))
 def test_every_algorithm_trains_a_module(comm, shared_path, name):
     algorithm = ALGORITHMS[name]()
     # Sandblaster minimises one function: statistics are not part of it.
@@ -181,13 +186,13 @@ def loop(module, groups):
                 parameter -= 0.05 * parameter.grad
 
 
-#: Of each kind one; `make long` has all.
-BUILT = [
-    *("dropout", "batch_norm", "spectral_norm", "channels_last", "Scalar", "Repeated", "Experts", "Teacher", "Sparse"),
-    *("Assigned", "CheckpointedReentrantly", "clustered", "weighed", "embedding_bag", "lstm", "encoder", "UNet"),
+#: Of each kind one.
+BUILT = ["batch_norm", "spectral_norm", "Repeated", "Teacher", "Sparse", "CheckpointedReentrantly", "clustered", "lstm"]
+RARE = [
+    *("dropout", "channels_last", "Scalar", "Experts", "Assigned", "weighed", "embedding_bag", "encoder", "UNet"),
 ]
 
 
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", long_but(BUILT, BUILT + RARE))
 def test_what_people_build_equals_a_plain_loop_and_trains_on(comm, shared_path, name):
     assert differences(name, str(shared_path), servers=comm.size - 2) == []

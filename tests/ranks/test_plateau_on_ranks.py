@@ -7,7 +7,7 @@ import pytest
 
 import mpidl
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 EPOCHS, FACTOR = 12, 0.5
 
 

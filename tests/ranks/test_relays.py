@@ -95,16 +95,24 @@ class Pusher:
         self.until(comm.Ibarrier().Test)
 
 
-@pytest.fixture(params=["windows", "mixed", "messages"])
-def way(request):
-    return request.param
-
-
-@pytest.fixture(params=[1, 2])
-def servers(request, comm):
-    if comm.size < 2 + request.param:
+@pytest.fixture(
+    params=[("windows", 1), ("mixed", 2), ("messages", 1), ("windows", 2)], ids=lambda each: f"{each[0]}-{each[1]}"
+)
+def connection(request, comm):
+    """Return how messages travel, and the number of servers."""
+    if comm.size < 2 + request.param[1]:
         pytest.skip("no worker is left")
     return request.param
+
+
+@pytest.fixture
+def way(connection):
+    return connection[0]
+
+
+@pytest.fixture
+def servers(connection):
+    return connection[1]
 
 
 def play(
@@ -221,9 +229,9 @@ def test_every_push_counts_once_however_late_its_steps_are(comm, shared_path, wa
     check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act, late=True))
 
 
+@pytest.mark.mpi(min_size=4)  # One worker has nobody to share with.
+@pytest.mark.parametrize(("way", "servers"), [("windows", 1)])
 def test_workers_of_one_speed_share_what_travels(comm, shared_path, way, servers, monkeypatch):
-    if comm.size < 3 + servers:
-        pytest.skip("one worker has nobody to share with")
     steps = 20
 
     def act(pusher, among, coordinator):
@@ -242,7 +250,7 @@ def saved(path, order, ranges):
     found = []
     for shard in range(len(ranges)):
         file = scratch(path, order) / f"shard-{shard}.h5"
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             try:
                 with h5py.File(file) as opened:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from test_relays import SIZE, Pusher, give_order, play, servers, way
+from test_relays import SIZE, Pusher, connection, give_order, play, servers, way
 
 from mpidl import Sgd
 from mpidl.sparse.merging import MergedRows
@@ -16,7 +16,7 @@ from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 from mpidl.transport.status import WorkerStatus
 
-__all__ = ["servers", "way"]
+__all__ = ["connection", "servers", "way"]
 
 pytestmark = pytest.mark.mpi(min_size=3)
 SPEC, DTYPE = TableSpec("ids", 2, None, scale=0.0), np.dtype(np.float64)

@@ -138,7 +138,7 @@ def deaths(comm, monkeypatch):
                 time.sleep(0.01)
         if comm.rank == host:
             with self.transport.turn.left():
-                assert settled.wait(20)
+                assert settled.wait(60)
 
     settled = threading.Event()
 

@@ -10,7 +10,7 @@ import mpidl
 from mpidl.algorithms import Stacking
 from mpidl.nn import Network
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = pytest.mark.mpi(min_size=4)
 ALGORITHM = Stacking(modules=2, hidden=20, ridge=0.2, unit=1)
 
 

@@ -5,6 +5,7 @@ import time
 import h5py
 import numpy as np
 import pytest
+from serial import serial_sgd
 
 import mpidl
 from mpidl import Adagrad, Adam, Downpour, Sgd
@@ -25,14 +26,6 @@ def run(model, split, path, **options):
     return mpidl.train(model, dataset(split), **options)
 
 
-def serial(model, split, rate, epochs=2):
-    portions = Portions(split.samples, BATCH, BATCH, seed=7)
-    for number in range(epochs * portions.per_epoch):
-        for indices in portions.batches(number):
-            model.parameters -= rate * model.loss_and_gradient(split.gather(indices))[1]
-    return model.parameters
-
-
 def test_two_ranks_are_too_few(comm, shared_path, tally):
     if comm.size != 2:
         pytest.skip("takes 2 ranks")
@@ -41,13 +34,12 @@ def test_two_ranks_are_too_few(comm, shared_path, tally):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.usefixtures("worker")
 def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, dtype):
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     model, split = least_squares(dtype=dtype)
     summary = run(model, split, shared_path, servers=servers)
-    expected = serial(*least_squares(dtype=dtype), np.dtype(dtype).type(0.05))
+    expected = serial_sgd(least_squares(dtype=dtype), np.dtype(dtype).type(0.05))
     assert np.array_equal(model.parameters, expected)
     assert summary["staleness"] == {"mean": 0, "p50": 0, "p99": 0, "max": 0}
     assert summary["samples"] == 2 * 101
@@ -57,9 +49,8 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
 @pytest.mark.parametrize(
     "algorithm", [Downpour(), Downpour(n_push=3), Downpour(4, 3), Downpour(2, 2, "literal", overlap=True)]
 )
+@pytest.mark.usefixtures("worker")
 def test_no_update_is_lost(comm, shared_path, tally, algorithm):
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     model, split = tally()
     summary = run(model, split, shared_path, algorithm=algorithm, rule=Sgd(1.0), epochs=5)
     assert np.array_equal(model.parameters, -model.total(101, 5))
@@ -72,9 +63,8 @@ def test_no_update_is_lost(comm, shared_path, tally, algorithm):
     assert min(each["memory"] for each in ranks) > 1 << 24
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_deterministic_run_does_not_depend_on_timing(comm, shared_path, least_squares):
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     algorithm = Downpour(n_fetch=2, n_push=3, rate=0.01)
     options = {"algorithm": algorithm, "rule": Adam(0.01), "deterministic": True, "epochs": 4}
     first, second = least_squares()[0], least_squares()[0]
@@ -111,9 +101,8 @@ def test_a_deterministic_run_does_not_depend_on_the_number_of_servers(comm, shar
     assert np.array_equal(model.parameters, oracle.parameters)
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_run_leaves_whole_checkpoints_that_any_program_reads(comm, shared_path, least_squares):
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     model, split = least_squares()
     summary = run(model, split, shared_path, servers=servers, rule=Adagrad(0.05))
@@ -132,10 +121,9 @@ def test_a_run_leaves_whole_checkpoints_that_any_program_reads(comm, shared_path
     assert np.array_equal(model.parameters, trained)
 
 
+@pytest.mark.usefixtures("worker")
 def test_a_resumed_run_ends_as_an_unbroken_one(comm, shared_path, least_squares):
     """With one worker, which is exact: two epochs, then three more by another number of servers."""
-    if comm.size == 2:
-        pytest.skip("2 ranks have no worker beside a server")
     servers = max(1, comm.size - 2)
     rule = Adam(0.02)
     unbroken, split = least_squares()

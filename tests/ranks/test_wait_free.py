@@ -4,10 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from serial import serial_sgd
 
 import mpidl
 from mpidl.algorithms import BackupSync, Downpour, Softsync, Ssp
-from mpidl.data import Dataset, Portions
+from mpidl.data import Dataset
 from mpidl.nn import CompleteModel
 from mpidl.nn.model import Evaluation
 from mpidl.parameters.layout import Layout
@@ -121,12 +122,7 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
         pytest.skip("takes one worker")
     model, split = least_squares(1009)
     run(Piecewise(model), split, transport, shared_path, servers=servers, rule=Sgd(1e-3))
-    expected, _ = least_squares(1009)
-    portions = Portions(split.samples, 8, 8, seed=7)
-    for number in range(2 * portions.per_epoch):
-        for indices in portions.batches(number):
-            expected.parameters -= 1e-3 * expected.loss_and_gradient(split.gather(indices))[1]
-    assert np.array_equal(model.parameters, expected.parameters)
+    assert np.array_equal(model.parameters, serial_sgd(least_squares(1009), 1e-3))
 
 
 @pytest.mark.parametrize("slots", [2, 32])
@@ -143,7 +139,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
 
     def wait(start):
         (link,) = links
-        top, now, until = link.shards[-1], np.empty(SIZE), time.monotonic() + 20
+        top, now, until = link.shards[-1], np.empty(SIZE), time.monotonic() + 60
         chunk = min(top.size, 65536)
         # Whole chunks of the last shard that are final, last first; each is applied soon, if there is a slot for it.
         final = [top.start + first for first in reversed(range(0, top.size, chunk)) if top.start + first >= start]

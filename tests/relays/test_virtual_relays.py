@@ -77,7 +77,7 @@ def test_nodes_without_all_servers_have_relays(tally):
     memory_bandwidth=st.sampled_from([math.inf, 1000.0]),
     seed=st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_every_gradient_counts_once(tally, algorithm, servers, replicas, at, away, bandwidth, memory_bandwidth, seed):
     model, split = tally(samples=205)
     deaths = (Death(2, at, None if away is None else at + away), Death(3, 2 * at))

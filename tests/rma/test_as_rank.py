@@ -49,8 +49,8 @@ def test_a_rank_that_is_taken_over_is_rung_at_its_new_process(comm):
     comm.Barrier()
     if comm.rank == taker:
         started = time.perf_counter()
-        assert taken.sleep(20.0)
-        assert time.perf_counter() - started < 10.0
+        assert taken.sleep(200.0)
+        assert time.perf_counter() - started < 60.0
         assert not doorbells.sleep(0.0)
         taken.free()
     comm.Barrier()

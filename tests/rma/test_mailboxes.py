@@ -213,8 +213,10 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
     post.close()
 
 
-@pytest.mark.parametrize("wire", [None, "bf16", "int8"])
-@pytest.mark.parametrize(("size", "chunk_bytes"), [(1, 8), (13, 24), (1000, 1 << 18), (4099, 800)])
+@pytest.mark.parametrize(
+    ("size", "chunk_bytes", "wire"),
+    [(1, 8, None), (13, 24, "bf16"), (1000, 1 << 18, "int8"), (4099, 800, None), (4099, 800, "int8")],
+)
 def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire, way):
     """Elements are overwritten as they become final, so that what leaves too early is seen."""
     pushes, wire = 9, None if wire is None else parse(wire)

@@ -35,7 +35,7 @@ def window(comm, monkeypatch):
 
 def wait_for(path, serve=lambda: None):
     """Wait until there is a file, and meanwhile serve."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until, f"no {path.name}"
         serve()
@@ -57,7 +57,7 @@ def test_long_values_leave_while_a_rank_computes_though_it_has_waited_for_anothe
         wait_for(waited, window.serve)
     elif comm.rank == 0:
         wait_for(waited)
-        values, until = window.local("values"), time.monotonic() + 30
+        values, until = window.local("values"), time.monotonic() + 60
         while not values.all():
             assert time.monotonic() < until, "the values don't arrive"
             window.serve()

@@ -25,7 +25,7 @@ def played():
 
     yield turn, did, play
     for each in threads:
-        each.join(10)
+        each.join(60)
         assert not each.is_alive()
 
 
@@ -73,6 +73,6 @@ def test_who_leaves_the_turn_to_wait_does_not_keep_others_from_it(played):
 
     play("answers", work)
     with turn.left():
-        assert answered.wait(10)
+        assert answered.wait(60)
     turn.leave()
     assert did == ["answers"]

@@ -42,7 +42,7 @@ class Checkpoints:
         self.may_complete, self.completed, self.whole = threading.Event(), [], True
 
     def complete(self, order, position, shards, files):
-        self.may_complete.wait(10)
+        self.may_complete.wait(60)
         self.completed.append((order, position.step, shards, files))
         return self.whole
 
@@ -87,7 +87,7 @@ def wait(saving):
 
 
 def wait_for(something):
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if found := something():
             return found
@@ -113,7 +113,7 @@ def test_files_that_take_long_to_write_hold_up_nobody(saving):
     report(saving, 1, 3)
     started = time.monotonic()
     assert [saving.completed() for _ in range(50)] == [None] * 50
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert saving.files.completed == []
     saving.files.may_complete.set()
     assert wait(saving)[0].step == 6

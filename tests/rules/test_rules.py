@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range, chunks
@@ -119,7 +119,6 @@ def test_init_is_a_zero_vector_for_each_state(rule):
 
 @pytest.mark.parametrize("rule", EVERY_RULE)
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_results_do_not_depend_on_chunks(rule, dtype, data):
     size = data.draw(st.integers(1, 301))

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range, chunks
@@ -47,7 +47,6 @@ def segments(draw):
 
 
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=40, deadline=None)
 @given(segments=segments(), size=st.integers(1, SIZE), sparse=st.booleans())
 def test_results_do_not_depend_on_how_the_vector_is_divided(name, segments, size, sparse):
     rule, whole = RULES[name](), Range(0, SIZE)

@@ -163,7 +163,7 @@ def test_what_starts_again(case, tmp_path, bare_environment):
     launcher.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", CALL, "train", "digits.toml", "-n", "3", "--retries", "2", "--json"],
-        cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     calls = [path.read_text() for path in sorted(tmp_path.glob("calls*"))]
     assert (done.returncode, len(calls)) == (code, len(starts)), done.stderr

@@ -162,7 +162,7 @@ def test_all_ranks_of_a_script_end(bare_environment, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     words, environment = command(3, [str(tmp_path / "script.py")])
     ended = subprocess.run(
-        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=60
+        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300
     )
     assert (ended.returncode, ended.stdout) == (75, ""), ended.stderr
     assert "; run the script with resume=True to continue\n" in ended.stderr

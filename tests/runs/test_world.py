@@ -55,7 +55,7 @@ def test_an_error_without_words_ends_the_job(fail):
 def test_output_that_nobody_reads_keeps_no_rank_from_ending_the_job(fail, monkeypatch):
     read = threading.Event()
     monkeypatch.setattr(output, "LAST_WORDS", 0.05)
-    monkeypatch.setattr(module, "say", lambda line: read.wait(10))
+    monkeypatch.setattr(module, "say", lambda line: read.wait(60))
     assert fail(RuntimeError("out of luck")) == [1]
     read.set()
 

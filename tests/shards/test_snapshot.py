@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, values_of
 
@@ -14,6 +15,7 @@ from mpidl.rules import Sgd
 from mpidl.shards.policies import DelayCompensated, DropStale, FirstOfStep, Gather
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard, Snapshot
+from rows import in_turn
 
 
 class Served:
@@ -140,7 +142,6 @@ def check(case, size, chunk, dtype, actions, xp=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
 @given(happenings=happenings())
 def test_the_copy_is_the_shard_that_received_what_came_before_the_marks(case, happenings):
     check(case, **happenings)
@@ -248,11 +249,14 @@ def push_all(shard, pushes, workers=WORKERS):
         shard.receive_push(worker, shard.clock, values, (number, number))
 
 
+CHUNKS_AND_PUSHES = list(product([(21, 4), (4, 21), (4, 5), (1, 30)], [0, 1, 4, 5]))
+
+
 # The norm is that of a chunk.
-@pytest.mark.parametrize("case", sorted(CASES.keys() - {"adag_by_norm"}))
-@pytest.mark.parametrize("pushes", [0, 1, 4, 5])
-@pytest.mark.parametrize("chunks", [(21, 4), (4, 21), (4, 5), (1, 30)])
-def test_a_state_at_rest_fits_a_shard_of_other_chunks(case, pushes, chunks):
+@pytest.mark.parametrize(
+    ("case", "chunks", "pushes"), in_turn(sorted(CASES.keys() - {"adag_by_norm"}), CHUNKS_AND_PUSHES, each=4)
+)
+def test_a_state_at_rest_fits_a_shard_of_other_chunks(case, chunks, pushes):
     first, second = (make(case, 21, chunk, "float64") for chunk in chunks)
     push_all(first, pushes)
     second.load(listed(first))
@@ -283,8 +287,7 @@ def begun_anew(shard, other, workers):
     return other
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4, 7])
-@pytest.mark.parametrize("resumes", [1, 2, 3])
+@pytest.mark.parametrize(("workers", "resumes"), [(2, 1), (3, 2), (4, 1), (7, 3)])
 def test_a_step_in_work_goes_on_with_workers_that_begin_anew(workers, resumes):
     """The gradient that worker 0 had given counts as that of a worker of its own, however often the run is resumed."""
     shard = first_of_step(3, 4)

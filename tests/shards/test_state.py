@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shard_cases import CASES, WORKERS, Pushes, assert_same, finish, listed, make
 
@@ -47,7 +47,6 @@ def interleavings(draw):
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
 @given(interleaving=interleavings())
 def test_a_shard_that_loads_a_state_goes_on_as_the_first_would_have(case, interleaving):
     check(case, **interleaving)
@@ -99,7 +98,6 @@ def test_vectors_are_the_shards_own_and_loading_keeps_them():
     assert fresh.chunk(1).tobytes() == memory[4:8].tobytes()
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     chunks=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(4, 5)), max_size=40),
     cut=st.integers(0, 40),

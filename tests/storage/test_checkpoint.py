@@ -8,7 +8,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from saved import LAYOUT, POSITION, save
 
@@ -26,7 +26,6 @@ from mpidl.storage.files import scratch
 from mpidl.storage.writer import BackgroundTask, Index, save_index, save_shard
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     shapes=st.lists(st.lists(st.integers(1, 7), max_size=4).map(tuple), min_size=1, max_size=4),
     before=st.integers(1, 9),

@@ -20,8 +20,7 @@ from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good, prune, read, steps, sweep, write_best
 from mpidl.storage.lock import Lock
 from mpidl.storage.position import Best
-
-pytestmark = pytest.mark.timeout(20)
+from rows import in_turn
 
 SECRET = b"a secret of mode 600\n"
 #: Steps of the checkpoints that are there, and of the next.
@@ -170,8 +169,15 @@ def cleared(path):
     return path
 
 
-@pytest.mark.parametrize("laid", LAID)
-@pytest.mark.parametrize("name", WRITTEN)
+#: At each name: what a write would follow or change, and one of the others.
+KINDS = [kind for kind in LAID if kind not in ("a link to a file", "another name of a file")]
+AT_NAMES = [
+    *((name, kind) for name in WRITTEN for kind in LAID if kind not in KINDS),
+    *in_turn(WRITTEN, [(kind,) for kind in KINDS]),
+]
+
+
+@pytest.mark.parametrize(("name", "laid"), AT_NAMES)
 def test_what_is_written_stays_in_the_directory(place, name, laid):
     run, outside = place / "runs" / "run", place / "outside"
     LAID[laid](cleared(run / name), outside)
@@ -221,9 +227,12 @@ FOREIGN = {
 REMOVED = (".git", ".3", ".3-0123456789abcdef", ".30.replaced", ".30.removed", "2023", "7")
 
 
-@pytest.mark.parametrize("laid", FOREIGN)
 @pytest.mark.parametrize(
-    ("name", "linked"), [*((name, False) for name in REMOVED), (".git", True), (".3", True), ("2023", True)]
+    ("laid", "name", "linked"),
+    [
+        *in_turn(FOREIGN, [(name, False) for name in REMOVED], each=3),
+        *in_turn(FOREIGN, [(".git", True), (".3", True), ("2023", True)]),
+    ],
 )
 def test_only_checkpoints_are_removed(place, name, laid, linked):
     run, outside = place / "runs" / "run", place / "outside"

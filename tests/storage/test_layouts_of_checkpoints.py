@@ -44,7 +44,7 @@ def written(directory, layout, servers, partitions, kept=("start", "residual")):
     return tensors
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data(), shapes=shapes_by_name)
 def test_any_layout_on_any_shards_reads_what_any_other_wrote(tmp_path_factory, data, shapes):
     old, new = (data.draw(cut_layouts(shapes)) for _ in range(2))

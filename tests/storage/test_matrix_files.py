@@ -34,7 +34,7 @@ def numbers(layout):
     return vector, 1000 * vector[:, None] + vector
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data(), shapes=shapes_by_name)
 def test_any_layout_on_any_servers_reads_what_any_other_wrote(tmp_path_factory, data, shapes):
     old, new = (data.draw(cut_layouts(shapes)) for _ in range(2))

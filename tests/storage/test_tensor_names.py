@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mpidl
@@ -43,7 +43,6 @@ def plain(name):
     return not {"", "."} & set(name.split("/")) and "\0" not in name and "%" not in name
 
 
-@settings(max_examples=100, deadline=None)
 @given(names=st.sets(parts.map("/".join) | parts.map("".join)))
 @example(names=set(ODD))
 def test_names_come_back_from_a_file(tmp_path_factory, names):
@@ -55,7 +54,6 @@ def test_names_come_back_from_a_file(tmp_path_factory, names):
     assert {name: item[()] for name, item in datasets(path, "group")} == numbers
 
 
-@settings(max_examples=50, deadline=None)
 @given(names=st.sets(parts.map("/".join).filter(plain)))
 def test_a_name_is_a_path_where_it_can_be(names):
     expected = {name: name for name in names if not any(name.startswith(f"{other}/") for other in names)}

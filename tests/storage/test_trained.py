@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import saved
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -122,7 +122,6 @@ def test_a_run_and_a_checkpoint_are_files_of_tensors(run):
     assert Checkpoint(path).size == saved.LAYOUT.size
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(sorted(POSSIBLE)),
     tensors=st.dictionaries(

@@ -78,7 +78,7 @@ def test_a_process_is_taken_over_whatever_its_code(job, sleeper, code, parent):
     survival = job.begin()
     with survival.taking_over(lambda rank, recovered: played.put(rank)):
         end(sleeper, code)
-        assert played.get(timeout=10) == OTHER
+        assert played.get(timeout=60) == OTHER
     (died,) = survival.incidents(0)
     assert isinstance(died, Failed)
     assert (died.rank, died.signal, died.code) == (OTHER, None, code or None)
@@ -91,7 +91,7 @@ def test_a_process_whose_parent_has_died_ends_the_job_which_names_the_rank(job, 
     job.parents[OTHER] = parent.pid
     survival = job.begin()
     sleeper.kill()
-    assert job.ended.get(timeout=10) == 1
+    assert job.ended.get(timeout=60) == 1
     why = f"was killed by SIGKILL, which ends the job: its parent, process {parent.pid}, has ended"
     assert job.said.get_nowait() == f"rank 3 (worker 1) {why}"
     assert survival.failed
@@ -103,7 +103,7 @@ def test_a_code_is_part_of_the_line_of_a_job_that_ends(job, sleeper, monkeypatch
     monkeypatch.setattr(module.marks, "tell_failed", lambda cause, **rank: told.put((cause, rank)))
     job.begin("its data belong to it")
     end(sleeper, 7)
-    assert job.ended.get(timeout=10) == 1
+    assert job.ended.get(timeout=60) == 1
     cause = "rank 3 (worker 1) has ended with exit code 7"
     assert job.said.get_nowait() == f"{cause}, which ends the job: its data belong to it"
     assert told.get_nowait() == (cause, {"rank": OTHER, "role": "worker 1"})
@@ -115,15 +115,15 @@ def test_output_that_nobody_reads_holds_no_lock_and_keeps_no_process_from_ending
 
     def say(line):
         speaking.set()
-        read.wait(10)
+        read.wait(60)
 
     monkeypatch.setattr(module, "say", say)
     survival = job.begin("its data belong to it")
     sleeper.kill()
-    assert speaking.wait(10)
+    assert speaking.wait(60)
     with survival.table.locked():
         assert survival.failed
-    assert job.ended.get(timeout=10) == 1
+    assert job.ended.get(timeout=60) == 1
     read.set()
 
 
@@ -144,7 +144,7 @@ def test_a_process_whose_lock_something_has_closed_ends_with_a_line(job, sleeper
     job.begin()
     monkeypatch.setattr(fcntl, "flock", closed)
     sleeper.kill()
-    assert job.ended.get(timeout=10) == 1
+    assert job.ended.get(timeout=60) == 1
     why = "rank 2 can't go on, OSError: [Errno 9] Bad file descriptor"
     assert job.said.get_nowait() == f"rank 3 (worker 1) was killed by SIGKILL, which ends the job: {why}"
 
@@ -152,12 +152,12 @@ def test_a_process_whose_lock_something_has_closed_ends_with_a_line(job, sleeper
 def test_a_process_that_is_stopped_is_killed_though_nobody_reads_the_line(job, sleeper, monkeypatch):
     read = threading.Event()
     monkeypatch.setattr(output, "LAST_WORDS", 0.05)
-    monkeypatch.setattr(module, "say", lambda line: read.wait(10))
+    monkeypatch.setattr(module, "say", lambda line: read.wait(60))
     monkeypatch.setattr("mpidl.survival.watch.LOOK_EVERY", 0.02)
     monkeypatch.setattr("mpidl.survival.watch.STOPPED_FOR", 0.1)
     played = queue.Queue()
     with job.begin().taking_over(lambda rank, recovered: played.put(rank)):
         sleeper.send_signal(signal.SIGSTOP)
-        assert played.get(timeout=10) == OTHER
+        assert played.get(timeout=60) == OTHER
     read.set()
-    assert sleeper.wait(10) == -signal.SIGKILL
+    assert sleeper.wait(60) == -signal.SIGKILL

@@ -1,7 +1,8 @@
 """Workers die while they take portions, in every order of what they and others do: each portion counts once."""
 
 import pytest
-from interleavings import Choices, Layout, Program, Settling, Situation, explore, faults
+from interleavings import Layout, Program, Situation, faults
+from settling import Choices, Settling, explore
 
 from mpidl.rma import estates, takings
 from mpidl.transport import protocol

@@ -38,9 +38,9 @@ def test_a_killed_process_is_reported_at_once_with_its_signal(sleepers, watched,
     sleepers[1].kill()
     if reaped:
         sleepers[1].wait()
-    assert watched.get(timeout=5)[0] == 1
+    assert watched.get(timeout=60)[0] == 1
     sleepers[2].terminate()
-    assert watched.get(timeout=5) == (2, -signal.SIGTERM)
+    assert watched.get(timeout=60) == (2, -signal.SIGTERM)
     assert watched.empty()
 
 
@@ -49,14 +49,14 @@ def test_processes_that_have_ended_before_are_reported(sleepers):
     sleepers[0].wait()
     ended = queue.Queue()
     found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each))
-    assert ended.get(timeout=5) == (4, 0)
+    assert ended.get(timeout=60) == (4, 0)
     found.end()
 
 
 def test_a_process_that_is_stopped_for_long_is_killed_and_others_are_not(sleepers, watched, monkeypatch):
     monkeypatch.setattr(watch, "STOPPED_FOR", 0.5)
     sleepers[0].send_signal(signal.SIGSTOP)
-    assert watched.get(timeout=10) == (0, -signal.SIGKILL)
+    assert watched.get(timeout=60) == (0, -signal.SIGKILL)
     assert watched.empty()
 
 
@@ -70,12 +70,12 @@ def test_the_job_decides_on_a_process_that_stands_still(sleepers, monkeypatch, h
         return stopped and hopeless
 
     found = Watch({4: sleepers[0].pid}, 9, lambda *each: ended.put(each), is_hopeless)
-    assert asked.get(timeout=10) == (4, False)
+    assert asked.get(timeout=60) == (4, False)
     sleepers[0].send_signal(signal.SIGSTOP)
-    while not asked.get(timeout=10)[1]:
+    while not asked.get(timeout=60)[1]:
         pass
     if hopeless:
-        assert ended.get(timeout=10) == (4, -signal.SIGKILL)
+        assert ended.get(timeout=60) == (4, -signal.SIGKILL)
     found.end()
     assert ended.empty()
 
@@ -93,7 +93,7 @@ def looks(monkeypatch, processes, times, clocks=lambda number: 7, own=9):
     monkeypatch.setattr(watch, "LOOK_EVERY", 1e-3)
     pids = {number: each.pid for number, each in processes.items()}
     at_work = Watch(pids, own, lambda *ended: None, lambda *standing: found.put(standing))
-    answers = list(iter(lambda: found.get(timeout=10), None))
+    answers = list(iter(lambda: found.get(timeout=60), None))
     at_work.end()
     return answers
 
@@ -135,12 +135,12 @@ def test_who_hears_of_an_end_and_waits_keeps_nobody_from_being_watched(sleepers)
 
     def ended(*end):
         heard.put(end)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     at_work = Watch({number: each.pid for number, each in enumerate(sleepers)}, 9, ended)
     for number, each in enumerate(sleepers):
         each.kill()
-        assert heard.get(timeout=5) == (number, -signal.SIGKILL)
+        assert heard.get(timeout=60) == (number, -signal.SIGKILL)
     go_on.set()
     at_work.end()
 
@@ -152,7 +152,7 @@ def test_the_code_with_which_a_process_has_ended(sleepers):
         at_work = Watch({4: process.pid}, 9, lambda *each: ended.put(each))
         assert not watch.has_ended(process.pid)
         process.stdin.close()
-        assert ended.get(timeout=5) == (4, 7)
+        assert ended.get(timeout=60) == (4, 7)
         assert watch.has_ended(process.pid), "a zombie, or gone"
     assert watch.has_ended(process.pid)
     at_work.end()

@@ -38,7 +38,7 @@ def batch(random, size=30):
     return random.integers(0, IDS, size), random.normal(size=(size, DIMENSION))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     rule=st.sampled_from([Sgd(0.3), Adagrad(0.3)]),
     servers=st.integers(1, 3),

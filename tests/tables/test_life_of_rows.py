@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
@@ -60,7 +60,6 @@ def same(one, other):
     ]
 
 
-@settings(deadline=None, max_examples=40)
 @given(pushes=PUSHES, options=st.sampled_from(LIVES), cut=st.integers(0, 11))
 def test_a_table_continues_from_its_arrays_and_from_a_copy(pushes, options, cut):
     whole, restored = table(**options), table(**options)
@@ -82,7 +81,6 @@ def test_a_table_continues_from_its_arrays_and_from_a_copy(pushes, options, cut)
         same(whole, each)
 
 
-@settings(deadline=None, max_examples=40)
 @given(pushes=PUSHES, options=st.sampled_from(LIVES), cuts=st.sets(st.integers(0, 12), min_size=1))
 def test_a_full_copy_and_deltas_are_the_table(pushes, options, cuts):
     whole, parts, at = table(**options), [], 0

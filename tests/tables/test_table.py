@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import MpidlError
@@ -50,7 +50,6 @@ class Oracle:
                 del self.rows[id]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     pushes=st.lists(st.lists(IDS, unique=True, max_size=30), max_size=12),
     rule=st.sampled_from([Sgd(0.5), Adagrad(0.5), Adam(0.5)]),
@@ -101,7 +100,6 @@ def test_a_full_table_says_what_to_set():
         table.update(np.array([7]), np.ones((1, 2), np.float32), 2)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_index_with_removals(data):
     capacity = data.draw(st.sampled_from([1, 5, 37, 600]))
@@ -192,4 +190,4 @@ assert before["evict"] == before["touch"] == 1
 
 
 def test_after_it_has_been_warmed_a_table_compiles_nothing():
-    subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], check=True, timeout=300)

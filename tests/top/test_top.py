@@ -216,7 +216,7 @@ json_values = st.recursive(
 FIELDS = ("rank", "role", "host", "process", "state", "samples_per_second", "shares", "staleness", "queue", "memory")
 
 
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(phases=(Phase.explicit, Phase.generate))
 @given(
     st.lists(st.dictionaries(st.sampled_from(FIELDS), json_values), max_size=3),
     st.dictionaries(st.sampled_from([*RECORD, "staleness", "iteration", "x_loss", "interrupted"]), json_values),

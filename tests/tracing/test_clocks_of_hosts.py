@@ -26,7 +26,7 @@ class Comm:
         self._world.boxes[self.rank, dest].put((word.copy(), self._world.passes()))
 
     def Recv(self, word, source, tag):
-        word[:], arrives = self._world.boxes[source, self.rank].get(timeout=10)
+        word[:], arrives = self._world.boxes[source, self.rank].get(timeout=60)
         self._world.now = max(self._world.now, arrives)
 
     def allgather(self, found):
@@ -41,7 +41,7 @@ class World:
     def __init__(self, now):
         self.now, self.random = now, np.random.default_rng(int(now))
         self.boxes = {(one, other): queue.Queue() for one in range(len(NODES)) for other in range(len(NODES))}
-        self.barrier, self.found = threading.Barrier(len(NODES), timeout=10), {}
+        self.barrier, self.found = threading.Barrier(len(NODES), timeout=60), {}
 
     def passes(self):
         return self.now + 1e-5 + 5e-5 * self.random.random()
@@ -68,7 +68,7 @@ def measured(monkeypatch):
         for each in ranks:
             each.start()
         for each in ranks:
-            each.join(20)
+            each.join(60)
         return found
 
     return measure

@@ -2,7 +2,7 @@
 
 import numpy as np
 from encoding import DTYPES, bits, travel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.wire import ErrorFeedback, parse
@@ -15,7 +15,6 @@ def nearest_even(single):
     return below + up
 
 
-@settings(deadline=None, max_examples=200)
 @given(words=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=100), dtype=DTYPES)
 def test_bf16_is_rounded_to_nearest_even(words, dtype):
     single = np.array(words, np.uint32).view(np.float32)

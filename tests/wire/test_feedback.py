@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from encoding import bits, draw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.wire import Differences, encoded_bytes, parse
@@ -19,7 +19,6 @@ def ends(name, size, dtype="float32"):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=25)
 @given(size=st.sampled_from([1, 7, 1023, 5001, CHUNK, CHUNK + 9]), dtype=st.sampled_from(["float32", "float64"]))
 def test_both_ends_have_the_same_bits(name, size, dtype):
     server, worker = ends(name, size, dtype)

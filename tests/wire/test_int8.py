@@ -2,7 +2,7 @@
 
 import numpy as np
 from encoding import DTYPES, SIZES, draw, travel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.wire import ErrorFeedback, parse
@@ -10,7 +10,6 @@ from mpidl.wire import ErrorFeedback, parse
 BLOCK = 1024
 
 
-@settings(deadline=None, max_examples=60)
 @given(size=SIZES, dtype=DTYPES, seed=st.integers(0, 99), scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e20]))
 def test_values_are_rounded_to_the_nearest_multiple_of_their_blocks_scale(size, dtype, seed, scale):
     values = draw(size, dtype, seed, scale)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from encoding import CHUNK, DTYPES, SIZES, draw, travel, values_type
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpidl.wire import ErrorFeedback, parse
 
 
-@settings(deadline=None, max_examples=60)
 @given(size=SIZES, dtype=DTYPES, seed=st.integers(0, 99), shift=st.sampled_from([-9, -1, 0, 0.5, 9]))
 @example(size=CHUNK, dtype="float32", seed=0, shift=0)
 def test_onebit_sends_signs_and_the_means_of_each_block(size, dtype, seed, shift):

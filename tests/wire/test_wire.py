@@ -10,17 +10,17 @@ from threading import Barrier
 import numpy as np
 import pytest
 from encoding import CHUNK, DTYPES, SIZES, draw, travel
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
 from mpidl.wire import ErrorFeedback, parse
+from rows import in_turn
 
 FORMATS = ["bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "onebit"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=40)
 @given(size=SIZES, dtype=DTYPES, seed=st.integers(0, 99), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e20]))
 @example(size=CHUNK, dtype="float32", seed=0, scale=1.0)
 @example(size=CHUNK // 2, dtype="float64", seed=0, scale=1.0)
@@ -38,8 +38,7 @@ def test_sent_and_residual_are_gradient_and_previous_residual(name, size, dtype,
         assert np.all(lost <= (rounding if name == "onebit" else 0))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "dtype"), in_turn(FORMATS, [("float32",), ("float64",)]))
 def test_nothing_is_lost_over_many_pushes(name, dtype):
     # With one bit, an element far above its block's mean waits for some 2000 pushes until the mean is as large.
     wire, size, steps = parse(name), 3001, 3000
@@ -81,9 +80,10 @@ def test_a_chunk_within_a_shard_has_its_own_residual(name):
     assert not feedback.residual[50:].any()
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [1, 63, 64, 640, 700])
+@pytest.mark.parametrize(
+    ("name", "size", "dtype"),
+    in_turn(FORMATS, [(1, "float32"), (63, "float64"), (64, "float32"), (640, "float64"), (700, "float32")], each=3),
+)
 def test_chunks_go_into_consecutive_slots_and_nothing_between_them(name, dtype, size):
     wire, chunk, start = parse(name), 64, 128
     stride = wire.size(chunk, dtype) + 16

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.wire import parse
@@ -11,7 +11,6 @@ from mpidl.wire.wire import WithOrigin
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.5"])
-@settings(deadline=None)
 @given(size=st.integers(1, 37), seed=st.integers(0, 2**32))
 def test_both_rows_arrive(wire, dtype, size, seed):
     encoding = WithOrigin(parse(wire))

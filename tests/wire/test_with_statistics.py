@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from encoding import bits, draw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range
@@ -28,7 +28,6 @@ def places(statistics):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(deadline=None, max_examples=25)
 @given(shard=ranges(), chunk=CHUNKS, dtype=st.sampled_from(["float32", "float64"]), with_origin=st.booleans())
 def test_statistics_arrive_as_they_are_and_all_else_as_without_them(name, shard, chunk, dtype, with_origin):
     (statistics, size), wire = shard, WithOrigin(parse(name)) if with_origin else parse(name)

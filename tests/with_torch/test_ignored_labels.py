@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
+from rows import in_turn  # noqa: E402
 
 functional, nn = torch.nn.functional, torch.nn
 
@@ -48,9 +49,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("micro_batches", [1, 3])
-@pytest.mark.parametrize("tokens", [(), (5,)], ids=["samples", "tokens"])
+@pytest.mark.parametrize(
+    ("case", "micro_batches", "tokens"), in_turn(CASES, [(1, ()), (3, (5,)), (1, (5,)), (3, ())], 2)
+)
 def test_a_mean_is_over_the_labels_that_count(tmp_path, monkeypatch, case, micro_batches, tokens):
     """As in a plain loop. The evaluation is by parts of 5 samples, of which the first one has no label that counts."""
     monkeypatch.setattr("mpidl.nn.model.BATCH", 5)

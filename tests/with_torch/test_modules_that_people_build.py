@@ -79,7 +79,6 @@ def test_a_refused_module_trains_on():
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_modules_on_three_ranks_equal_plain_loops_and_train_on(tmp_path):
     arguments, environment = command(3, [str(Path(__file__).parents[1] / "zoo_on_ranks.py"), str(tmp_path)])
     found = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=600, check=False)

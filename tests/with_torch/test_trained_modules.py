@@ -11,6 +11,7 @@ import torch_modules  # noqa: E402
 from mpidl.runs.export import export  # noqa: E402
 from mpidl.runs.predict import predict  # noqa: E402
 from mpidl.storage.tensor_files import save  # noqa: E402
+from rows import in_turn  # noqa: E402
 
 MAKERS = {"mlp": torch_modules.mlp, "cnn": torch_modules.cnn, "transformer": torch_modules.transformer}
 
@@ -58,8 +59,7 @@ def test_an_export_loads_strictly_and_predicts_the_same(trained, tmp_path, name)
     assert np.mean(outputs.argmax(axis=1) == batch.targets) == pytest.approx(summary["test_accuracy"])
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("kind", ["run", "torch", "safetensors", "npz"])
+@pytest.mark.parametrize(("name", "kind"), in_turn(MAKERS, [("run",), ("torch",), ("safetensors",), ("npz",)], each=2))
 def test_a_module_begins_with_trained_values(trained, tmp_path, name, kind):
     module = MAKERS[name](7)
     if name == "cnn":

@@ -16,8 +16,6 @@ SHAPES = {
     "vector": (6,),
     "image": (3, 8, 8),
     "sequence": (5, 4),
-    "signal": (2, 16),
-    "volume": (1, 4, 4, 4),
     "ids": (5,),
 }
 IDS = 7

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from zoo.cases import CLASSES, zoo
@@ -86,59 +85,3 @@ class Hooked(nn.Module):
 
     def forward(self, inputs):
         return self.last(self.first(inputs))
-
-
-@zoo("sequence")
-class Spectral(nn.Module):
-    """A filter in the frequency domain; its weights are real."""
-
-    def __init__(self):
-        super().__init__()
-        self.filter, self.last = nn.Parameter(torch.randn(3, 4, 2)), nn.Linear(4, CLASSES)
-
-    def forward(self, inputs):
-        found = torch.fft.rfft(inputs, dim=1) * torch.view_as_complex(self.filter)
-        return self.last(torch.fft.irfft(found, n=inputs.shape[1], dim=1).mean(1))
-
-
-@zoo("sequence")
-class Graph(nn.Module):
-    """Messages along the edges of a graph, whose nodes choose discretely (Gumbel softmax)."""
-
-    def __init__(self):
-        super().__init__()
-        self.choice, self.last = nn.Linear(4, 3), nn.Linear(3, CLASSES)
-        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
-
-    def forward(self, inputs):
-        nodes = self.choice(inputs)
-        nodes = functional.gumbel_softmax(nodes, hard=True) if self.training else nodes.softmax(-1)
-        received = torch.zeros_like(nodes).index_add(1, self.edges[1], nodes[:, self.edges[0]])
-        return self.last((nodes + received).amax(1))
-
-
-@zoo("vector")
-class Variational(nn.Module):
-    """A code that is sampled anew in each pass."""
-
-    def __init__(self):
-        super().__init__()
-        self.mean, self.spread, self.last = nn.Linear(6, 2), nn.Linear(6, 2), nn.Linear(2, CLASSES)
-
-    def forward(self, inputs):
-        mean, spread = self.mean(inputs), self.spread(inputs)
-        noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
-        return self.last(mean + noise * (spread / 2).exp())
-
-
-@zoo("vector")
-class Waves(nn.Module):
-    """Sines of learned frequencies, and a bilinear layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.waves, self.both = nn.Linear(6, 5), nn.Bilinear(5, 6, CLASSES)
-        nn.init.uniform_(self.waves.weight, -1, 1)
-
-    def forward(self, inputs):
-        return self.both(torch.sin(3 * self.waves(inputs)), inputs)

@@ -1,4 +1,4 @@
-"""Modules of layers: norms, reparametrised weights, convolutions, and blocks of well-known networks."""
+"""Modules of layers: norms, reparametrised weights, convolutions, and networks with several ways through them."""
 
 import warnings
 
@@ -102,29 +102,9 @@ def lazy():
 # Convolutions.
 
 
-@zoo("signal")
-def convolution1d():
-    return head(4, nn.Conv1d(2, 4, 5, padding="same", padding_mode="circular"), nn.MaxPool1d(16), nn.Flatten())
-
-
-@zoo("volume")
-def convolution3d():
-    return head(2, nn.Conv3d(1, 2, 3), nn.BatchNorm3d(2), nn.AdaptiveMaxPool3d(1), nn.Flatten())
-
-
-@zoo("image")
-def unfolded():
-    return pooled(nn.Unfold(3, stride=2), nn.Conv1d(27, 4, 1), nn.Fold((6, 6), (2, 2), stride=2), width=1)
-
-
 @zoo("image")
 def transposed():
     return pooled(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.ConvTranspose2d(4, 5, 3, stride=2, dilation=2), width=5)
-
-
-@zoo("image")
-def depthwise():
-    return pooled(nn.Conv2d(3, 6, 3, groups=3, padding=2, dilation=2), nn.Conv2d(6, 4, 1), nn.Hardswish(), width=4)
 
 
 @zoo("image")
@@ -133,100 +113,10 @@ def channels_last():
     return module.to(memory_format=torch.channels_last)
 
 
-@zoo("image")
-def shuffled():
-    up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
-    return pooled(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), up, nn.AvgPool2d(2), nn.LocalResponseNorm(2), width=2)
-
-
-class Residual(nn.Module):
-    def __init__(self, block, shortcut):
-        super().__init__()
-        self.block, self.shortcut = block, shortcut
-
-    def forward(self, inputs):
-        return torch.relu(self.block(inputs) + self.shortcut(inputs))
-
-
 def convolved(before, after, size, **options):
     return nn.Sequential(
         nn.Conv2d(before, after, size, padding=size // 2, bias=False, **options), nn.BatchNorm2d(after)
     )
-
-
-@zoo("image")
-def residual():
-    block = nn.Sequential(convolved(3, 4, 3, stride=2), nn.ReLU(inplace=True), convolved(4, 4, 3))
-    return pooled(Residual(block, convolved(3, 4, 1, stride=2)), width=4)
-
-
-@zoo("image")
-def bottleneck():
-    layers = [convolved(3, 2, 1), nn.ReLU(), convolved(2, 2, 3, groups=2), nn.ReLU(), convolved(2, 3, 1)]
-    module = pooled(Residual(nn.Sequential(*layers), nn.Identity()), width=3)
-    nn.init.zeros_(module[0].block[4][1].weight)
-    return module
-
-
-class Branches(nn.Module):
-    def __init__(self, *branches):
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, inputs):
-        return torch.cat([branch(inputs) for branch in self.branches], 1)
-
-
-@zoo("image")
-def inception():
-    several = [convolved(3, 2, 1), nn.Sequential(convolved(3, 2, 1), nn.ReLU(), convolved(2, 2, 3)), convolved(3, 1, 5)]
-    return pooled(Branches(*several, nn.MaxPool2d(3, 1, 1)), width=8)
-
-
-@zoo("image")
-def dense_block():
-    growing = [Branches(nn.Identity(), convolved(3 + 2 * number, 2, 3)) for number in range(3)]
-    return pooled(*growing, nn.ReLU(), nn.AvgPool2d(2), width=9)
-
-
-class Excited(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        squeeze = [
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, 2, 1),
-            nn.ReLU(),
-            nn.Conv2d(2, channels, 1),
-            nn.Sigmoid(),
-        ]
-        self.scale = nn.Sequential(*squeeze)
-
-    def forward(self, inputs):
-        return inputs * self.scale(inputs)
-
-
-@zoo("image")
-def inverted_residual():
-    layers = [convolved(3, 6, 1), nn.ReLU6(), convolved(6, 6, 3, groups=6), Excited(6), convolved(6, 3, 1)]
-    return pooled(Residual(nn.Sequential(*layers), nn.Identity()), width=3)
-
-
-@zoo("image")
-class ConvNext(nn.Module):
-    """A block with layer scale, a norm over channels and stochastic depth."""
-
-    def __init__(self):
-        super().__init__()
-        self.spread, self.norm = nn.Conv2d(3, 3, 5, padding=2, groups=3), nn.LayerNorm(3, eps=1e-6)
-        self.wide, self.thin, self.last = nn.Linear(3, 6), nn.Linear(6, 3), nn.Linear(3, CLASSES)
-        self.scale = nn.Parameter(torch.full((3,), 0.1))
-
-    def forward(self, inputs):
-        values = self.thin(functional.gelu(self.wide(self.norm(self.spread(inputs).permute(0, 2, 3, 1)))))
-        values = (values * self.scale).permute(0, 3, 1, 2)
-        if self.training:
-            values = values * torch.empty(len(values), 1, 1, 1).bernoulli_(0.8).to(values) / 0.8
-        return self.last((inputs + values).mean((2, 3)))
 
 
 @zoo("image")

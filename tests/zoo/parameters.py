@@ -125,16 +125,3 @@ class Functional(nn.Module):
     def forward(self, inputs):
         weight = self.outer(self.code).view(CLASSES, 6)
         return torch.func.functional_call(self.inner, {"weight": weight}, (inputs,))
-
-
-@zoo("vector")
-class LowRank(nn.Module):
-    """A frozen layer with a trained product of two thin matrices beside it."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(6, CLASSES).requires_grad_(False)
-        self.down, self.up = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.zeros(CLASSES, 2))
-
-    def forward(self, inputs):
-        return self.base(inputs) + inputs @ self.down.t() @ self.up.t()

@@ -32,23 +32,6 @@ def embedding_bag():
     return head(4, nn.EmbeddingBag(IDS, 4, mode="mean"))
 
 
-class Transposed(nn.Module):
-    def forward(self, inputs):
-        return inputs.transpose(1, 2)
-
-
-@zoo("ids")
-def gated_convolution():
-    return head(
-        3, nn.Embedding(IDS, 4), Transposed(), nn.Conv1d(4, 6, 3), nn.GLU(1), nn.AdaptiveAvgPool1d(1), nn.Flatten()
-    )
-
-
-@zoo("sequence")
-def elman():
-    return head(3, nn.RNN(4, 3, nonlinearity="relu", batch_first=True), Last())
-
-
 @zoo("sequence")
 def lstm():
     return head(3, nn.LSTM(4, 3, num_layers=2, dropout=0.3, batch_first=True), Last())
@@ -57,11 +40,6 @@ def lstm():
 @zoo("sequence")
 def projected_lstm():
     return head(4, nn.LSTM(4, 3, proj_size=2, bidirectional=True, batch_first=True), Last())
-
-
-@zoo("sequence")
-def gru():
-    return head(6, nn.GRU(4, 3, bidirectional=True, batch_first=True), Last())
 
 
 @zoo("sequence")
@@ -121,30 +99,3 @@ class Rotary(nn.Module):
 def encoder():
     layer = nn.TransformerEncoderLayer(4, 2, 6, 0.1, batch_first=True, norm_first=True)
     return head(4, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), Last())
-
-
-@zoo("sequence")
-class Translator(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Transformer(4, 2, 1, 1, 6, 0.1, batch_first=True)
-        self.query, self.last = nn.Parameter(torch.randn(1, 2, 4)), nn.Linear(4, CLASSES)
-
-    def forward(self, inputs):
-        return self.last(self.inner(inputs, self.query.expand(len(inputs), 2, 4)).mean(1))
-
-
-@zoo("image")
-class Vision(nn.Module):
-    """Patches with a token of the class and learned positions."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches, self.token = nn.Conv2d(3, 4, 4, stride=4), nn.Parameter(torch.zeros(1, 1, 4))
-        self.places, self.last = nn.Parameter(torch.randn(1, 5, 4)), nn.Linear(4, CLASSES)
-        self.block = nn.TransformerEncoderLayer(4, 2, 6, 0.0, activation="gelu", batch_first=True)
-
-    def forward(self, inputs):
-        patches = self.patches(inputs).flatten(2).transpose(1, 2)
-        values = torch.cat([self.token.expand(len(inputs), 1, 4), patches], 1) + self.places
-        return self.last(self.block(values)[:, 0])
