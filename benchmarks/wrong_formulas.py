@@ -284,8 +284,6 @@ FORMULAS = (
     Wrong("partition/timeline.py", "transfer if each[0] != stage else 0.0", "0.0"),
     Wrong("partition/cutting.py", "squares + (sums[stop] - sums[start]) ** 2", "squares"),
     Wrong("partition/costs.py", "=self.parameter_bandwidth / factor", "=self.parameter_bandwidth"),
-    Wrong("partition/pipedream.py", "self._stages - self._stage", "self._stages"),
-    Wrong("partition/pipedream.py", "model.parameters[:] = self.parameters", "pass"),
     Wrong("partition/program.py", "part.offset(Box.whole(shape))", "0"),
     Wrong("partition/program.py", "tensors.get(statistic) == own and ", ""),
     Wrong("partition/local.py", "one.share[0] == other.share[0]", "False"),

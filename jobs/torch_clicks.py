@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 NUMBERS, FEATURES, DIMENSION = 13, 26, 16
-#: Ids of all features together, as of the source ``clicks``.
+#: Ids of all features together, as of jobs/clicks.py.
 IDS = 10_000_000
 
 

@@ -53,13 +53,12 @@ def minimal():
         (
             "data",
             {"source": 3},
-            "data.source: unknown name 3; known: arrays, cifar10, click_log, clicks, digits, factory, hdf5, idx, "
-            "synthetic",
+            "data.source: unknown name 3; known: arrays, cifar10, click_log, digits, factory, hdf5, idx, synthetic",
         ),
         (
             "data",
             {},
-            "data.source: missing; known: arrays, cifar10, click_log, clicks, digits, factory, hdf5, idx, synthetic",
+            "data.source: missing; known: arrays, cifar10, click_log, digits, factory, hdf5, idx, synthetic",
         ),
         ("data", {"source": "digits", "bach": 3}, "data.bach: unknown key, did you mean 'batch'?"),
         ("data", {"source": "digits", "augment": 3}, "data.augment: expected a section, [data.augment], found 3"),

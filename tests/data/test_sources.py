@@ -13,7 +13,7 @@ from mpidl.schema import build
 
 
 def test_sources_are_dataclasses_by_name():
-    assert set(SOURCES) == {"arrays", "cifar10", "click_log", "clicks", "digits", "factory", "idx", "hdf5", "synthetic"}
+    assert set(SOURCES) == {"arrays", "cifar10", "click_log", "digits", "factory", "idx", "hdf5", "synthetic"}
     assert all(is_dataclass(source) and source.name == name for name, source in SOURCES.items())
 
 

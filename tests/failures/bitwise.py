@@ -27,7 +27,6 @@ WIRES_OF_FETCHES = ("bf16", "int8", "topk:0.1", "onebit")
 REPLICAS, BATCH, PORTION = 3, 32, 64
 #: The layers before a network's others, if it has a table.
 ROWS: tuple[dict[str, Any], ...] = (
-    {"type": "columns", "first": 13, "count": 26},
     {"type": "embedding", "sparse": True, "dimension": 4, "scale": 0.1},
     {"type": "flatten"},
 )
@@ -46,7 +45,7 @@ class Setting:
     model : module, optional
         A module whose `make` builds the model; a small network by default.
     tables : dict, optional
-        The section of a network with a table of the ids of clicks; None for one without.
+        The section of a network with a table of ids; None for one without.
     full_every : int
         Of its checkpoints in a row, one has all rows.
     """
@@ -71,7 +70,8 @@ class Setting:
         data: dict[str, Any] = {"source": "digits"}
         if self.tables is not None:
             model = {"layer": [*ROWS, hidden, {"type": "dense", "units": 1}], "loss": "one_vs_all_logistic"}
-            data = {"source": "clicks", "samples": 1437, "test_samples": 64, "ids": 3000}
+            data = {"source": "arrays", "path": "ids.npz"}
+            np.savez(directory / "ids.npz", **_samples_of_ids())
         if self.model is not None:
             source = Path(str(self.model.__file__))
             (directory / source.name).write_text(source.read_text())
@@ -94,6 +94,15 @@ class Setting:
             )
         )
         return path
+
+
+def _samples_of_ids() -> dict[str, np.ndarray]:
+    """Return arrays of data whose ids follow Zipf's law."""
+    columns, random = {}, np.random.default_rng(0)
+    for split, samples in (("train", 1437), ("test", 64)):
+        columns[f"{split}/x"] = ids = random.zipf(1.1, (samples, 26)) % 3000
+        columns[f"{split}/y"] = (ids.sum(1, keepdims=True) % 3 == 0).astype(np.float32)
+    return columns
 
 
 ADAM, MOMENTUM = {"rule": "adam", "rate": 0.01}, {"rule": "momentum", "rate": 0.02}

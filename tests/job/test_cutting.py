@@ -11,7 +11,7 @@ from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.planning import cut
 from mpidl.parameters import Range, moves
-from mpidl.partition.threads import run
+from threads import run
 
 LAYERS = [
     {"type": "conv2d", "channels": 4, "size": 3, "activation": "tanh"},

@@ -1,5 +1,6 @@
 """The jobs of clicks: a network of layers and a PyTorch module that are the same model."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,17 @@ from mpidl.job.description import scoring
 from sparse_rows import RowsInArrays
 
 JOBS = Path(__file__).parents[2] / "jobs"
+sys.path.append(str(JOBS.parent))
+from jobs import clicks  # noqa: E402
+
 IDS = 260
 
 
 def test_the_network_and_the_module_are_the_same(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(JOBS.parent)
-    given = [f"data.ids={IDS}", "data.samples=64", "data.test_samples=64"]
-    layers, module = (build(load(JOBS / f"{name}.toml", given)) for name in ("clicks", "torch_clicks"))
+    monkeypatch.setattr(clicks, "stream", clicks.Clicks(samples=64, test_samples=64, ids=IDS).open)
+    layers, module = (build(load(JOBS / f"{name}.toml")) for name in ("clicks", "torch_clicks"))
     network, model = layers.original, module.original
     (table,), (of_module,) = network.tables, model.tables
     assert (table.dimension, table.normal, table.scale) == (of_module.dimension, of_module.normal, of_module.scale)

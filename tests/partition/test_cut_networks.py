@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import threads
 from hand_plans import (
     PLANS,
     Cutter,
@@ -26,7 +27,6 @@ from mpidl.nn import BatchNormalisation, Dense, MeanSquaredError, Network
 from mpidl.nn.losses import Regularisation
 from mpidl.nn.model import Evaluation
 from mpidl.parameters import Range
-from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
 from rows import in_turn
 

@@ -6,12 +6,12 @@ from threading import get_ident
 import numpy as np
 import pytest
 
+import threads
 from hand_plans import batch_for, box
 from layer_cases import Alone
 from mpidl.nn import Conv2d, Dense, LocallyConnected2d, MaxPool2d, Network
 from mpidl.nn.workspaces import Call
 from mpidl.parameters import Range
-from mpidl.partition import threads
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.flow import Compute, Receive, flows
 from mpidl.partition.group import Message

@@ -5,10 +5,10 @@ from threading import get_ident
 
 import pytest
 
+import threads
 from hand_plans import batch_for
 from mpidl.nn import Dense, LocallyConnected2d, Network
 from mpidl.nn.workspaces import Call
-from mpidl.partition import threads
 from mpidl.partition.group import Message
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan

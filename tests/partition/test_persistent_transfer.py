@@ -6,8 +6,8 @@ from distributions import arrays, moved, pairs, product
 from hypothesis import given
 from hypothesis import strategies as st
 
+import threads
 from mpidl.parameters import Box, Range, split
-from mpidl.partition import threads
 from mpidl.partition.group import Message
 from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
 from mpidl.partition.transfer import Transfer

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import threads
 from hand_plans import PLANS, batch_for, by_samples, check_training, cut, network, trained, uncut
 from mpidl.errors import UsageError
 from mpidl.nn import (
@@ -25,7 +26,6 @@ from mpidl.nn import (
 )
 from mpidl.nn.losses import Regularisation
 from mpidl.parameters.ranges import split
-from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
 from mpidl.partition.schedules import SCHEDULES

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from job_networks import NETWORKS
 from test_planned_networks import CASES, IMAGES, chosen, possible, stacks
 
+import threads
 from hand_plans import batch_for, check_training, trained
 from mpidl.errors import UsageError
 from mpidl.nn import Network
-from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
 

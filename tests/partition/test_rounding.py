@@ -9,7 +9,7 @@ from mpidl.parameters import Range, moves
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.plan import rounded_otherwise
 from mpidl.partition.planner import make_plan
-from mpidl.partition.threads import run
+from threads import run
 
 LOCAL = [LocallyConnected2d(3, 3, "tanh", cut="rows"), Flatten(cut="rows")]
 POOLED = [LocallyConnected2d(2, 3, cut="rows"), MaxPool2d(2, cut="rows"), Flatten(cut="rows")]

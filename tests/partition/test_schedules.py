@@ -1,8 +1,7 @@
-"""The order of instructions on the stages of a pipeline, what they keep, and with which weights they compute."""
+"""The order of instructions on the stages of a pipeline, and what they keep."""
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +11,9 @@ from mpidl.partition.schedules import (
     BackwardInputs,
     BackwardWeights,
     Forward,
-    OptimizerStep,
-    pipedream,
     slots,
 )
 
-ALL = [*SCHEDULES.values(), pipedream]
 COUNTS = st.integers(1, 12)
 
 
@@ -25,7 +21,7 @@ def orders(schedule, stages, micro_batches):
     return [list(schedule(stage, stages, micro_batches)) for stage in range(stages)]
 
 
-@given(st.sampled_from(ALL), COUNTS, COUNTS)
+@given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
 def test_each_micro_batch_goes_forward_once_and_then_back_once(schedule, stages, micro_batches):
     for order in orders(schedule, stages, micro_batches):
         places = {(type(each), each.micro_batch): place for place, each in enumerate(order)}
@@ -38,12 +34,6 @@ def test_each_micro_batch_goes_forward_once_and_then_back_once(schedule, stages,
             first = places[Backward if number in whole else BackwardInputs, number]
             assert places[Forward, number] < first
             assert number in whole or first < places[BackwardWeights, number]
-
-
-@given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
-def test_a_minibatch_ends_with_its_only_step(schedule, stages, micro_batches):
-    for order in orders(schedule, stages, micro_batches):
-        assert [each for each in order if isinstance(each, OptimizerStep)] == [order[-1]]
 
 
 def messages_pass(order_of_stages, rendezvous):
@@ -81,7 +71,7 @@ def messages_pass(order_of_stages, rendezvous):
     return place == [len(order) for order in order_of_stages]
 
 
-@given(st.sampled_from(ALL), COUNTS, COUNTS, st.booleans())
+@given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS, st.booleans())
 def test_no_stage_waits_for_ever(schedule, stages, micro_batches, rendezvous):
     assert messages_pass(orders(schedule, stages, micro_batches), rendezvous)
 
@@ -98,11 +88,11 @@ def test_as_many_micro_batches_are_kept_as_the_papers_say(stages, micro_batches)
 
     assert peaks(SCHEDULES["gpipe"]) == [micro_batches] * stages
     by_stage = [min(micro_batches, stages - stage) for stage in range(stages)]
-    assert peaks(SCHEDULES["one_forward_one_backward"]) == peaks(pipedream) == by_stage
+    assert peaks(SCHEDULES["one_forward_one_backward"]) == by_stage
     assert peaks(SCHEDULES["zero_bubble"]) == [min(micro_batches, stages)] * stages
 
 
-@given(st.sampled_from(ALL), COUNTS, COUNTS)
+@given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
 def test_micro_batches_that_are_kept_at_once_have_memory_of_their_own(schedule, stages, micro_batches):
     for order in orders(schedule, stages, micro_batches):
         memory, used = slots(order), {}
@@ -110,34 +100,19 @@ def test_micro_batches_that_are_kept_at_once_have_memory_of_their_own(schedule, 
             if isinstance(each, Forward):
                 assert memory[each.micro_batch] not in used
                 used[memory[each.micro_batch]] = each.micro_batch
-            elif not isinstance(each, OptimizerStep):
+            else:
                 assert used[memory[each.micro_batch]] == each.micro_batch
                 if isinstance(each, Backward | BackwardWeights):
                     del used[memory[each.micro_batch]]
         assert not used
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
-def test_the_table_of_pipedreams_versions(stages):
-    # Of the stages 1 to n, minibatch t has the weights t - n + 1, ..., t: section 3.3, "vertical sync" left out.
-    for stage, order in enumerate(orders(pipedream, stages, 17)):
-        ahead = stages - 1 - stage
-        versions, steps = {}, 0
-        for each in order:
-            if isinstance(each, Forward):
-                versions[each.micro_batch] = steps
-            steps += isinstance(each, OptimizerStep)
-        assert versions == {number: max(0, number - ahead) for number in range(17)}
-
-
-def test_four_stages_of_pipedream_as_in_the_papers_figure():
-    first, _, _, last = orders(pipedream, 4, 6)
-    assert [each for each in first if not isinstance(each, OptimizerStep)] == [
+def test_four_stages_of_1f1b_as_in_the_papers_figure():
+    first, _, _, last = orders(SCHEDULES["one_forward_one_backward"], 4, 6)
+    assert first == [
         *map(Forward, range(4)), Backward(0), Forward(4), Backward(1), Forward(5), *map(Backward, range(2, 6)),
     ]  # fmt: skip
-    assert [each for each in last if not isinstance(each, OptimizerStep)] == [
-        kind(number) for number in range(6) for kind in (Forward, Backward)
-    ]
+    assert last == [kind(number) for number in range(6) for kind in (Forward, Backward)]
 
 
 def test_four_stages_of_zb_h1_as_in_the_papers_figure():
@@ -149,9 +124,3 @@ def test_four_stages_of_zb_h1_as_in_the_papers_figure():
         BackwardWeights(0),
         Forward(4),
     ]
-
-
-@given(st.sampled_from([*SCHEDULES.values()]), COUNTS, COUNTS)
-def test_a_minibatch_with_a_flush_steps_once_at_its_end(schedule, stages, micro_batches):
-    for order in orders(schedule, stages, micro_batches):
-        assert [each for each in order if isinstance(each, OptimizerStep)] == order[-1:]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import threads
 from hand_plans import Cutter, batch_for, by_samples, cut, dense_by_units, network, unlike
 from mpidl.nn import Add, Dense, Flatten, LocallyConnected2d
 from mpidl.parameters import Box, Range, split
-from mpidl.partition import threads
 from mpidl.partition.group import Message
 from mpidl.partition.plan import Part
 

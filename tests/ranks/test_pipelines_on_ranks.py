@@ -5,9 +5,7 @@ import pytest
 
 from hand_plans import batch_for, check_training, network, trained, uncut
 from mpidl.nn import Dense, Dropout, Network
-from mpidl.partition import threads
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.pipedream import PipeDream
 from mpidl.partition.planner import make_plan
 from mpidl.partition.schedules import SCHEDULES
 
@@ -81,20 +79,3 @@ def test_on_a_device_it_computes_the_same(comm, group, cupy, schedule):
         np.testing.assert_allclose(gradient.get(), same, rtol=0, atol=1e-12)
     device.unbind()
     model.unbind()
-
-
-def test_without_flushes_ranks_train_as_threads_do(comm, group):
-    net = network([Dense(11, "tanh"), Dense(9, "sigmoid"), Dense(8, "gelu"), Dense(5)], (6,))
-    plan = make_plan(net.layers, net.input_shape, comm.size, batch=8, stages=comm.size)
-    batches = [batch_for(net, samples, seed) for seed, samples in enumerate([5, 8, 1, 7, 11, 8])]
-
-    def train(group):
-        model = PipeDream(Network(net.layers, net.input_shape, dtype="float64", seed=3), plan, group.rank)
-
-        def update(parameters, gradient):
-            parameters -= 0.1 * gradient
-
-        return model.train(group, batches, update).tolist(), model.parameters.tolist()
-
-    expected = threads.run(comm.size, train)
-    assert comm.allgather(train(group)) == expected

@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import threads  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
 from mpidl.nn.capabilities import loss_sums  # noqa: E402
 from mpidl.nn.model import Evaluation  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
-from mpidl.partition import threads  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
 from mpidl.partition.section import Section  # noqa: E402
 from mpidl.partition.sections import sections_of  # noqa: E402

@@ -100,11 +100,6 @@ class ReplicaState:
         for part in self._statistics:
             change[slice(*part)] *= factor
 
-    @property
-    def keeps(self) -> bool:
-        """Whether there are vectors."""
-        return bool(self._vectors)
-
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of the vectors in the host's memory, and of what the replica keeps of its model."""
         vectors = {name: to_host(vector.copy()) for name, vector in self._vectors.items()}

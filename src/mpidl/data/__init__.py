@@ -10,7 +10,6 @@ from mpidl.data.builtin import Digits, Synthetic
 from mpidl.data.cached import Cached, CachedSplit, in_memory
 from mpidl.data.cifar10 import Cifar10
 from mpidl.data.click_log import ClickLog
-from mpidl.data.clicks import Clicks
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split, opened
 from mpidl.data.factory import Factory
 from mpidl.data.hdf5 import Hdf5
@@ -23,7 +22,7 @@ from mpidl.data.schedule import Portions
 from mpidl.data.subset import Subset, held_out
 
 SOURCES: dict[str, type[Any]] = {
-    source.name: source for source in (ArrayFiles, Cifar10, ClickLog, Clicks, Digits, Factory, Hdf5, Idx, Synthetic)
+    source.name: source for source in (ArrayFiles, Cifar10, ClickLog, Digits, Factory, Hdf5, Idx, Synthetic)
 }
 """The sources by their names in ``data.source``; each is a `Source` and a dataclass of its own keys."""
 
@@ -39,7 +38,6 @@ __all__ = [
     "CachedSplit",
     "Cifar10",
     "ClickLog",
-    "Clicks",
     "Dataset",
     "Digits",
     "Factory",

@@ -45,15 +45,7 @@ class Seeded(Checked):
 
 
 @dataclass(frozen=True)
-class Made(Seeded):
-    """Data that are made from a seed, of any number of samples."""
-
-    samples: Count = 10_000
-    test_samples: Count = 1_000
-
-
-@dataclass(frozen=True)
-class Synthetic(Made):
+class Synthetic(Seeded):
     """Classes with normally distributed means; each sample is its class's mean plus noise.
 
     The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers, so that many
@@ -75,6 +67,8 @@ class Synthetic(Made):
     """
 
     name: ClassVar[str] = "synthetic"
+    samples: Count = 10_000
+    test_samples: Count = 1_000
     shape: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (64,)
     classes: Count = 10
     noise: NonNegative = 1.0

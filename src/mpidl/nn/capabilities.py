@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.data.kept import KeptState
 from mpidl.errors import MpidlError
-from mpidl.nn.model import CompleteModel, Model
+from mpidl.nn.model import CompleteModel
 
 
 @runtime_checkable
@@ -178,27 +178,19 @@ class GivenUp(MpidlError):
     """A gradient is not needed any more."""
 
 
-class WaitFree(Model, Protocol):
-    """A model with wait-free back-propagation: it reports the final part of a gradient while it computes the rest.
+def report_final(model: Any, take: GradientObserver | None) -> None:
+    """Have a model report the final part of a gradient while it computes the rest, if it can.
+
+    It can if it has a method ``report_final``, which takes `take`. A subclass that overrides `loss_and_gradient` can't,
+    unless it overrides that method too. Unless the loss isn't finite, the model calls `take`, if any, during
+    `loss_and_gradient` from now on, with the vector to be returned and its first final element, which never increases.
+    `take` may raise `GivenUp`, which passes through `loss_and_gradient`; the model's next gradient is as if there had
+    been none.
 
     References
     ----------
     H. Zhang et al. (2017), Poseidon: an efficient communication architecture for distributed deep learning on GPU
     clusters, section 3.1.
-    """
-
-    def report_final(self, take: GradientObserver | None) -> None:
-        """Call `take`, if any, during `loss_and_gradient` from now on, unless the loss isn't finite.
-
-        Its arguments are the vector to be returned and its first final element, which never increases. It may raise
-        `GivenUp`, which passes through `loss_and_gradient`; the model's next gradient is as if there had been none.
-        """
-
-
-def report_final(model: Any, take: GradientObserver | None) -> None:
-    """Have a model report the final parts of its gradients, if it can.
-
-    A subclass that overrides `loss_and_gradient` can't, unless it overrides `report_final` too.
     """
     for each in type(model).__mro__:
         if "report_final" in vars(each):

@@ -149,34 +149,13 @@ class CutNetwork(CompleteModel):
                 loss += self._loss(self._forward(batch, own, training=True), batch, own)
             elif instruction.part is not None:
                 self._under_way[own.slot].backward(instruction.part, own.share, own.first, own.last)
-        self.complete()
+        self._complete()
         regularisation = self._network.regularisation
         loss += regularisation.penalise(self._weights, self.parameters, self._gradient)
         sums = np.array([loss, regularisation.squared_norm(self._trained, self._gradient)])
         group.sum(sums)
         regularisation.clip_norm(self._trained, self._gradient, float(sums[1]))
         return float(sums[0]), self._gradient
-
-    def forward(self, batch: Batch) -> float:
-        """Compute the rank's values for an undivided batch, and return its samples' part of the mean loss.
-
-        Other passes of the group's ranks may begin before `backward`.
-        """
-        samples = undivided(len(batch.inputs))
-        self._begin(batch, samples.samples.size)
-        return self._loss(self._forward(batch, samples, training=True), batch, samples)
-
-    def backward(self) -> tuple[float, Any]:
-        """Return the penalty of the rank's parameters, and the unclipped gradient of the last `forward`."""
-        self._under_way[0].backward()
-        penalty = self._network.regularisation.penalise(self._weights, self.parameters, self._gradient)
-        return penalty, self._gradient
-
-    def complete(self) -> None:
-        """Wait until all messages of the passes have been sent."""
-        for program in self._under_way.values():
-            program.complete()
-        self._under_way.clear()
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the whole batch's evaluation on rank 0, and zeros without outputs on other ranks."""
@@ -223,12 +202,18 @@ class CutNetwork(CompleteModel):
             self._gradient = self._network.xp.zeros(self.slice.size, self.dtype)
         if samples > self._largest:
             # All arrays for samples are reallocated.
-            self.complete()
+            self._complete()
             self._free()
             self._tensors.bind(self.parameters, self._gradient, self._group)
             self._passes.take(samples)
             self._largest = samples
         return self._group
+
+    def _complete(self) -> None:
+        """Wait until all messages of the passes have been sent."""
+        for program in self._under_way.values():
+            program.complete()
+        self._under_way.clear()
 
     def _forward(self, batch: Batch, own: MicroBatch, training: bool) -> Program:
         """Compute the rank's values for a micro-batch."""
@@ -255,7 +240,7 @@ class CutNetwork(CompleteModel):
         self._begin(batch, samples)
         program = self._forward(batch, undivided(samples), training=False)
         program.answer()
-        self.complete()
+        self._complete()
         return program
 
     def _program(self, samples: int, slot: int) -> Program:

@@ -49,10 +49,6 @@ class BackwardWeights(Instruction):
     part: ClassVar[BackwardPart | None] = "weights"
 
 
-class OptimizerStep(Instruction):
-    """Update the stage's parameters by the gradients since the last step, up to that of this micro-batch."""
-
-
 #: Yields the instructions of a stage for a minibatch, given the stage and the numbers of stages and micro-batches.
 PipelineSchedule = Callable[[int, int, int], Iterator[Instruction]]
 
@@ -87,13 +83,12 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
     Examples
     --------
     >>> list(gpipe(0, 2, 1))
-    [Forward(micro_batch=0), Backward(micro_batch=0), OptimizerStep(micro_batch=0)]
+    [Forward(micro_batch=0), Backward(micro_batch=0)]
     """
     for each in range(micro_batches):
         yield Forward(each)
     for each in range(micro_batches):
         yield Backward(each)
-    yield OptimizerStep(micro_batches - 1)
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
@@ -107,7 +102,6 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Ite
             yield Forward(each)
         if each >= ahead:
             yield Backward(each - ahead)
-    yield OptimizerStep(micro_batches - 1)
 
 
 def zero_bubble(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
@@ -121,27 +115,12 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> Iterator[Instruc
     for each in one_forward_one_backward(stage, stages, micro_batches):
         if isinstance(each, Forward):
             yield each
-        elif isinstance(each, OptimizerStep):
-            for later in range(max(0, micro_batches - stage), micro_batches):
-                yield BackwardWeights(later)
-            yield each
         else:
             yield BackwardInputs(each.micro_batch)
             if each.micro_batch >= stage:
                 yield BackwardWeights(each.micro_batch - stage)
-
-
-def pipedream(stage: int, stages: int, micro_batches: int) -> Iterator[Instruction]:
-    """Yield a stage's instructions: Narayanan et al. 2019, "PipeDream", sections 3.2 and 3.3.
-
-    1F1B without a flush: a stage steps after each backward pass. Micro-batch m passes forward with the weights after
-    m - (K - 1 - stage) steps, or with the initial ones, and backward with the same ("weight stashing").
-    """
-    for each in one_forward_one_backward(stage, stages, micro_batches):
-        if not isinstance(each, OptimizerStep):
-            yield each
-        if isinstance(each, Backward):
-            yield OptimizerStep(each.micro_batch)
+    for later in range(max(0, micro_batches - stage), micro_batches):
+        yield BackwardWeights(later)
 
 
 #: The schedules of a minibatch's gradient, by their names in configurations.

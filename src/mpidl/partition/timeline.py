@@ -13,7 +13,6 @@ from mpidl.partition.schedules import (
     Forward,
     Instruction,
     PipelineSchedule,
-    slots,
 )
 
 
@@ -62,16 +61,6 @@ class Timeline:
     def idle(self) -> tuple[float, ...]:
         """The seconds for which each stage idles: its bubble."""
         return tuple(self.seconds - sum(event.stop - event.start for event in stage) for stage in self.events)
-
-    @property
-    def bubble(self) -> float:
-        """The fraction of the stages' time for which they idle."""
-        return sum(self.idle) / (len(self.events) * self.seconds)
-
-    @property
-    def stashed(self) -> tuple[int, ...]:
-        """Largest number of micro-batches whose activations each stage keeps at once."""
-        return tuple(len(set(slots(event.instruction for event in stage).values())) for stage in self.events)
 
 
 def timeline(

@@ -23,17 +23,17 @@ from mpidl.sparse import feature as sparse
 from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
 from mpidl.tracing import feature as tracing
-from mpidl.tracing.virtual import TracedProcess, UntracedProcess
+from mpidl.tracing.virtual import TracedProcess
 
 __all__ = ["intermediaries", "mirrors", "sparse", "tracing", "virtual_heir", "virtual_intermediaries"]
 
 
 def trace_one_process(
     config: Config, directory: Path, shards: Sequence[Shard], replicas: int, times: Times | None
-) -> UntracedProcess:
+) -> TracedProcess | None:
     """Return what keeps the spans of a run in one process, if it is to; `times` are those of a virtual cluster."""
     if not config.run.trace:
-        return UntracedProcess()
+        return None
     nodes, roles = ([0], Roles((), ((0,),))) if times is None else place_ranks(times, replicas, config.servers)
     hosts = tuple(socket.gethostname() if times is None else f"node {node}" for node in nodes)
     return TracedProcess(shards, replace(roles, hosts=hosts), directory, config.run.trace)

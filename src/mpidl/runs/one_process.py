@@ -89,6 +89,7 @@ class OneProcess:
         self._trace = trace_one_process(job.config, self._recorder.directory, self._shards, replicas, times)
         self._reporter.placed([str(local.device)] if local.device else [])
         state = partial(replica_state, placed, local)
+        hooks = Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated)
         self._engine = VirtualEngine(
             Training(
                 job.algorithm,
@@ -105,9 +106,7 @@ class OneProcess:
             time=VirtualTime(
                 times, job.config.run.seed, None if self._virtual else monotonic.now, start=monotonic.now()
             ),
-            hooks=self._trace.watched(
-                Hooks(self._evaluate_epoch, self._watch, self._log, self._diverged, self._iterated)
-            ),
+            hooks=hooks if self._trace is None else self._trace.watched(hooks),
             state=placed.position.state,
             resumed=self._resumed(),
             taken=self._tickets_before(),
@@ -165,7 +164,8 @@ class OneProcess:
             try:
                 control.tell(Started())
                 totals = engine.run()
-                self._trace.end()
+                if self._trace is not None:
+                    self._trace.end()
                 self._ready.local.model.parameters[:] = engine.parameters()
                 control.tell(Trained(totals))
             except Exception as error:

@@ -22,7 +22,7 @@ class BackwardProgress:
     `torch.utils.checkpoint` with ``use_reentrant=True``, it may be accumulated again, and statistics may change. The
     first pass, during which nothing is reported, finds those; in later passes they are final only at the end.
 
-    `take`, if any, takes the reports, as `mpidl.nn.capabilities.WaitFree` describes.
+    `take`, if any, takes the reports, as `mpidl.nn.capabilities.report_final` describes.
     """
 
     def __init__(self, vector: Vector, name: str) -> None:

@@ -24,18 +24,7 @@ REQUESTS = {
 }  # fmt: skip
 
 
-class UntracedProcess:
-    """Keeps no spans of a run in one process."""
-
-    def watched(self, hooks: Hooks) -> Hooks:
-        """Return an engine's hooks with which the spans are kept."""
-        return hooks
-
-    def end(self) -> None:
-        """Write the spans into the run's directory."""
-
-
-class TracedProcess(UntracedProcess):
+class TracedProcess:
     """Keeps the spans of the replicas and servers of a run in one process, in virtual time if its cluster is virtual.
 
     There, a push takes a replica no time, as it leaves while the replica goes on: its span has no length.
@@ -54,6 +43,7 @@ class TracedProcess(UntracedProcess):
         self._turn = 0
 
     def watched(self, hooks: Hooks) -> Hooks:
+        """Return an engine's hooks with which the spans are kept."""
         return replace(hooks, on_request=self.requested, on_applied=self.applied)
 
     def requested(self, replica: VirtualReplica, request: Any, started: float, ended: float) -> None:
@@ -88,6 +78,7 @@ class TracedProcess(UntracedProcess):
         self._rings.setdefault(rank, Ring()).write(KINDS.index(kind), started, ended, ended - started, *about)
 
     def end(self) -> None:
+        """Write the spans into the run's directory."""
         remove(self._directory)
         for rank, role in enumerate(self._roles.names()):
             ring = self._rings.get(rank, Ring(0, 0))

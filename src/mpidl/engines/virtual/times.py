@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -147,12 +147,9 @@ class Death:
             raise UsageError(f"returns: {self.returns:g}, expected more than at ({self.at:g})")
 
 
-class Heir(Protocol):
-    """Determines which process plays a rank whose process has died."""
-
-    def __call__(self, rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
-        """Return the process, given the processes of all ranks and those that are alive; None if there is none."""
-        ...
+#: Determines which process plays a rank whose process has died, given the rank, the roles, the processes of all ranks
+#: and those that are alive; None if there is none.
+Heir: TypeAlias = Callable[[int, Roles, Sequence[int], Collection[int]], int | None]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Groups whose ranks are threads of one process."""
+"""Groups (`mpidl.partition.group.Group`) whose ranks are threads of one process."""
 
 from __future__ import annotations
 
