@@ -69,18 +69,14 @@ class EveryThird(ApplyAtOnce):
 
 def transfer(pair: Any, size: int, rounds: int) -> dict[str, Any] | None:
     """Return the table's row for transfers of `size` bytes; None on the server."""
-    from mpidl.doctor.serving import ServerAndWorker
     from mpidl.doctor.windows import sends
+    from serving import ServerAndWorker
 
     served = ServerAndWorker(pair.comm, size // 4, EveryThird(), way="allocate" if pair.one_node else "messages")
-    row = None
     before = sends(pair, nbytes=size)[1]
-    if pair.origin:
-        worker = Worker(served, size)
-        served.work(lambda: worker.measure(rounds))
-        row = worker.row()
-    else:
-        served.serve()
+    worker = Worker(served, size)
+    served.run(lambda: worker.measure(rounds))
+    row = worker.row() if pair.origin else None
     served.free()
     send = (before + sends(pair, nbytes=size)[1]) / 2 / 1e9
     if row is not None:
@@ -141,11 +137,11 @@ class Worker:
 
 def wait(pair: Any, seconds: float) -> dict[str, Any]:
     """Return the cost of an idle server, and the time that it takes to answer."""
-    from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
+    from serving import ServerAndWorker, answers, idle_share
 
     gradient = np.full(SIZES[0] // 4, 1e-3, np.float32)
     served = ServerAndWorker(pair.comm, gradient.size, way="allocate" if pair.one_node else "messages")
-    share = idle_share(served, pair, seconds)
+    share = idle_share(served, seconds)
     milliseconds = [1e3 * elapsed for elapsed in answers(served, pair, gradient, QUESTIONS)]
     served.free()
     return {

@@ -108,7 +108,7 @@ def test_servers_hold_rows_as_far_as_their_largest_number_is_known():
         assert [own["tables"] > 0 for own in of_rank] == [False, *2 * [own["tables"] > 0], False, False]
         return own["tables"]
 
-    row = 2 * 4 * 4 + 40
+    row = 2 * 4 * 4 + 51
     assert tables() == 1000 // 2 * row
     assert tables(tables={"max_rows": 600, "rule": "adam"}) == 600 // 2 * (row + 16)
     layers[0] = ids

@@ -1,6 +1,5 @@
 """Probes between two real ranks."""
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -40,20 +39,6 @@ def test_a_probe_keeps_what_it_puts_until_it_has_left(pair, monkeypatch, way):
         with WindowProbe(pair.comm, 5, way) as probe:
             probe.overtakes(3)
         assert not lost
-
-
-def test_a_busy_target_that_makes_no_progress_is_said_and_fine(pair, monkeypatch):
-    import time
-
-    from mpidl.doctor import windows
-    from mpidl.doctor.examination import Verdict
-    from mpidl.rma.windows import Window
-
-    if pair is not None:
-        monkeypatch.setattr(Window, "flush", lambda self, rank: time.sleep(0.004))
-        finding = windows.busy_target(pair, "allocate", rounds=3)
-        assert finding.verdict is Verdict.OK
-        assert "no progress for a computing target" in finding.remedy
 
 
 @pytest.mark.parametrize("way", ["allocate", "messages"])
@@ -110,43 +95,21 @@ def test_an_error_of_the_last_rank_fails_the_probe_on_both(pair, capsys):
         assert ("OSError: no memory (on the last rank)" in capsys.readouterr().out) == pair.origin
 
 
-@pytest.mark.parametrize("way", ["allocate", "messages"])
-def test_an_exchange_applies_what_is_pushed_and_can_serve_again(pair, way):
-    from mpidl.doctor.serving import ServerAndWorker, answers, idle_share
-
-    if pair is not None:
-        size = 70001
-        served = ServerAndWorker(pair.comm, size, way=way, chunk_bytes=4096)
-        share = idle_share(served, pair, 0.05)
-        assert 0 <= share < 1
-        gradient, parameters = np.full(size, 3.0, np.float32), np.full(size, 9.0, np.float32)
-        times = answers(served, pair, gradient, 2)
-        assert len(times) == 2
-        assert min(times) > 0
-        if pair.origin:
-            served.work(lambda: served.fetch(parameters))
-            # Adagrad with a constant gradient: rate * (1 + 1 / sqrt(2)).
-            assert np.allclose(parameters, -0.01 * (1 + 2**-0.5))
-        else:
-            served.serve()
-        served.free()
-
-
 def test_bells_between_ranks_of_one_node(pair):
-    from mpidl.doctor import serving
+    from mpidl.doctor import windows
 
     if pair is not None:
-        assert "wakes another" in serving.doorbells(pair, rounds=3).found
+        assert "wakes another" in windows.doorbells(pair, rounds=3).found
 
 
 def test_bells_that_do_not_ring(pair, monkeypatch):
-    from mpidl.doctor import serving
+    from mpidl.doctor import windows
     from mpidl.doctor.examination import Verdict
     from mpidl.rma.doorbells import Doorbells
 
     if pair is not None:
         monkeypatch.setattr(Doorbells, "ring", lambda self, rank: None)
-        assert serving.doorbells(pair, rounds=1, patience=0.05).verdict is Verdict.FAILED
+        assert windows.doorbells(pair, rounds=1, patience=0.05).verdict is Verdict.FAILED
 
 
 def test_what_is_measured_is_kept(comm, pair, tmp_path, monkeypatch):

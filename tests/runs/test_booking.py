@@ -15,7 +15,7 @@ from mpidl.engines.virtual.times import Jitter
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Durations
-from mpidl.runs import booking, prediction, search
+from mpidl.runs import prediction, search
 from mpidl.runs.booking import as_text, book
 from mpidl.runs.search import Search
 
@@ -174,7 +174,7 @@ def test_a_part_of_a_large_cluster_stands_for_it(monkeypatch, servers, relay):
         (topology,) = (
             each
             for each in found.topologies()
-            if (each.servers, each.cut.partitions, each.section.relay) == (servers, 1, relay)
+            if (each.section.servers, each.cut.partitions, each.section.relay) == (servers, 1, relay)
         )
         speeds.append(found.predict(topology)["samples_per_second"])
     assert speeds[0] != speeds[1] == pytest.approx(speeds[0], rel=0.1)
@@ -200,7 +200,7 @@ def test_algorithms_without_servers():
 
 
 def test_the_coordinator_limits_small_portions(monkeypatch):
-    monkeypatch.setattr(booking, "TICKETS", 20)
+    monkeypatch.setattr(search, "TICKETS", 20)
     booked = book(config(), [1, 2], 8)
     one, two = booked["rows"]
     assert two["samples_per_second"] == 20 * 4 * BATCH < one["samples_per_second"]

@@ -11,7 +11,7 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Durations
 from mpidl.job.planning import plan_model
-from mpidl.runs import prediction, proposal
+from mpidl.runs import prediction, search
 from mpidl.runs.plan import plan
 from mpidl.runs.prediction import predict
 from mpidl.runs.proposal import apply, as_text, propose
@@ -58,9 +58,9 @@ def proposed(**virtual):
 
 def uncut(config, ranks):
     """Return the predictions of all topologies whose replicas are a rank each, without relays, by number of servers."""
-    search = Search(build(config), ranks)
-    whole = [each for each in search.topologies() if each.cut.partitions == 1 and not each.section.relay]
-    return {each.servers: search.predict(each) for each in whole}
+    found = Search(build(config), ranks)
+    whole = [each for each in found.topologies() if each.cut.partitions == 1 and not each.section.relay]
+    return {each.section.servers: found.predict(each) for each in whole}
 
 
 def test_as_many_servers_as_make_it_faster():
@@ -196,6 +196,19 @@ def test_stages_are_compared(tmp_path):
     assert path.read_text() == "[topology]\nservers = 1  # kept\npartitions = 2\nstages = 2\nmicro_batches = 8\n"
 
 
+def test_a_whole_model_takes_settings_of_stages_back():
+    job = build(config(topology={"partitions": 2, "stages": 2, "micro_batches": 8}))
+    whole = next(each for each in Search(job, 4).topologies() if each.cut.partitions == 1)
+    one = dict.fromkeys(("topology.partitions", "topology.stages", "topology.micro_batches"), 1)
+    assert whole.settings(job.config.topology) == one
+
+
+def test_the_plan_of_a_job_with_stages_is_its_own():
+    staged = config(topology={"partitions": 2, "stages": 2})
+    moved = sum(sum(each.sent) for each in plan_model(build(staged), 2, stages=2).traffic(8))
+    assert sum(each["moved"] for each in plan(staged)["cuts"]) == 4 * moved
+
+
 def test_algorithms_without_servers():
     found = propose(config(algorithm={"name": "sync"}, virtual=SLOW), 16)
     assert found["proposal"] == {"servers": 0, "replicas": 15, "partitions": 1, "stages": 1, "micro_batches": 1}
@@ -290,7 +303,7 @@ def test_what_the_fullest_card_carries(monkeypatch):
 
 
 def test_larger_portions_where_the_coordinator_could_not_hand_out_so_many(monkeypatch, measured):
-    monkeypatch.setattr(proposal, "TICKETS", 200)
+    monkeypatch.setattr(search, "TICKETS", 200)
     nodes, data = {"compute": 1e-3, "ranks_per_node": 8}, {"source": "synthetic", "shape": [300], "batch": 8}
     found = propose(config(virtual=nodes), 16)
     (line,) = (each for each in found["why"] if "data.portion" in each)
@@ -335,6 +348,6 @@ def test_models_with_tables_are_whole_and_push_themselves(sparse):
     rows = {"type": "embedding", "sparse": True, "dimension": 4} if sparse else {"type": "dense", "units": 500}
     model = {"layer": [rows, {"type": "dense", "units": 10}]}
     found = list(Search(build(config(model=model, virtual={"ranks_per_node": 4} | SLOW)), 12).topologies())
-    assert {each.servers for each in found} > {1}
+    assert {each.section.servers for each in found} > {1}
     assert any(each.section.relay for each in found) is not sparse
     assert any(each.cut.partitions > 1 for each in found) is not sparse

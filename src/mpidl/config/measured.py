@@ -9,7 +9,7 @@ from mpidl import schema
 from mpidl.config import toml
 from mpidl.errors import UsageError
 from mpidl.partition.costs import Costs
-from mpidl.paths import whole
+from mpidl.paths import write_whole
 from mpidl.schema import Checked, Count, NonNegative, Positive
 
 HEADER = "# Measured by `mpidl doctor --save`: bytes, operations of floating point, seconds.\n"
@@ -86,16 +86,14 @@ class Measured:
     @property
     def costs(self) -> Costs:
         """Costs on these nodes, with the defaults of `Costs` for missing measurements."""
-        costs = Costs()
-        if self.node is not None:
-            memory = self.node.memory // self.node.cores
+        node, within, between, costs = self.node, self.within, self.between, Costs()
+        if node is not None:
             same = ("flops", "flops_of", "parameter_bandwidth", "elements", "elements_of")
-            costs = replace(costs, memory=memory, **{key: getattr(self.node, key) for key in same})
-        if self.within is not None:
-            costs = replace(costs, bandwidth=self.within.send_bandwidth, latency=self.within.send_latency)
-        if self.between is not None:
-            latency, bandwidth = self.between.send_latency, self.between.send_bandwidth
-            costs = replace(costs, between_bandwidth=bandwidth, between_latency=latency)
+            costs = replace(costs, memory=node.memory // node.cores, **{key: getattr(node, key) for key in same})
+        if within is not None:
+            costs = replace(costs, bandwidth=within.send_bandwidth, latency=within.send_latency)
+        if between is not None:
+            costs = replace(costs, between_bandwidth=between.send_bandwidth, between_latency=between.send_latency)
         return costs
 
     def __str__(self) -> str:
@@ -129,7 +127,6 @@ def save(path: Path, measured: Measured) -> None:
     sections = {name: asdict(part) for name, part in present.items() if part is not None}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (HEADER + toml.dump(sections)).encode())
     except OSError as error:
         raise UsageError(f"{path}: can't be written ({error.strerror})") from None
-    with whole(path) as partial:
-        partial.write_text(HEADER + toml.dump(sections), encoding="utf-8")

@@ -133,9 +133,8 @@ class TopologySection(Checked):
             raise UsageError(f"topology.relay: true, {because}, expected false")
 
     def alternatives(self) -> dict[str, TopologySection]:
-        """Return topologies that differ in how workers reach the servers, by the setting that chooses each."""
-        other = replace(self, relay=not self.relay)
-        return {f"topology.relay = {str(other.relay).lower()}": other}
+        """Return topologies that differ in how workers reach the servers, by the key that chooses each."""
+        return {"topology.relay": replace(self, relay=not self.relay)}
 
     @property
     def messages(self) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mpidl.doctor.examination import Finding, Verdict
+from mpidl.doctor.examination import Finding
 
 #: Prefixes of a launcher's variables for its ranks, to be hidden from processes that it didn't start.
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", "I_MPI_HYDRA")
@@ -23,48 +23,34 @@ PROMISED = "promised"
 def gpu() -> Finding:
     """Find a GPU, and test whether MPI is CUDA-aware."""
     if importlib.util.find_spec("cupy") is None:
-        if not any(Path("/dev").glob("nvidia[0-9]*")):
-            return Finding("none")
+        present = any(Path("/dev").glob("nvidia[0-9]*"))
         remedy = "`pip install 'mpidl[cuda12]'`, or cuda13 for newer drivers, to train on it"
-        return Finding("found, but CuPy is missing", Verdict.WARNING, remedy)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    try:
-        tried = subprocess.run(
-            [sys.executable, "-P", "-m", "mpidl.doctor.cuda"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return _conclude(_text(late.stdout), f"no answer within {PATIENCE:g} s")
-    return _conclude(tried.stdout, _cause(tried.returncode, tried.stderr))
-
-
-def _conclude(said: str, cause: str) -> Finding:
-    """Return the finding from the output of the process of `probe` and the cause of its end."""
+        return Finding.warning(present, "found, but CuPy is missing" if present else "none", remedy)
+    said, cause = _try()
     device, *lines = said.strip().split("\n")
     if not device:
         return Finding(f"none that CuPy can use: {cause}")
     promised = lines[:1] == [PROMISED]
     answer = "".join(lines[promised:]) or f"{NOT_AWARE}: {cause}"
-    if promised and answer != AWARE:
-        remedy = '`transfer = "staged"` in [device], because the library says that it is CUDA-aware'
-        return Finding(f"{device}; MPI is {answer}", Verdict.WARNING, remedy)
-    return Finding(f"{device}; MPI is {answer}")
+    remedy = '`transfer = "staged"` in [device], because the library says that it is CUDA-aware'
+    return Finding.warning(promised and answer != AWARE, f"{device}; MPI is {answer}", remedy)
 
 
-def _cause(code: int, stderr: str) -> str:
-    """Return the cause of a process's end, in a few words."""
-    if code < 0:
-        return f"it died of {signal.Signals(-code).name} when given a device pointer"
-    return stderr.strip().rpartition("\n")[2] or f"exit code {code}"
-
-
-def _text(output: bytes | str | None) -> str:
-    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+def _try() -> tuple[str, str]:
+    """Return the output of a process that calls `probe`, and the cause of its end, in a few words."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    command = [sys.executable, "-P", "-m", "mpidl.doctor.cuda"]
+    with subprocess.Popen(
+        command, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            said, complaint = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()[0], f"no answer within {PATIENCE:g} s"
+    if process.returncode < 0:
+        return said, f"it died of {signal.Signals(-process.returncode).name} when given a device pointer"
+    return said, complaint.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
 
 
 def probe() -> None:

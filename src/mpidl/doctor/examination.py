@@ -41,9 +41,14 @@ class Finding(NamedTuple):
     verdict: Verdict = Verdict.OK
     remedy: str = ""  # or a consequence
 
+    @classmethod
+    def warning(cls, problem: object, found: str, remedy: str) -> Finding:
+        """Return what was found, as a warning if there is a problem."""
+        return cls(found, Verdict.WARNING, remedy) if problem else cls(found)
+
 
 #: Called on every rank of the examination's communicator; the first rank's finding counts.
-Probe = Callable[[], Finding]
+Probe = Callable[..., Finding]
 
 
 class Examination:
@@ -58,7 +63,7 @@ class Examination:
         self.comm: MPI.Comm | None = None
         self._failed: list[str] = []
 
-    def check(self, what: str, probe: Probe, needed: bool = True) -> bool:
+    def check(self, what: str, probe: Probe, *arguments: object, needed: bool = True) -> bool:
         """Run a probe and print its line; return True unless it failed, on all ranks of `comm`; collective.
 
         Unless it is `needed`, a failure becomes a warning, and a warning is ignored.
@@ -68,7 +73,7 @@ class Examination:
         error: Exception | None = None
         with self._watched(what):
             try:
-                finding = probe()
+                finding = probe(*arguments)
             except Exception as caught:
                 error = caught
             finding = self._agree(finding, error)

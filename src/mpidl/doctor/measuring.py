@@ -122,7 +122,8 @@ class Measuring:
             # All cores of a job compute at the same time.
             speeds()
         found = self._pair.measure(speeds)
-        memcpy, update = self._pair.measure(lambda: (copy_bandwidth(), update_bandwidth()))
+        update = self._pair.measure(update_bandwidth)
+        memcpy = windows.LONG / windows.times(self._pair, self._way, windows.LONG)[2]
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         cores = len(os.sched_getaffinity(0))
         node = Node(**self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, **found)
@@ -133,17 +134,15 @@ class Measuring:
 
     def link(self) -> Finding:
         """Measure pushes, fetches and sends."""
-        push, fetch, _ = windows.bandwidths(self._pair, self._way)
-        push_latency, fetch_latency, _ = windows.latencies(self._pair, self._way)
+        push, fetch, *_ = windows.times(self._pair, self._way, windows.LONG)
+        push_latency, fetch_latency, *_ = windows.times(self._pair, self._way, 8)
         send_latency, send = windows.sends(self._pair)
         link = Link(
-            **self._origin(2), push_bandwidth=push, fetch_bandwidth=fetch, send_bandwidth=send,
-            push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
+            **self._origin(2), push_bandwidth=windows.LONG / push, fetch_bandwidth=windows.LONG / fetch,
+            send_bandwidth=send, push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
         )  # fmt: skip
-        if self._pair.one_node:
-            self._measured = replace(self._measured, within=link)
-        else:
-            self._measured = replace(self._measured, between=link)
+        kept = self._measured
+        self._measured = replace(kept, within=link) if self._pair.one_node else replace(kept, between=link)
         return Finding(f"send {quantity(send, 'B/s')}, {send_latency * 1e6:.1f} us; put and get as above")
 
     def save(self) -> Finding:
@@ -160,12 +159,6 @@ class Measuring:
             "mpi": mpi,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-
-
-def copy_bandwidth() -> float:
-    """Return the bytes per second of a long copy in memory."""
-    values, other = np.ones(windows.LONG, np.uint8), np.zeros(windows.LONG, np.uint8)
-    return windows.LONG / min(seconds(lambda: np.copyto(other, values), ROUNDS))
 
 
 def update_bandwidth() -> float:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import socket
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.doctor import machine, serving, windows
+from mpidl.doctor import machine, windows
 from mpidl.doctor.examination import Examination, Finding
 from mpidl.doctor.measuring import Measuring
-from mpidl.doctor.windows import Pair, typical
+from mpidl.doctor.windows import MESSAGES, Pair, typical
 from mpidl.report.text import duration
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
 from mpidl.wire import FORMATS, parse
 from mpidl.wire.feedback import CHUNK
 
-#: The transport without windows.
-MESSAGES = "messages"
+#: What to do where exchanges are long.
+FASTER = (
+    "algorithm.wire and wire_fetch: the first of these with which exchanges are shorter than gradients; "
+    "`mpidl plan` recommends it for a job"
+)
 #: Ratio of times from which an exchange counts as longer.
 SHORTER = 1.1
 #: Seconds between two tests for the end by ranks that take no part.
@@ -40,42 +42,33 @@ def examine(examination: Examination, save: Path | None = None) -> int:
 
 
 def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> int:
-    examination.comm = pair.comm
-    examination.check("thread level", machine.threads)
-    examination.check("ranks", partial(hosts, pair))
-    examination.check("after a rank's death", machine.fault_tolerance)
+    examination.comm, check = pair.comm, examination.check
+    check("thread level", machine.threads)
+    check("ranks", hosts, pair)
     if not pair.one_node:
-        examination.check("TCP congestion control", machine.congestion)
+        check("TCP congestion control", machine.congestion)
     allocated = allocation_chosen()
     used = allocated if pair.one_node else MESSAGES
     sound = {way: _examine_way(examination, pair, way, way == used) for way in (*ALLOCATIONS, MESSAGES)}
-    if sound[used]:
-        examination.heading("server")
-        examination.check("  doorbells", partial(serving.doorbells, pair), needed=False)
-        examination.check("  idle", partial(serving.idle_server, pair, used))
+    check("doorbells", windows.doorbells, pair, needed=False)
     if not pair.one_node:
-        examination.check("wire formats", partial(wire_formats, pair), needed=False)
-    examination.check("transport", partial(transport, sound, allocated, pair.one_node))
+        check("wire formats", wire_formats, pair, needed=False)
+    check("transport", transport, sound, allocated, pair.one_node)
     if save is not None and sound[used]:
         examination.heading("measured")
         measuring = Measuring(pair, used, save)
-        for what, probe in (("node", measuring.node), ("link", measuring.link), ("saved", measuring.save)):
-            examination.check(f"  {what}", probe)
+        check("  node", measuring.node)
+        check("  link", measuring.link)
+        check("  saved", measuring.save)
     return examination.end()
 
 
 def _examine_way(examination: Examination, pair: Pair, way: str, used: bool) -> bool:
     """Examine one kind of windows, or messages, and return whether they are correct."""
     examination.heading(f"{'' if way == MESSAGES else 'windows, '}{way}{' (used)' if used else ''}")
-    for what, probe in (("memory", windows.memory), ("order of data", windows.order)):
-        if not examination.check(f"  {what}", partial(probe, pair, way), needed=used):
-            return False
-    measured = [("8 bytes", windows.latency), ("4 MiB", windows.bandwidth)]
-    if way != MESSAGES:  # a computing rank never answers messages
-        measured.append(("busy target", windows.busy_target))
-    for what, probe in measured:
-        examination.check(f"  {what}", partial(probe, pair, way), needed=used)
-    return True
+    probes = {"memory": windows.memory, "order of data": windows.order}
+    probes |= {"8 bytes": windows.latency, "4 MiB": windows.bandwidth}
+    return all(examination.check(f"  {what}", probe, pair, way, needed=used) for what, probe in probes.items())
 
 
 def hosts(pair: Pair) -> Finding:
@@ -92,13 +85,9 @@ def wire_formats(pair: Pair) -> Finding:
     took = pair.measure(lambda: {name: exchange_seconds(name, bandwidth) for name in FORMATS})
     each = ", ".join(f"{duration(seconds)} as {name}" for name, seconds in took.items())
     found = f"a push and a fetch of 1M parameters take {each}"
-    if took["fp32"] <= SHORTER * min(took.values()):
-        return Finding(found, remedy='no format shortens them: leave algorithm.wire = "fp32"')
-    return Finding(
-        found,
-        remedy="algorithm.wire and wire_fetch: the first of these with which exchanges are shorter than gradients; "
-        "`mpidl plan` recommends it for a job",
-    )
+    longer = took["fp32"] > SHORTER * min(took.values())
+    remedy = FASTER if longer else 'no format shortens them: leave algorithm.wire = "fp32"'
+    return Finding(found, remedy=remedy)
 
 
 def exchange_seconds(name: str, bandwidth: float) -> float:
@@ -119,11 +108,10 @@ def transport(sound: dict[str, bool], allocated: str, one_node: bool) -> Finding
     """Find the transport to use between the two ranks, and the windows."""
     if not one_node and sound[MESSAGES]:
         return Finding('"mixed"')
-    if sound[allocated]:
-        return Finding(f'"windows" ({allocated})')
-    others = [way for way in ALLOCATIONS if sound[way]]
-    if others:
-        return Finding(f'"windows" ({others[0]})', remedy=f"set MPIDL_WINDOWS={others[0]} on all ranks")
+    ways = [way for way in (allocated, *ALLOCATIONS) if sound[way]]
+    if ways:
+        remedy = "" if ways[0] == allocated else f"set MPIDL_WINDOWS={ways[0]} on all ranks"
+        return Finding(f'"windows" ({ways[0]})', remedy=remedy)
     if sound[MESSAGES]:
         return Finding('"messages"', remedy='these ranks\' windows lose data: set transport = "messages" in [topology]')
     return Finding(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from mpidl.doctor.examination import Finding, Verdict
+from mpidl.rma.backoff import POLLING_SLEEP
+from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.probes import WindowProbe
 
 T = TypeVar("T")
 
 ORIGIN, TARGET = 0, 1
+#: The way without windows.
+MESSAGES = "messages"
 
 
 class Pair:
@@ -31,31 +35,32 @@ class Pair:
 
     def measure(self, action: Callable[[], T], serve: Callable[[], None] = lambda: None) -> T:
         """Run `action` on the origin while the target serves, as a server does; return the result on both ranks."""
-        result: T
-        if not self.origin:
+        error: Exception | None = None
+        result: Any = None
+        if self.origin:
+            try:
+                result = action()
+            except Exception as caught:
+                error = caught
+            self.comm.send((result, error and RuntimeError(str(error))), TARGET)
+        else:
             while not self.comm.Iprobe(ORIGIN):
                 serve()
             result, error = self.comm.recv(source=ORIGIN)
-            if error is not None:
-                raise error
-            return result
-        try:
-            result = action()
-        except Exception as error:
-            self.comm.send((None, RuntimeError(str(error))), TARGET)
-            raise
-        self.comm.send((result, None), TARGET)
-        return result
+        if error is not None:
+            raise error
+        measured: T = result
+        return measured
 
 
 def seconds(action: Callable[[], object], rounds: int) -> list[float]:
     """Return the seconds of each of `rounds` calls."""
-    times = []
+    taken = []
     for _ in range(rounds):
         start = time.perf_counter()
         action()
-        times.append(time.perf_counter() - start)
-    return times
+        taken.append(time.perf_counter() - start)
+    return taken
 
 
 def typical(action: Callable[[], object], rounds: int) -> float:
@@ -65,10 +70,8 @@ def typical(action: Callable[[], object], rounds: int) -> float:
 
 #: Rounds of the test of the order of data, and elements of the data of a round (256 KiB).
 ROUNDS, ELEMENTS = 200, 1 << 15
-#: Bytes of a long transfer, and seconds of a busy target's computation.
-LONG, BUSY = 4 << 20, 0.05
-#: Seconds of a get above which a busy target makes others wait.
-PROMPT = 1e-3
+#: Bytes of a long transfer.
+LONG = 4 << 20
 
 
 def memory(pair: Pair, way: str) -> Finding:
@@ -88,35 +91,25 @@ def order(pair: Pair, way: str) -> Finding:
     return Finding(f"correct in {ROUNDS} rounds of {ELEMENTS * 8 >> 10} KiB in each direction")
 
 
-def latencies(pair: Pair, way: str) -> list[float]:
-    """Return the seconds of a put of 8 bytes, a get and a fetch-and-add, on both ranks."""
-    with WindowProbe(pair.comm, 1, way) as probe:
-        value = np.zeros(1, np.int64)
+def times(pair: Pair, way: str, nbytes: int) -> list[float]:
+    """Return the seconds of a put and a get of `nbytes`, of a copy in memory and of a fetch-and-add, on both ranks."""
+    with WindowProbe(pair.comm, nbytes // 8, way) as probe:
+        values, other = np.ones(nbytes // 8, np.int64), np.zeros(nbytes // 8, np.int64)
+        actions = (
+            lambda: probe.put(values), lambda: probe.get(other), lambda: np.copyto(other, values), probe.fetch_add
+        )  # fmt: skip
 
-        def times() -> list[float]:
-            actions = (lambda: probe.put(value), lambda: probe.get(value), probe.fetch_add)
-            return [typical(action, 300) for action in actions]
+        def in_turn() -> list[float]:
+            taken = [[typical(action, 1) for action in actions] for _ in range(15 if nbytes == LONG else 300)]
+            return [median(column) for column in zip(*taken, strict=True)]
 
-        return pair.measure(times, probe.serve)
+        return pair.measure(in_turn, probe.serve)
 
 
 def latency(pair: Pair, way: str) -> Finding:
     """Measure the time of a transfer of 8 bytes."""
-    found = [1e6 * each for each in latencies(pair, way)]
-    return Finding("put {:.1f} us, get {:.1f} us, fetch-and-add {:.1f} us".format(*found))
-
-
-def bandwidths(pair: Pair, way: str) -> list[float]:
-    """Return the bytes per second of long puts, gets and copies in memory, on both ranks."""
-    with WindowProbe(pair.comm, LONG // 8, way) as probe:
-        values, other = np.ones(LONG // 8, np.int64), np.zeros(LONG // 8, np.int64)
-
-        def times() -> list[float]:
-            actions = (lambda: probe.put(values), lambda: probe.get(other), lambda: np.copyto(other, values))
-            in_turn = [[typical(action, 1) for action in actions] for _ in range(15)]
-            return [median(column) for column in zip(*in_turn, strict=True)]
-
-        return [LONG / each for each in pair.measure(times, probe.serve)]
+    put, get, _, add = (1e6 * each for each in times(pair, way, 8))
+    return Finding(f"put {put:.1f} us, get {get:.1f} us, fetch-and-add {add:.1f} us")
 
 
 def sends(pair: Pair, rounds: int = 100, nbytes: int = LONG) -> tuple[float, float]:
@@ -140,39 +133,30 @@ def sends(pair: Pair, rounds: int = 100, nbytes: int = LONG) -> tuple[float, flo
 
 def bandwidth(pair: Pair, way: str) -> Finding:
     """Measure the bandwidth of long transfers, of a plain send and of a copy in memory."""
-    fast = [each / 1e9 for each in (*bandwidths(pair, way), sends(pair)[1])]
-    found = "put {:.1f} GB/s, get {:.1f} GB/s, memcpy {:.1f} GB/s, send {:.1f} GB/s".format(*fast)
-    if pair.one_node and min(fast[:2]) < fast[2] / 2:
-        return Finding(found, Verdict.WARNING, "slow for ranks of one node")
-    return Finding(found)
+    put, get, copy = (LONG / each / 1e9 for each in times(pair, way, LONG)[:3])
+    found = f"put {put:.1f} GB/s, get {get:.1f} GB/s, memcpy {copy:.1f} GB/s, send {sends(pair)[1] / 1e9:.1f} GB/s"
+    return Finding.warning(pair.one_node and min(put, get) < copy / 2, found, "slow for ranks of one node")
 
 
-def busy_target(pair: Pair, way: str, rounds: int = 8) -> Finding:
-    """Measure the time of a get while its target computes without calling MPI."""
-    with WindowProbe(pair.comm, 1, way) as probe:
-        value, times = np.zeros(1, np.int64), []
-        for _ in range(rounds):
-            pair.comm.Barrier()
-            _compute(BUSY / 10 if pair.origin else BUSY)
-            if pair.origin:
-                start = time.perf_counter()
-                probe.get(value)
-                times.append(time.perf_counter() - start)
-        times = pair.comm.bcast(times)
-    middle, longest = median(times), max(times)
-    found = f"a get takes {_span(middle)}, at most {_span(longest)}, while its target computes for {_span(BUSY)}"
-    if middle > PROMPT:
-        return Finding(
-            found, remedy="no progress for a computing target over this network: fine, servers keep calling MPI"
-        )
-    return Finding(found)
-
-
-def _compute(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+def doorbells(pair: Pair, rounds: int = 20, patience: float = 0.5) -> Finding:
+    """Test whether the ranks of one node can wake each other."""
+    if not pair.one_node:
+        return Finding(f"none between nodes: servers poll every {1e3 * POLLING_SLEEP:g} ms")
+    bells, taken = Doorbells(pair.comm), []
+    for _ in range(rounds):
+        if pair.origin:
+            # The target needs time to fall asleep.
+            time.sleep(1e-3)
+            start = time.perf_counter()
+            bells.ring(TARGET)
+            bells.sleep(patience)
+            taken.append(time.perf_counter() - start)
+        else:
+            bells.sleep(patience)
+            bells.ring(ORIGIN)
+        bells.clear()
+    bells.free()
+    taken = pair.comm.bcast(taken, root=ORIGIN)
+    if max(taken) >= patience:
+        return Finding("a sleeping rank was not woken", Verdict.FAILED, "servers will answer slowly")
+    return Finding(f"a rank wakes another one and is woken in {1e6 * median(taken):.0f} us")

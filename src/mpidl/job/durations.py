@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpidl.config.measured import Measured, read
@@ -50,42 +50,33 @@ class Durations:
         return self.section.compute is not None or self.run is not None
 
     def __str__(self) -> str:
-        """Their origin."""
-        section, sources = self.section, []
-        if section.compute is not None:
-            sources.append("the section [virtual]")
-        if self.run is not None:
-            sources.append(f"the run {section.calibration}")
-        if self.path is not None:
-            sources.append(f"{self.path}: {self.measured}")
-        if assumed := self.assumed():
-            sources.append(f"assumed, as `mpidl doctor --save` would measure them: {', '.join(assumed)}")
-        return "; ".join(sources)
-
-    def assumed(self) -> list[str]:
-        """Return what is neither given nor measured, each with its typical figure."""
-        section, run, node = self.section, self.run, self.measured.node
-        between = self._spread
-        link = self.measured.between if between else self.measured.within
-        latency, bandwidth = self.exchange(between)
-        found = []
-        if not self.gradient_given and node is None:
-            found.append(f"gradients of {Costs.flops / 1e9:g} Gflop/s")
-        if link is None and section.bandwidth is None and not (run and run.bandwidth and run.one_node is not between):
-            found.append(f"{'a network' if between else 'memory'} of {bandwidth / 1e9:g} GB/s")
-        if link is None and section.latency is None:
-            found.append(f"messages of {1e6 * latency:g} us")
-        if node is None and section.service is None and not (run and run.service):
-            found.append(f"servers that apply {UPDATE / 1e9:g} GB/s")
-        return found
+        """Their origin, and the typical figures of what is neither given nor measured."""
+        section, run, node, spread = self.section, self.run, self.measured.node, self._spread
+        link, (latency, bandwidth) = self.measured.between if spread else self.measured.within, self._exchange(spread)
+        of_run = run is not None and run.bandwidth and run.one_node is not spread
+        figures = {
+            f"gradients of {Costs.flops / 1e9:g} Gflop/s": self.gradient_given or node,
+            f"{'a network' if spread else 'memory'} of {bandwidth / 1e9:g} GB/s": link or section.bandwidth or of_run,
+            f"messages of {1e6 * latency:g} us": link or section.latency is not None,
+            f"servers that apply {UPDATE / 1e9:g} GB/s": node or section.service is not None or (run and run.service),
+        }
+        assumed = ", ".join(figure for figure, known in figures.items() if not known)
+        sources = {
+            "the section [virtual]": section.compute is not None,
+            f"the run {section.calibration}": run,
+            f"{self.path}: {self.measured}": self.path,
+            f"assumed, as `mpidl doctor --save` would measure them: {assumed}": assumed,
+        }
+        return "; ".join(source for source, used in sources.items() if used)
 
     def times(self, job: Job, shards: int, replicas: int) -> Times:
-        """Return the durations of a job with a number of shards, on a cluster of `replicas`.
+        """Return the durations of a job on a cluster of `replicas`, with a number of shards or, if 0, one for each.
 
         Raise UsageError if it isn't known how many operations the model takes, or a section names a replica that
         doesn't exist.
         """
-        return self.section.times(replicas, self._measured_or_assumed(job, shards))
+        times = self.section.times(replicas, self._measured_or_assumed(job, shards or replicas))
+        return replace(times, messages=job.config.topology.messages)
 
     def _measured_or_assumed(self, job: Job, shards: int) -> Times:
         """Return the durations without those that the section gives.
@@ -95,27 +86,29 @@ class Durations:
         """
         node, run, spread = self.measured.node, self.run, self._spread
         cores = CORES if node is None else node.cores
-        latency, bandwidth = self.exchange(spread)
-        nbytes = job.original.layout.size * job.dtype.itemsize
-        service = nbytes / (UPDATE if node is None else node.update)
+        latency, bandwidth = self._exchange(spread)
+        service = job.original.layout.size * job.dtype.itemsize / (UPDATE if node is None else node.update)
         if run is not None and run.service:
             service = run.service * run.servers
+        if self.section.compute is not None:
+            compute = Jitter(0.0, 0.0)  # The section's own counts.
+        else:
+            compute = run.compute if run is not None else Jitter(self._gradient(job), DEVIATION)
         return Times(
-            compute=self._gradient(job),
+            compute=compute,
             latency=Constant(latency),
             service=Constant(service / shards),
             bandwidth=bandwidth,
-            memory_bandwidth=self.exchange(between=False)[1],
+            memory_bandwidth=self._exchange(between=False)[1],
             ranks_per_node=cores if spread and not self.gradient_given else 1,
             cores=None if spread else cores,
         )
 
-    def _gradient(self, job: Job) -> Jitter:
-        if self.section.compute is not None:
-            return Jitter(0.0, 0.0)  # The section's own counts.
-        if self.run is not None:
-            return self.run.compute
-        return Jitter(gradient_seconds(job, self.measured.costs), DEVIATION)
+    def _gradient(self, job: Job) -> float:
+        layers = summaries(job.original)
+        if layers is None or not any(layer.operations for layer in layers):
+            raise UsageError("virtual.compute: missing, expected the seconds of a gradient: this model's aren't known")
+        return self.measured.costs.gradient(layers, job.config.data.batch, job.dtype.itemsize)
 
     @property
     def _spread(self) -> bool:
@@ -123,7 +116,7 @@ class Durations:
         on_nodes = self.gradient_given or self.section.ranks_per_node is not None or self.measured.between is not None
         return self.section.cores is None and on_nodes
 
-    def exchange(self, between: bool) -> tuple[float, float]:
+    def _exchange(self, between: bool) -> tuple[float, float]:
         """Return the seconds of a message between a worker and a server, and bytes/s of its pushes and fetches."""
         costs, link = self.measured.costs, self.measured.between if between else self.measured.within
         found = (costs.between_latency, costs.between_bandwidth) if between else (costs.latency, costs.bandwidth)
@@ -134,14 +127,3 @@ class Durations:
         if self.run is not None and self.run.bandwidth and self.run.one_node is not between:
             found = found[0], self.run.bandwidth
         return found
-
-
-def gradient_seconds(job: Job, costs: Costs) -> float:
-    """Return the seconds of a gradient of the job's batch.
-
-    Raise UsageError if it isn't known how many operations the model takes.
-    """
-    layers = summaries(job.original)
-    if layers is None or not any(layer.operations for layer in layers):
-        raise UsageError("virtual.compute: missing, expected the seconds of a gradient: this model's aren't known")
-    return costs.gradient(layers, job.config.data.batch, job.dtype.itemsize)

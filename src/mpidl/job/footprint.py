@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +21,14 @@ from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions
+from mpidl.tables.entries import ENTRY
 from mpidl.transport.capacity import BESIDE_BYTES, Capacity, answer_bytes
 from mpidl.transport.routes import Routes
 
-#: Bytes of a message beside a row, and of a server's memory.
-ROW_BYTES, ENTRY_BYTES = 32, 40
+#: Bytes of a message beside a row.
+ROW_BYTES = 32
+#: Bytes of a row beside its values and its rule's state: its entry and, about, its id in the index.
+ENTRY_BYTES = ENTRY.itemsize + 27
 #: Bytes of an engine's state of a replica beside its vectors.
 REPLICA = 10_000
 
@@ -75,14 +78,18 @@ def _beside(job: Job) -> int:
     return max(BESIDE_BYTES, ROW_BYTES + 8 * (longest * job.dtype.itemsize // 8 + 1)) if longest else 0
 
 
+def rows_of(job: Job) -> Iterator[tuple[str, int | None, int]]:
+    """Yield the name of each table of the model, its largest number of rows, if known, and a row's bytes on servers."""
+    section = job.config.tables
+    vectors = 1 + len(section.rule_beside(job.config.rule).states)
+    for table in job.original.tables:
+        bounds = [int(each) for each in (table.rows, section.max_rows) if each is not None]
+        yield table.name, min(bounds, default=None), vectors * table.dimension * job.dtype.itemsize + ENTRY_BYTES
+
+
 def _tables(job: Job) -> int:
     """Return the bytes of all rows of the model's tables, as far as their largest number is known."""
-    settings, found = job.config.tables, 0
-    row_parts = 1 + len(settings.rule_beside(job.config.rule).states)
-    for table in job.original.tables:
-        rows = min((each for each in (table.rows, settings.max_rows) if each is not None), default=0)
-        found += int(rows) * (row_parts * table.dimension * job.dtype.itemsize + ENTRY_BYTES)
-    return found
+    return sum((rows or 0) * nbytes for _, rows, nbytes in rows_of(job))
 
 
 def state_bytes(job: Job, own: int, replicas: int = 1) -> int:

@@ -6,8 +6,8 @@ Nothing of the run changes: neither parameters nor a replica's state, nor the or
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,7 @@ def rehearse_replica(placed: PlacedJob, local: LocalModel) -> None:
     """
     job = placed.job
     for segments in _forms(placed):
-        _rehearse_algorithm(job.algorithm, local.model.parameters[:1].copy(), segments)
+        deque(requests_of(job.algorithm, local.model.parameters[:1].copy(), range(STEPS), segments=segments), maxlen=0)
     if not job.original.own:
         local.model.loss_and_gradient(_first_batch(job))
         test = job.dataset.test or job.dataset.train
@@ -126,33 +126,35 @@ def _forms(placed: PlacedJob) -> list[list[Segment]]:
     return [[], *([[Segment(Range(0, 1), weight_decay=1.0)]] if decays else [])]
 
 
-def _rehearse_algorithm(algorithm: Algorithm, parameters: np.ndarray, segments: Sequence[Segment]) -> None:
-    """Let a replica of one parameter make a few steps whose gradients are 0."""
-    replica = algorithm.replica(0, parameters, 1, ReplicaState(segments=segments))
-    batches, counting = iter(range(STEPS)), deque[bool]()
-
-    def answer(request: Request) -> Any:
-        match request:
-            case NextBatch():
-                return next(batches, None)
-            case Gradient():
-                return parameters * 0
-            case Reduce():
-                return int(request.vector is not None)
-            case Speed():
-                return 1.0
-            case StartReduction():
-                counting.append(request.weight > 0)
-            case FinishReduction():
-                return int(counting.popleft())
-        return None
-
-    try:
-        reply = None
+def requests_of(
+    algorithm: Algorithm,
+    parameters: np.ndarray,
+    batches: Iterable[int],
+    replicas: int = 1,
+    segments: Sequence[Segment] = (),
+) -> Iterator[Request]:
+    """Yield the requests of the first of some replicas, whose gradients are 0, as long as there are batches."""
+    replica = algorithm.replica(0, parameters, replicas, ReplicaState(segments=segments))
+    numbers, counting = iter(batches), deque[bool]()
+    reply: Any = None
+    with suppress(StopIteration):
         while True:
-            reply = answer(replica.send(reply))
-    except StopIteration:
-        return
+            request = replica.send(reply)
+            yield request
+            reply = None
+            match request:
+                case NextBatch():
+                    reply = next(numbers, None)
+                case Gradient():
+                    reply = parameters * 0
+                case Reduce():
+                    reply = int(request.vector is not None)
+                case Speed():
+                    reply = 1.0
+                case StartReduction():
+                    counting.append(request.weight > 0)
+                case FinishReduction():
+                    reply = int(counting.popleft())
 
 
 def count_outputs(job: Job, local: LocalModel) -> tuple[int, tuple[str, ...]]:

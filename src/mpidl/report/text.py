@@ -37,7 +37,12 @@ def loss(value: float | None) -> str:
 
 def size(parameters: int, nbytes: int) -> str:
     """Return the size of a model as text, such as ``"41,777,152 parameters (167 MB)"``."""
-    return f"{parameters:,} parameter{'s' * (parameters != 1)} ({quantity(nbytes, 'B')})"
+    return f"{counted(parameters, 'parameter')} ({quantity(nbytes, 'B')})"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things as text, such as ``"1 server"`` or ``"2 servers"``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
@@ -50,6 +55,12 @@ def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def titled(rows: Sequence[Mapping[str, str]], left: int = 0) -> list[str]:
+    """Return rows of cells by the titles of their columns as lines of text, without empty columns; see `table`."""
+    titles = [title for title in rows[0] if any(row[title] for row in rows)]
+    return table([titles, *([row[title] for title in titles] for row in rows)], left)
 
 
 #: Data that models are evaluated on.

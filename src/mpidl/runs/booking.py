@@ -15,9 +15,10 @@ from mpidl.job.build import build
 from mpidl.job.durations import DEVIATION, Durations
 from mpidl.job.job import Job
 from mpidl.job.placed import place
-from mpidl.report.text import duration, quantity, table
-from mpidl.runs.proposal import TICKETS, other_kinds, unpredictable
-from mpidl.runs.search import KEYS, Search, speed
+from mpidl.report.text import counted, duration, quantity, titled
+from mpidl.runs import search
+from mpidl.runs.proposal import other_roles
+from mpidl.runs.search import KEYS, Search, larger_portion, speed, unpredictable
 
 #: The most ranks for which a speed is predicted.
 MOST = 20_000
@@ -66,9 +67,7 @@ def book(
         # Gradients of exactly equal durations would exchange all at the same time.
         virtual = replace(virtual, compute=f"jitter:{virtual.compute}:{DEVIATION}")
     job = build(replace(config, virtual=virtual))
-    ranks = max(nodes) * ranks_per_node
-    reason = f"there are more than {MOST} ranks" if ranks > MOST else unpredictable(job, ranks, name)
-    if reason is not None:
+    if (reason := unpredictable(job, max(nodes) * ranks_per_node, MOST, name)) is not None:
         raise UsageError(f"--nodes: no speed is predicted: {reason}")
     schedule, data = place(job, 1).schedule, job.dataset.train.samples
     epochs, rest = divmod(schedule.steps, schedule.steps_per_epoch)
@@ -76,8 +75,8 @@ def book(
     rows, searches, given = [], {}, {each.partition("=")[0].strip() for each in overrides}
     for number in sorted(set(nodes)):
         try:
-            searches[number] = search = Search(job, number * ranks_per_node, given)
-            rows.append(_row(search, job, number, samples, schedule.steps))
+            searches[number] = Search(job, number * ranks_per_node, given)
+            rows.append(_row(searches[number], job, number, samples, schedule.steps))
         except UsageError as error:
             raise UsageError(f"--nodes {number} --ranks-per-node {ranks_per_node}: {error}") from None
     fitting = [row for row in rows if row["fits"]] or rows
@@ -101,25 +100,24 @@ def cores(config: Config) -> int:
     return len(os.sched_getaffinity(0)) if node is None else node.cores
 
 
-def _row(search: Search, job: Job, nodes: int, samples: int, steps: int) -> dict[str, Any]:
-    found, ranks = search.best()[1], len(search.nodes)
-    rate, limit = speed(found), _limit(found)
-    tickets = TICKETS * job.config.data.portion
-    if nodes > 1 and rate > tickets:
-        portion = job.config.data.batch * ceil(2 * rate / TICKETS / job.config.data.batch)
-        rate, limit = float(tickets), f"the coordinator: set data.portion = {portion}"
+def _row(found: Search, job: Job, nodes: int, samples: int, steps: int) -> dict[str, Any]:
+    best, ranks = found.best()[1], len(found.nodes)
+    rate, limit = speed(best), _limit(best)
+    if nodes > 1 and (portion := larger_portion(rate, job.config.data)):
+        rate = float(search.TICKETS * job.config.data.portion)
+        limit = f"the coordinator: set data.portion = {portion}"
     # With few minibatches for each, some replicas compute one more than others.
-    seconds = max(samples / rate, ceil(steps / found["replicas"]) * found["step_seconds"])
-    alone = ranks * job.config.data.batch / search.candidates.uncut.seconds
+    seconds = max(samples / rate, ceil(steps / best["replicas"]) * best["step_seconds"])
+    alone = ranks * job.config.data.batch / found.cuts[0].seconds
     return {
         "nodes": nodes,
         "ranks": ranks,
-        **{key: found[key] for key in (*KEYS, "roles", "settings", "step_seconds", "fits")},
+        **{key: best[key] for key in (*KEYS, "roles", "settings", "step_seconds", "fits")},
         "samples_per_second": rate,
         "hours": seconds / 3600,
         "efficiency": rate / alone,
         "node_hours": nodes * seconds / 3600,
-        "limit": limit if found["fits"] else "memory: no topology fits",
+        "limit": limit if best["fits"] else "memory: no topology fits",
     }
 
 
@@ -145,13 +143,13 @@ def _command(best: Mapping[str, Any], ranks_per_node: int, name: str, overrides:
     return shlex.join(words)
 
 
-def _why(search: Search, job: Job, best: Mapping[str, Any], steps: int, name: str) -> Iterator[str]:
+def _why(found: Search, job: Job, best: Mapping[str, Any], steps: int, name: str) -> Iterator[str]:
     """Yield lines about the basis of the figures, and about what they leave out."""
-    times = search.times(max(1, best["servers"]), best["replicas"])
-    yield f"figures: {search.durations}"
+    yield f"figures: {found.durations}"
     yield (
-        f"a gradient takes {duration(search.candidates.uncut.seconds)}; a network card carries "
-        f"{quantity(times.bandwidth, 'B/s')} in each direction, and a message takes {duration(times.latency.mean)}"
+        f"a gradient takes {duration(found.cuts[0].seconds)}; a network card carries "
+        f"{quantity(found.times.bandwidth, 'B/s')} in each direction, and a message takes "
+        f"{duration(found.times.latency.mean)}"
     )
     yield "efficiency: against ranks that all compute gradients; times: without start-up and evaluations"
     if steps < FEW * best["replicas"]:
@@ -164,29 +162,33 @@ def _why(search: Search, job: Job, best: Mapping[str, Any], steps: int, name: st
 
 def as_text(booked: Mapping[str, Any]) -> str:
     """Return a booking as text for people."""
-    kinds = other_kinds(booked["rows"])
-    cut = any(row["partitions"] > 1 for row in booked["rows"])
-    rows = [
-        ["nodes", "servers", *(f"{kind}s" for kind in kinds), "replicas", *["partitions"] * cut, "samples/s", "time",
-         "efficiency", "node time", "limited by", ""]
-    ]  # fmt: skip
-    for row in booked["rows"]:
-        rows.append(
-            [str(row["nodes"]), str(row["servers"]), *(str(row["roles"].get(kind, 0)) for kind in kinds),
-             str(row["replicas"]), *[str(row["partitions"])] * cut, f"{row['samples_per_second']:.0f}",
-             duration(3600 * row["hours"]), f"{100 * row['efficiency']:.0f} %", duration(3600 * row["node_hours"]),
-             row["limit"],
-             "best" if row["nodes"] == booked["best"] else ""]
-        )  # fmt: skip
-    best = next(row for row in booked["rows"] if row["nodes"] == booked["best"])
-    count = f"{best['nodes']} node{'s' * (best['nodes'] != 1)}"
+    rows = booked["rows"]
+    cut = any(row["partitions"] > 1 for row in rows)
+    best = next(row for row in rows if row["nodes"] == booked["best"])
+    cells = [
+        {
+            "nodes": str(row["nodes"]),
+            "servers": str(row["servers"]),
+            **other_roles(row, rows),
+            "replicas": str(row["replicas"]),
+            "partitions": str(row["partitions"]) if cut else "",
+            "samples/s": f"{row['samples_per_second']:.0f}",
+            "time": duration(3600 * row["hours"]),
+            "efficiency": f"{100 * row['efficiency']:.0f} %",
+            "node time": duration(3600 * row["node_hours"]),
+            "limited by": row["limit"],
+            "": "best" if row is best else "",
+        }
+        for row in rows
+    ]
     cost = f"{duration(3600 * best['hours'])}, {duration(3600 * best['node_hours'])} of node time"
     lines = [
         f"{booked['name']}: {booked['samples']:,} samples to the end; {booked['ranks_per_node']} ranks on each node",
         "",
-        *table(rows, left=0),
+        *titled(cells),
         "",
-        f"book {count}: {cost}; the fastest that costs at most {WORTH:g} times the node time of the cheapest",
+        f"book {counted(best['nodes'], 'node')}: {cost}; the fastest that costs at most {WORTH:g} times the node time "
+        "of the cheapest",
         f"- {booked['command']}",
         *(f"- {line}" for line in booked["why"]),
     ]

@@ -9,28 +9,27 @@ from itertools import groupby
 from typing import Any
 
 from mpidl.config import Config
-from mpidl.config.topology import TopologySection
 from mpidl.job.build import build
-from mpidl.job.footprint import Footprint, capacity_of, footprints, state_bytes
+from mpidl.job.footprint import Footprint, capacity_of, footprints, rows_of, state_bytes
 from mpidl.job.job import Job
 from mpidl.job.ownership import check_number
 from mpidl.job.placed import place
-from mpidl.job.planning import plan_model
+from mpidl.job.planning import cut as cut_model
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import activation_bytes, summaries
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
-from mpidl.report.text import quantity, size, table
+from mpidl.partition.sections import Sections
+from mpidl.report.text import counted, quantity, size, titled
 from mpidl.runs.features import intermediaries
-from mpidl.tables.entries import ENTRY
 from mpidl.topology.roles import Roles
 from mpidl.transport.capacity import Capacity
 
 #: Operations of a gradient per operation of the forward pass: the backward pass takes as many again for the gradient
 #: of the inputs, and as many for that of the weights.
 FORWARD_AND_BACKWARD = 3
-#: Bytes of a row beside its values and its rule's state: its entry and, about, its id in the index.
-BESIDE = ENTRY.itemsize + 27
+#: The keys of a layer.
+LAYER = ("name", "type", "shape", "parameters", "bytes", "operations")
 #: Parts of a rank's memory: the keys of its "memory", and their headings in the text.
 PARTS = {name: name for name in Footprint._fields} | {"state": "rule's state"}
 
@@ -68,56 +67,40 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
         The job can't be built (see `mpidl.job.build.build`), there are too few ranks, or the algorithm's settings don't
         go with the replicas that they are.
     """
-    job, partitions = build(config), config.topology.partitions
-    cut = plan_model(job, partitions) if partitions > 1 else None
-    described = of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)})
+    job, topology = build(config), config.topology
+    cut = cut_model(job, topology.partitions)
+    described = of_model(job, cut)
     if ranks is None:
         return described
     of_node = config.virtual.ranks_per_node or ranks
     nodes = [rank // of_node for rank in range(ranks)]
-    return described | of_ranks(job, nodes, config.servers, cut, config.topology)
+    return described | of_ranks(job, nodes, topology.assign(nodes, config.servers), cut)
 
 
-def of_model(job: Job) -> dict[str, Any]:
-    """Describe a job without its ranks; see `plan`."""
-    parameters, batch = job.original.layout.size, job.config.data.batch
-    nbytes = parameters * job.dtype.itemsize
-    result: dict[str, Any] = {
+def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
+    """Describe a job without its ranks, and how its model is cut; see `plan`."""
+    parameters, batch, itemsize = job.original.layout.size, job.config.data.batch, job.dtype.itemsize
+    layers, cuts = summaries(job.original), {"cuts": _cuts(job, cut)} if isinstance(cut, Plan) else {}
+    return {
         "name": job.config.run.name,
         "algorithm": job.config.algorithm.name,
         "rule": None if job.config.rule is None else job.config.rule.name,
         "dtype": job.dtype.name,
         "batch": batch,
         "parameters": parameters,
-        "parameter_bytes": nbytes,
-        "gradient_bytes": nbytes,
+        "parameter_bytes": parameters * itemsize,
+        "gradient_bytes": parameters * itemsize,
         "state_bytes": state_bytes(job, parameters),
-        "tables": _tables(job),
-        "layers": None,
+        "tables": [dict(zip(("name", "rows", "row_bytes"), each, strict=True)) for each in rows_of(job)],
+        "layers": layers
+        and [dict(zip(LAYER, (*each[:4], each.parameters * itemsize, each[4]), strict=True)) for each in layers],
         "activation_bytes": activation_bytes(job.original, batch),
-        "operations": None,
+        "operations": None if layers is None else sum(layer.operations for layer in layers),
+        **cuts,
     }
-    layers = summaries(job.original)
-    if layers is not None:
-        sizes = ({"bytes": each.parameters * job.dtype.itemsize, "operations": each.operations} for each in layers)
-        own = ("name", "type", "shape", "parameters")
-        result["layers"] = [dict(zip(own, each, strict=False)) | more for each, more in zip(layers, sizes, strict=True)]
-        result["operations"] = sum(layer.operations for layer in layers)
-    return result
 
 
-def _tables(job: Job) -> list[dict[str, Any]]:
-    section = job.config.tables
-    vectors, found = 1 + len(section.rule_beside(job.config.rule).states), []
-    for spec in job.original.tables:
-        bounds = [int(each) for each in (spec.rows, section.max_rows) if each is not None]
-        nbytes = vectors * spec.dimension * job.dtype.itemsize + BESIDE
-        found.append({"name": spec.name, "rows": min(bounds, default=None), "row_bytes": nbytes})
-    return found
-
-
-def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
-    """Describe how a job's model is cut; see `plan`."""
+def _cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
     moved: Counter[str] = Counter()
     for each in cut.traffic(job.config.data.batch):
         moved[each.name] += sum(each.sent) * job.dtype.itemsize
@@ -125,14 +108,11 @@ def of_cuts(job: Job, cut: Plan) -> list[dict[str, Any]]:
     return [*rows, *({"layer": name, "how": "samples", "moved": nbytes} for name, nbytes in moved.items())]
 
 
-def of_ranks(
-    job: Job, nodes: Sequence[int], servers: int, cut: Plan | None, topology: TopologySection
-) -> dict[str, Any]:
-    """Describe the ranks of a job on these nodes, with a number of servers; see `plan`."""
-    roles = topology.assign(nodes, servers, 1 if cut is None else cut.partitions)
+def of_ranks(job: Job, nodes: Sequence[int], roles: Roles, cut: Plan | Sections | None) -> dict[str, Any]:
+    """Describe the ranks of a job on these nodes; see `plan`."""
     placed = place(job, len(roles.replicas), cut)
     check_number(job.config, job.dataset, placed.replicas)
-    capacity = capacity_of(placed, servers, Figures(job.metrics))
+    capacity = capacity_of(placed, len(roles.servers), Figures(job.metrics))
     found = footprints(placed, intermediaries.routes(roles, capacity))
     shards = _shards(capacity, roles)
     described = [
@@ -173,14 +153,20 @@ def as_text(plan: Mapping[str, Any]) -> str:
 
 
 def _layer_table(plan: Mapping[str, Any]) -> list[str]:
-    rows = [["layer", "type", "outputs", "parameters", "bytes", "operations"]]
     whole = {"name": "in all", "type": "", "shape": (), "bytes": plan["parameter_bytes"]}
-    for each in (*plan["layers"], {**plan, **whole}):
-        shape = " x ".join(map(str, each["shape"]))
-        sizes = [f"{each['parameters']:,}", quantity(each["bytes"], "B"), quantity(each["operations"], "")]
-        rows.append([each["name"], each["type"], shape, *sizes])
+    rows = [
+        {
+            "layer": each["name"],
+            "type": each["type"],
+            "outputs": " x ".join(map(str, each["shape"])),
+            "parameters": f"{each['parameters']:,}",
+            "bytes": quantity(each["bytes"], "B"),
+            "operations": quantity(each["operations"], ""),
+        }
+        for each in (*plan["layers"], {**plan, **whole})
+    ]
     return [
-        *table(rows, left=3),
+        *titled(rows, left=3),
         f"operations: of floating point, forward, for a sample; with backward about {FORWARD_AND_BACKWARD} times as "
         f"many, {quantity(FORWARD_AND_BACKWARD * plan['operations'], '')}",
         f"activations, their gradients and buffers: {quantity(plan['activation_bytes'], 'B')} "
@@ -189,34 +175,30 @@ def _layer_table(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [["layer", "cut", "moved"]]
-    rows += [[each["layer"], each["how"], quantity(each["moved"], "B") if each["moved"] else ""] for each in cuts]
-    return [*table(rows, left=2), "moved: between the ranks of a replica in a step of training, forward and backward"]
+    moved = (quantity(each["moved"], "B") if each["moved"] else "" for each in cuts)
+    rows = [{"layer": each["layer"], "cut": each["how"], "moved": size} for each, size in zip(cuts, moved, strict=True)]
+    return [*titled(rows, left=2), "moved: between the ranks of a replica in a step of training, forward and backward"]
 
 
 def _rank_table(plan: Mapping[str, Any]) -> list[str]:
     """Return a line for each rank, and one for all that hold no shard and are alike."""
-    used = {part: title for part, title in PARTS.items() if any(rank["memory"][part] for rank in plan["roles"])}
-    rows = [["rank", "role", "shard", *used.values(), "in all"]]
 
     @cache
-    def cells(memory: tuple[int, ...]) -> list[str]:
-        shown = [nbytes for part, nbytes in zip(PARTS, memory, strict=True) if part in used]
-        return [quantity(each, "B") if each else "" for each in (*shown, sum(memory))]
+    def cells(memory: tuple[int, ...]) -> dict[str, str]:
+        sizes = zip((*PARTS.values(), "in all"), (*memory, sum(memory)), strict=True)
+        return {title: quantity(nbytes, "B") if nbytes else "" for title, nbytes in sizes}
 
+    rows = []
     for (_, shard, texts), group in groupby(
         plan["roles"], lambda rank: (rank["role"].split()[0], rank["shard"], cells(tuple(rank["memory"].values())))
     ):
         first, *others = list(group)
         to = [f" to {others[-1]['rank']}", f" to {others[-1]['role'].split()[1]}"] if others else ["", ""]
         elements = f"{shard[0]:,} to {shard[1]:,}" if shard else ""
-        rows.append([f"{first['rank']}{to[0]}", f"{first['role']}{to[1]}", elements, *texts])
+        rows.append({"rank": f"{first['rank']}{to[0]}", "role": f"{first['role']}{to[1]}", "shard": elements} | texts)
+    nodes = "one node" if plan["nodes"] == 1 else counted(plan["nodes"], "node")
     return [
-        *table(rows, left=3),
-        f"{len(plan['roles'])} ranks of {_nodes(plan['nodes'])}: {quantity(plan['memory_bytes'], 'B')} in all, "
+        *titled(rows, left=3),
+        f"{len(plan['roles'])} ranks of {nodes}: {quantity(plan['memory_bytes'], 'B')} in all, "
         "besides Python and its libraries",
     ]
-
-
-def _nodes(count: int) -> str:
-    return "one node" if count == 1 else f"{count} nodes"

@@ -119,18 +119,32 @@ def _split(data: str, shape: tuple[int, ...] | None) -> Split:
 
 def _write(file: Path, model: CompleteModel, split: Split, rank: int, size: int) -> tuple[int, ...]:
     """Compute all outputs, which the first rank writes; return the shape of one sample's."""
+    shape: tuple[int, ...] = ()
     with ExitStack() as stack:
-        written = None
-        if rank == 0:
-            written = _OutputFile(stack.enter_context(whole(file)), split.samples)
-            stack.callback(written.close)
+        path = stack.enter_context(whole(file)) if rank == 0 else file
+        written: h5py.Dataset | None = None
+
+        def append(start: int, blocks: list[np.ndarray | None] | None) -> None:
+            nonlocal shape, written
+            for block in blocks or ():
+                if block is None:
+                    continue
+                if written is None:
+                    shape, opened = block.shape[1:], stack.enter_context(writing_hdf5(path))
+                    written = opened.create_dataset("outputs", (split.samples, *shape), block.dtype)
+                if block.shape[1:] != shape:
+                    found = f"outputs of shape {block.shape[1:]} for a sample, those before are of {shape}"
+                    raise UsageError(f"model: {found}, expected one shape")
+                written[start : start + len(block)] = block
+                start += len(block)
+
         with tqdm(total=split.samples, unit=" samples", disable=None if rank == 0 else True, delay=1) as bar:
             for start in range(0, split.samples, BATCH * size):
                 blocks = at_first_rank(together(partial(_outputs, model, split, start + BATCH * rank)))
-                together(partial(_append, written, blocks))
+                together(partial(append, start, blocks))
                 bar.update(min(BATCH * size, split.samples - start))
         together(stack.close)
-    return by_first_rank(lambda: written.shape if written is not None else ())
+    return by_first_rank(lambda: shape)
 
 
 def _outputs(model: CompleteModel, split: Split, start: int) -> np.ndarray | None:
@@ -146,36 +160,3 @@ def _outputs(model: CompleteModel, split: Split, start: int) -> np.ndarray | Non
     if outputs.shape[:1] != (stop - start,):
         raise UsageError(f"model: outputs of shape {outputs.shape} for {stop - start} samples, expected one for each")
     return outputs
-
-
-def _append(written: _OutputFile | None, blocks: list[np.ndarray | None] | None) -> None:
-    for block in blocks or ():
-        if written is not None and block is not None:
-            written.append(block)
-
-
-class _OutputFile:
-    """An HDF5 file of the outputs of all samples, which come block by block."""
-
-    def __init__(self, path: Path, samples: int) -> None:
-        self._path, self._samples, self._written = path, samples, 0
-        self._file: h5py.File | None = None
-        self._opened = ExitStack()
-        self.shape: tuple[int, ...] = ()
-
-    def append(self, block: np.ndarray) -> None:
-        if self._file is None:
-            self.shape = block.shape[1:]
-            self._file = self._opened.enter_context(writing_hdf5(self._path))
-            self._file.create_dataset("outputs", (self._samples, *self.shape), block.dtype)
-        if block.shape[1:] != self.shape:
-            raise UsageError(
-                f"model: outputs of shape {block.shape[1:]} for a sample, those before are of {self.shape}, "
-                "expected one shape"
-            )
-        stop = self._written + len(block)
-        self._file["outputs"][self._written : stop] = block
-        self._written = stop
-
-    def close(self) -> None:
-        self._opened.close()

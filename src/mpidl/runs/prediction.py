@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, NextBatch, Push, Reduce, Speed
+from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, Push, Reduce
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
+from mpidl.job.rehearsal import requests_of
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
 from mpidl.runs.features import sparse
@@ -93,22 +95,12 @@ def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algo
 
 def exchanges_every(algorithm: Algorithm) -> int:
     """Return the number of gradients of a replica from one exchange of parameters to the next."""
-    parameters = np.zeros(1, np.float32)
-    replica = algorithm.replica(0, parameters, 2, ReplicaState())
     gradients, every = 0, 1
-    reply: Any = None
-    for _ in range(REQUESTS):
-        request = replica.send(reply)
-        reply = None
-        match request:
-            case NextBatch():
-                reply = 0
-            case Speed():
-                reply = 1.0
-            case Gradient():
-                reply, gradients = parameters * 0, gradients + 1
-            case Fetch() | Push() | Reduce() | FinishReduction():
-                reply, every, gradients = 1, max(every, gradients), 0
+    for request in islice(requests_of(algorithm, np.zeros(1, np.float32), repeat(0), replicas=2), REQUESTS):
+        if isinstance(request, Gradient):
+            gradients += 1
+        elif isinstance(request, Fetch | Push | Reduce | FinishReduction):
+            every, gradients = max(every, gradients), 0
     return every
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from math import ceil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config, toml
-from mpidl.config.sections import DataSection
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.nn.capabilities import summaries
-from mpidl.report.text import duration, quantity, table
-from mpidl.runs.plan import of_cuts, of_model, of_ranks, plan
-from mpidl.runs.search import BETTER, KEYS, Search, Topology, speed
+from mpidl.report.text import counted, duration, quantity, titled
+from mpidl.runs import search
+from mpidl.runs.plan import of_model, of_ranks, plan
+from mpidl.runs.search import BETTER, KEYS, Search, Topology, larger_portion, speed, unpredictable
 from mpidl.wire import FORMATS
 
 #: Roles that every proposal has or names otherwise.
 COMMON = ("coordinator", "server", "worker", "standby")
 #: The most ranks for which a speed is predicted.
 MOST = 1024
-#: Tickets for portions that a coordinator hands out to other nodes in a second; see ``benchmarks/coordinator.py``.
-TICKETS = 5000
 #: Largest fraction of a step for exchanges that count as short.
 SHORT = 0.2
 
@@ -53,110 +48,77 @@ def propose(config: Config, ranks: int) -> dict[str, Any]:
         `mpidl.runs.prediction.Prediction`. There are none if no speed can be predicted.
     """
     job = build(config)
-    reason = f"there are more than {MOST} ranks" if ranks > MOST else unpredictable(job, ranks)
-    if reason is not None:
+    if (reason := unpredictable(job, ranks, MOST)) is not None:
         described, section = plan(config, ranks), config.topology
         workers = sum(each["role"].startswith("worker") for each in described["roles"])
-        counts = (config.servers, workers // section.partitions, section.partitions)
-        micro_batches = section.pipeline["micro_batches"]
-        proposal = dict(zip(KEYS, (*counts, section.stages, micro_batches), strict=True))
+        counts = (config.servers, workers // section.partitions, section.partitions, section.stages)
+        proposal = dict(zip(KEYS, (*counts, section.pipeline["micro_batches"]), strict=True))
         return described | {"proposal": proposal, "candidates": [], "why": [f"no speed is predicted: {reason}"]}
-    search = Search(job, ranks)
-    topology, best = search.best()
+    found = Search(job, ranks)
+    topology, best = found.best()
     cut = topology.cut.plan
-    described = of_ranks(job, search.nodes, topology.servers, cut, topology.section)
-    return of_model(job) | ({} if cut is None else {"cuts": of_cuts(job, cut)}) | described | {
+    return of_model(job, cut) | of_ranks(job, found.nodes, topology.roles, cut) | {
         "proposal": {key: best[key] for key in KEYS},
-        "settings": topology.settings,
-        "candidates": search.compared,
-        "why": list(_why(search, job, topology, best)),
+        "settings": best["settings"],
+        "candidates": found.compared,
+        "why": list(_why(found, job, topology, best)),
     }  # fmt: skip
 
 
-def unpredictable(job: Job, ranks: int, name: str = "CONFIG") -> str | None:
-    """Return the reason why the speed of a job, with a configuration's file, can't be predicted, if there is one."""
-    if isinstance(job.algorithm, Coordinated):
-        return f"the steps of {job.algorithm.name} depend on their results"
-    section, layers = job.config.virtual, summaries(job.original)
-    if section.compute is None and section.calibration is None and not any(each.operations for each in layers or ()):
-        number, run = section.ranks_per_node or min(4, ranks), job.config.run.directory.with_name("measured")
-        return (
-            f"the operations of this model are unknown; `mpidl train {name} -n {number} --set run.steps={50 * number} "
-            f"--set run.name={run.name}` on such a node measures its gradients: then add "
-            f"--set virtual.calibration={run}, or give their seconds as virtual.compute"
-        )
-    return None
-
-
-def _why(search: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> Iterator[str]:
+def _why(found: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines with the basis of the predictions, and the reasons for this candidate."""
-    times = search.times(best["servers"], best["replicas"])
+    times, data = found.times, job.config.data
     if times.cores is not None:
-        place = f"all ranks on one node of {_count(times.cores, 'core')}"
+        place = f"all ranks on one node of {counted(times.cores, 'core')}"
     else:
-        place = f"{_count(times.ranks_per_node, 'rank')} on each node"
-    yield f"figures: {search.durations}; {place}"
+        place = f"{counted(times.ranks_per_node, 'rank')} on each node"
+    yield f"figures: {found.durations}; {place}"
     yield (
         f"a step takes {duration(best['step_seconds'])}, a gradient alone {duration(best['gradient_seconds'])}; "
         f"each replica fetches {quantity(best['fetched'], 'B')} and pushes {quantity(best['pushed'], 'B')}"
     )
     if best["partitions"] > 1:
-        yield f"{duration(search.candidates.uncut.seconds)} on one rank, {_cut(best)}"
+        yield f"{duration(found.cuts[0].seconds)} on one rank, {_cut(best)}"
     if best["load"]:
         carried = quantity(best["load"] * times.bandwidth, "B/s")
         yield f"the busiest network card carries {carried}, {100 * best['load']:.0f} % of its capacity"
-    if times.cores is None:
-        yield from _tickets(best["samples_per_second"], job.config.data)
+    if times.cores is None and (portion := larger_portion(speed(best), data)):
+        yield (
+            f"replicas take {speed(best) / data.portion:.0f} portions a second, and the coordinator hands out about "
+            f"{search.TICKETS}: give data.portion = {portion}"
+        )
     if not best["fits"]:
         yield "no topology fits the memory of these nodes: take fewer ranks on each, or a smaller model"
-    yield from _wire_format(search, job, topology, best)
-
-
-def _tickets(samples_per_second: float, data: DataSection) -> Iterator[str]:
-    """Yield a line that proposes larger portions if the coordinator can't hand out tickets as fast."""
-    portions = samples_per_second / data.portion
-    if portions > TICKETS:
-        portion = ceil(2 * samples_per_second / TICKETS / data.batch) * data.batch
-        yield (
-            f"replicas take {portions:.0f} portions a second, and the coordinator hands out about {TICKETS}: "
-            f"give data.portion = {portion}"
-        )
-
-
-def _wire_format(search: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line that recommends the least lossy wire format with which exchanges are short, else the fastest."""
     algorithm = job.algorithm
-    if not best["load"] or algorithm.exchange is not Exchange.SERVERS:
-        return
-    if {algorithm.wire, algorithm.wire_fetch} != {"fp32"}:
-        return
-    found: dict[str, Mapping[str, Any]] = {}
+    exchanges = best["load"] and algorithm.exchange is Exchange.SERVERS
+    if exchanges and {algorithm.wire, algorithm.wire_fetch} == {"fp32"}:
+        yield _wire_format(found, job, topology, best)
+
+
+def _wire_format(found: Search, job: Job, topology: Topology, best: Mapping[str, Any]) -> str:
+    """Recommend the least lossy wire format with which exchanges are short, else the fastest."""
+    speeds, exchanging = {}, {}
     for name in FORMATS:
-        found[name] = best if name == "fp32" else {**best, **asdict(search.encoded(topology, name))}
-        if _exchanging(found[name]) <= SHORT:
+        encoded = best
+        if name != "fp32":
+            encoded = asdict(found.simulate(topology, replace(job.algorithm, wire=name, wire_fetch=name)))
+        speeds[name] = speed(encoded)
+        exchanging[name] = 1 - best["gradient_seconds"] / encoded["step_seconds"]
+        if exchanging[name] <= SHORT:
             break
     else:
-        fastest = max(map(speed, found.values()))
-        name = next(name for name, each in found.items() if BETTER * speed(each) >= fastest)
-    gain = "" if name == "fp32" else f" would give {_against(found[name], best)}"
-    share = 100 * _exchanging(found[name])
-    yield f'wire format: "{name}" (algorithm.wire and wire_fetch){gain}; exchanges take {share:.0f} % of a step'
-
-
-def _exchanging(topology: Mapping[str, Any]) -> float:
-    """Return the fraction of a step that is not the gradient."""
-    return 1 - float(topology["gradient_seconds"]) / float(topology["step_seconds"])
-
-
-def _against(one: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    percent = round(100 * (one["samples_per_second"] / best["samples_per_second"] - 1))
-    change = f"{abs(percent)} % {'more' if percent > 0 else 'fewer'}" if percent else "as many"
-    unfit = "" if one["fits"] else ", and don't fit the memory"
-    return f"{change} samples/s{unfit}"
+        name = next(name for name, each in speeds.items() if BETTER * each >= max(speeds.values()))
+    gain = ""
+    if name != "fp32":
+        percent = round(100 * (speeds[name] / speed(best) - 1))
+        change = f"{abs(percent)} % {'more' if percent > 0 else 'fewer'}" if percent else "as many"
+        gain = f" would give {change} samples/s"
+    share = f"exchanges take {100 * exchanging[name]:.0f} % of a step"
+    return f'wire format: "{name}" (algorithm.wire and wire_fetch){gain}; {share}'
 
 
 def _cut(topology: Mapping[str, Any]) -> str:
-    found = f"cut into {_count(topology['partitions'], 'partition')}"
+    found = f"cut into {counted(topology['partitions'], 'partition')}"
     if topology["stages"] == 1:
         return found
     return f"{found} in {topology['stages']} stages, a minibatch in {topology['micro_batches']} micro-batches"
@@ -180,35 +142,34 @@ def apply(proposed: Mapping[str, Any], path: Path) -> str:
 
 def as_text(proposed: Mapping[str, Any]) -> str:
     """Return the candidates, the proposal and its reasons as text for people."""
-    lines = []
-    if proposed["candidates"]:
-        lines += ["", *_candidate_table(proposed["candidates"], proposed["proposal"]), ""]
-    proposal = proposed["proposal"]
+    candidates, proposal = proposed["candidates"], proposed["proposal"]
+    lines = ["", *titled([_cells(each, candidates, proposal) for each in candidates]), ""] if candidates else []
     kinds = Counter(each["role"].split()[0] for each in proposed["roles"])
-    numbers = {key: proposal[key] for key in ("servers", "replicas")}
-    numbers |= {f"{kind}s": number for kind, number in kinds.items() if kind not in COMMON}
-    *others, last = (_count(number, key.removesuffix("s")) for key, number in numbers.items())
+    numbers = {key.removesuffix("s"): proposal[key] for key in ("servers", "replicas")}
+    numbers |= {kind: number for kind, number in kinds.items() if kind not in COMMON}
+    *others, last = (counted(number, kind) for kind, number in numbers.items())
     way = f", {_cut(proposal)}" if proposal["partitions"] > 1 else ""
     lines += [f"proposed: {', '.join(others)} and {last}{way}", *(f"- {line}" for line in proposed["why"])]
     return "\n".join(lines)
 
 
-def _candidate_table(candidates: Sequence[Mapping[str, Any]], proposal: Mapping[str, int]) -> list[str]:
-    keys, kinds = ("servers", "replicas", "partitions", "stages"), other_kinds(candidates)
-    rows = [[*keys, *(f"{kind}s" for kind in kinds), "largest rank", "fetched", "pushed", "step", "samples/s", ""]]
-    for each in candidates:
-        numbers = [str(number) for number in (*(each[key] for key in keys), *(each["roles"].get(k, 0) for k in kinds))]
-        sizes = [quantity(each[key], "B") for key in ("memory", "fetched", "pushed")]
-        mark = "proposed" if all(each[key] == proposal[key] for key in KEYS) else ""
-        mark = mark if each["fits"] else "too large"
-        rows.append([*numbers, *sizes, duration(each["step_seconds"]), f"{speed(each):.0f}", mark])
-    return table(rows, left=0)
+def _cells(
+    each: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], proposal: Mapping[str, int]
+) -> dict[str, str]:
+    mark = "proposed" if all(each[key] == proposal[key] for key in KEYS) else ""
+    return {
+        **{key: str(each[key]) for key in ("servers", "replicas", "partitions", "stages")},
+        **other_roles(each, candidates),
+        "largest rank": quantity(each["memory"], "B"),
+        "fetched": quantity(each["fetched"], "B"),
+        "pushed": quantity(each["pushed"], "B"),
+        "step": duration(each["step_seconds"]),
+        "samples/s": f"{speed(each):.0f}",
+        "": mark if each["fits"] else "too large",
+    }
 
 
-def other_kinds(topologies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the roles of ranks in some of the topologies, without those that every topology has."""
-    return list(dict.fromkeys(kind for each in topologies for kind in each["roles"] if kind not in COMMON))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def other_roles(topology: Mapping[str, Any], topologies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the numbers of a topology's ranks in roles that only some of the topologies have, by the roles' plural."""
+    kinds = dict.fromkeys(kind for each in topologies for kind in each["roles"] if kind not in COMMON)
+    return {f"{kind}s": str(topology["roles"].get(kind, 0)) for kind in kinds}

@@ -53,11 +53,13 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     if not durations.gradient_given and durations.path is None:
         expected = "the seconds of a gradient, or virtual.calibration, or figures of `mpidl doctor --save`"
         raise UsageError(f"virtual.compute: missing, expected {expected}")
-    times = durations.times(job, config.servers or replicas, replicas)
-    times = replace(times, messages=config.topology.messages, intermediaries=virtual_intermediaries(config.topology))
-    if config.topology.partitions > 1:
-        times = replace(times, cut=virtual_cut(job, durations.measured.costs))
-    times = replace(times, standby=config.topology.standby)
+    topology = config.topology
+    times = replace(
+        durations.times(job, config.servers, replicas),
+        intermediaries=virtual_intermediaries(topology),
+        cut=virtual_cut(job, durations.measured.costs),
+        standby=topology.standby,
+    )
     times, consequences = _with_failures(config, times, replicas)
     run = OneProcess(job, replicas, times)
     # A run that is refused says that alone.
