@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -180,29 +179,7 @@ def _ranks(number: Any) -> str:
 def _hosts(run: Run) -> dict[str, int]:
     """Return the number of ranks on each host, for a run that has no summary."""
     found: dict[str, int] = {}
-    for each in ranks(run):
+    for each in run.ranks:
         if each.host is not None:
             found[each.host] = found.get(each.host, 0) + 1
-    return found
-
-
-class Rank(msgspec.Struct):
-    """A rank of ``status.json``."""
-
-    rank: int = 0
-    role: str = ""
-    host: str | None = None  # none of a simulated cluster
-    state: str = ""
-    samples: float | None = None
-    samples_per_second: float | None = None
-    shares: dict[str, float | None] | None = None
-
-
-def ranks(run: Run) -> list[Rank]:
-    """Return the ranks of a run as its ``status.json`` has them, but those that aren't in order."""
-    listed = (run.status or {}).get("ranks")
-    found = []
-    for each in listed if isinstance(listed, list) else []:
-        with suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(each, Rank))
     return found

@@ -12,7 +12,6 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
 from mpidl.history import open as opened
 from mpidl.history.html import CURVES
-from mpidl.history.lines import EVENT, RECORD, Tail
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
 from mpidl.report.text import continuing
@@ -48,8 +47,7 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._metrics = Tail(directory / "metrics.jsonl", RECORD)
-        self._events = Tail(directory / "events.jsonl", EVENT)
+        self._records, self._events = Run(directory).record_lines(), Run(directory).event_lines()
         self.status: Mapping[str, Any] = {}
         self.curves: dict[str, list[tuple[float, float]]] = {name: [] for name in CURVES}
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
@@ -65,8 +63,7 @@ class Watched:
             self.status, self._changed = status, now
         self.quiet = now - self._changed
         self._extend()
-        found, _ = self._events.read()
-        self.events += found
+        self.events += self._events.read()
         self._judge(self.run.state, now)
 
     def _judge(self, state: str, now: float) -> None:
@@ -80,9 +77,9 @@ class Watched:
         self.state = state
 
     def _extend(self) -> None:
-        records, anew = self._metrics.read()
+        records = self._records.read()
         for name, curve in self.curves.items():
-            if anew:
+            if self._records.anew:
                 curve.clear()
             *above, last = name.split(".")
             for record in records:
@@ -110,7 +107,7 @@ class Watched:
     @property
     def notes(self) -> list[str]:
         """Notes on what is left out of the files."""
-        return [*self._metrics.notes, *self._events.notes, *self.run.unread]
+        return [*self._records.notes, *self._events.notes, *self.run.unread]
 
     def advice(self) -> str:
         """Return what to do with a run that has ended too early."""
