@@ -11,7 +11,9 @@ from typing import Any
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
 from mpidl.history import open as opened
+from mpidl.history.defaults import numbers
 from mpidl.history.html import CURVES
+from mpidl.history.ranks import RankStatus
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
 from mpidl.report.text import continuing
@@ -37,6 +39,8 @@ class Watched:
         That of `Run.state`; of a run that has just died, "running" for some seconds.
     status : mapping
         The last ``status.json`` that could be read; empty if there was none.
+    ranks : sequence of RankStatus
+        What each rank does, by that status.
     quiet : float
         Seconds since it changed, as far as this process has seen.
     curves : dict of str to list
@@ -49,6 +53,7 @@ class Watched:
         self.directory = directory
         self._records, self._events = Run(directory).record_lines(), Run(directory).event_lines()
         self.status: Mapping[str, Any] = {}
+        self.ranks: Sequence[RankStatus] = ()
         self.curves: dict[str, list[tuple[float, float]]] = {name: [] for name in CURVES}
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self.state, self.quiet, self.died = "", 0.0, False
@@ -60,7 +65,7 @@ class Watched:
         now = time.monotonic()
         self.run = Run(self.directory)
         if (status := self.run.status) is not None and status != self.status:
-            self.status, self._changed = status, now
+            self.status, self.ranks, self._changed = status, self.run.ranks, now
         self.quiet = now - self._changed
         self._extend()
         self.events += self._events.read()
@@ -93,16 +98,9 @@ class Watched:
         return next(((name, points) for name, points in self.curves.items() if points), ("", []))
 
     @property
-    def record(self) -> Mapping[str, Any]:
-        """The run's last record; the summary, when there is one, which has the same names."""
-        found = self.run.summary or self.status.get("record")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def ranks(self) -> list[dict[str, Any]]:
-        """What each rank does."""
-        found = self.status.get("ranks")
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    def figures(self) -> dict[str, float]:
+        """The numbers of the run's last record; those of its summary, when there is one, which have the same names."""
+        return numbers(self.run.summary or self.status.get("record"))
 
     @property
     def notes(self) -> list[str]:
