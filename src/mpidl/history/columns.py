@@ -48,8 +48,14 @@ class Columns(Mapping[str, np.ndarray]):
 
         Lines that are no record of that kind are left out; one that is being written isn't `skipped`.
         """
-        found, lines = cls(), Lines(file, kind)
-        found._gather(lines.blocks())
+        lines = Lines(file, kind)
+        return cls.of(lines.blocks(), lines)
+
+    @classmethod
+    def of(cls, blocks: Iterable[Sequence[dict[str, Any]]], lines: Lines) -> Columns:
+        """Return the records of blocks that `lines` has read, or reads meanwhile."""
+        found = cls()
+        found._gather(blocks)
         found.skipped, found.notes = lines.skipped, lines.notes
         return found
 

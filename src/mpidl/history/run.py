@@ -85,7 +85,16 @@ class Run:
     @cached_property
     def events(self) -> Columns:
         """The run's events: "time" in seconds since the epoch, "event" with its kind, "rank", "role" and details."""
-        return Columns.read(self.directory / EVENTS, EVENT)
+        return Columns.of([self.event_list], self._events)
+
+    @cached_property
+    def event_list(self) -> list[dict[str, Any]]:
+        """The run's events, each as it was written."""
+        return self._events.read()
+
+    @cached_property
+    def _events(self) -> Lines:
+        return self.event_lines()
 
     def record_lines(self) -> Lines:
         """Return the run's records as they are written, from the first on."""
