@@ -41,14 +41,6 @@ def test_attempts_of_a_run_that_lost_nothing_are_told_apart_by_its_events(tmp_pa
     assert course(tmp_path, KILLED + later, [event("resume", 199.0)]).attempt.tolist() == [0] * 6 + [1] * 2
 
 
-def test_attempts_of_earlier_versions_are_told_apart_by_counts_that_begin_anew(tmp_path):
-    """Records of evaluations are a little older than the ones before them."""
-    times, pushes = [1.0, 2.0, 1.9, 3.0, 2.1, 3.1], [10, 20, 19, 30, 1, 10]
-    rows = [record(time, 100 * time, pushes=each) for time, each in zip(times, pushes, strict=True)]
-    rows = [{name: value for name, value in each.items() if name != "unix_time"} for each in rows]
-    assert course(tmp_path, rows).attempt.tolist() == [0, 0, 0, 0, 1, 1]
-
-
 def test_events_lie_where_the_run_was_at_their_time(tmp_path):
     found = {each.lane: each.axes for each in marks(course(tmp_path, KILLED + RESUMED, EVENTS))}
     np.testing.assert_allclose(found["checkpoint"]["samples"], [400.0, 700.0])

@@ -211,7 +211,7 @@ def test_a_run_without_records_has_a_page_without_plots(tmp_path):
     html = make_page(tmp_path, hand={"events": [event("failure", 1.0, cause="no memory")]})
     text = Text(html).text
     assert "No record: the run failed before its first report." in text
-    assert "cause no memory" in text
+    assert "rank 0 (coordinator) failed: no memory" in text
     assert "data.batch" in text
     assert len(html) < 50_000
 

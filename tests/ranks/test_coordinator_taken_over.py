@@ -67,10 +67,10 @@ def taken_over(comm, monkeypatch):
 
     Another process takes its rank over, beside its own role.
     """
+    from mpidl.history import Run
     from mpidl.job.checkpoints import Checkpoints
     from mpidl.roles.coordinator import Coordinator
     from mpidl.runs import rank_role, ranks
-    from mpidl.runs.resuming import summary_of
 
     # A server where there is one worker, else a worker.
     taker, apart = comm.size - 2, comm.Dup()
@@ -97,7 +97,7 @@ def taken_over(comm, monkeypatch):
         reporters[0].abandon()
         apart.send(None, taker)
         apart.recv(source=taker)
-        return summary_of(reporters[0].recorder.directory)
+        return Run(reporters[0].recorder.directory).summary
 
     def complete_alive(*arguments):
         with writing:  # A thread of a dead process writes no more.

@@ -10,11 +10,10 @@ import pytest
 from measured_machines import FACTORY, LINK, NODE
 from mpidl.config import from_dict
 from mpidl.config.measured import Measured, save
-from mpidl.config.virtual import Calibration
 from mpidl.engines.virtual.times import Jitter
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import Durations
+from mpidl.job.durations import Calibration, Durations
 from mpidl.runs import prediction, search
 from mpidl.runs.booking import as_text, book
 from mpidl.runs.search import Search

@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
+from mpidl.report.events import in_words
 
 pytest.importorskip("rich")
 from rich.cells import cell_len
@@ -20,7 +21,6 @@ from rich.screen import Screen
 
 from mpidl.top import watched as room
 from mpidl.top.curves import curve
-from mpidl.top.events import line
 from mpidl.top.screen import as_text
 from mpidl.top.view import view
 from mpidl.top.watched import TAKEOVER, Watched, find
@@ -255,13 +255,11 @@ def test_curves(values, drawn):
 
 def test_events_as_lines():
     found = {"time": 0, "event": "failure", "rank": 2, "role": "worker 0", "host": "h1", "pid": 7, "signal": "SIGKILL"}
-    assert line(found)[10:] == "rank 2 (worker 0) has died: process 7 on h1, SIGKILL"
-    assert (
-        line({"event": "failure", "role": "worker 0", "portions": [1, 2]})[10:] == "failure (worker 0): portions 1, 2"
-    )
+    assert in_words(found) == "rank 2 (worker 0) has died: process 7 on h1, SIGKILL"
+    assert in_words({"event": "failure", "role": "worker 0", "portions": [1, 2]}) == "failure (worker 0): portions 1, 2"
     recovery = {"event": "recovery", "rank": 2, "role": "worker 0", "by": 3, "seconds": 0.5, "lost": {}}
     assert (
-        line(recovery)[10:] == "rank 2 (worker 0) goes on, taken over by the process of rank 3 in 500 ms; lost: nothing"
+        in_words(recovery) == "rank 2 (worker 0) goes on, taken over by the process of rank 3 in 500 ms; lost: nothing"
     )
 
 

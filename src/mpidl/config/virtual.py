@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-
-from mpidl.engines.virtual.times import Death, Distribution, Jitter, Times, parse
+from mpidl.engines.virtual.times import Death, Distribution, Times, parse
 from mpidl.errors import UsageError, quoted
-from mpidl.paths import measured_file, read_text, user_path
-from mpidl.schema import Checked, Count, Natural, NonNegative, Positive
+from mpidl.paths import measured_file, user_path
+from mpidl.schema import Checked, Count, Natural, Positive
 
 #: Seconds until the process of another rank plays one that has died: to notice it, and to bind its memory.
 TAKEOVER = 0.1
@@ -105,14 +102,6 @@ class VirtualSection(Checked):
         file = given if given is not None and given.is_file() else measured_file()
         return file if file.is_file() else None
 
-    def calibrated(self) -> Calibration | None:
-        """Return the durations of the real run that `calibration` names, if it names one.
-
-        Raise UsageError if that run has no measurements.
-        """
-        given = None if self.calibration is None else user_path(self.calibration)
-        return None if given is None or given.is_file() else calibrate(given)
-
     def times(self, replicas: int, measured: Times) -> Times:
         """Return the durations on a cluster of `replicas`; those that aren't given are `measured`.
 
@@ -136,49 +125,3 @@ class VirtualSection(Checked):
             slow={section.replica: section.factor for section in self.slow},
             deaths=self.death,
         )
-
-
-class Calibration(NamedTuple):
-    """The durations that a run on MPI ranks measured.
-
-    `service` is the mean of seconds of a server's work on a push, of `servers` servers. `bandwidth` is that of pushes
-    and fetches in bytes per second, None if there were none, between the nodes or, if the run had only one of them
-    (`one_node`), within.
-    """
-
-    compute: Jitter
-    service: float
-    servers: int
-    bandwidth: float | None
-    one_node: bool
-
-
-class _Timing(msgspec.Struct):
-    """The durations of `mpidl.engines.totals.timing`."""
-
-    compute: Positive
-    compute_deviation: NonNegative
-    service: NonNegative
-    bandwidth: Positive | None
-
-
-class _Summary(msgspec.Struct):
-    """What a run's summary says about its durations."""
-
-    timing: _Timing
-    servers: Natural = 1
-    hosts: dict[str, int] | list[str] = {}
-
-
-def calibrate(run: Path) -> Calibration:
-    """Return the durations measured by a run on MPI ranks.
-
-    Raise UsageError if the run's directory has no summary with measurements.
-    """
-    try:
-        summary = msgspec.json.decode(read_text(run / "summary.json", of_run=True), type=_Summary)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"virtual.calibration: {run} has no measurements of a run on ranks: {error}") from None
-    timing, servers, one_node = summary.timing, max(1, summary.servers), len(summary.hosts) <= 1
-    compute = Jitter(timing.compute, timing.compute_deviation)
-    return Calibration(compute, timing.service, servers, timing.bandwidth, one_node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.extras import require
-from mpidl.history.lines import OBJECT, Kind, left_out, read
-from mpidl.history.lines import blocks as blocks_of
+from mpidl.history.lines import OBJECT, Kind, Lines, blocks_of
 
 #: Objects nested more deeply than this are a column of objects.
 DEPTH = 8
@@ -38,14 +38,9 @@ class Columns(Mapping[str, np.ndarray]):
         What to say of these, and of a file that can't be read.
     """
 
-    def __init__(self, content: bytes = b"", kind: Kind = OBJECT) -> None:
-        gathered = _Gathered()
+    def __init__(self, content: bytes = b"") -> None:
         self.skipped, self.notes = 0, list[str]()
-        for records, skipped in blocks_of(content, kind):
-            gathered.add(records)
-            self.skipped += skipped
-        self.rows = gathered.rows
-        self._arrays = gathered.arrays()
+        self._gather(objects for _, objects, _ in blocks_of(BytesIO(content)))
 
     @classmethod
     def read(cls, file: Path, kind: Kind = OBJECT) -> Columns:
@@ -53,10 +48,22 @@ class Columns(Mapping[str, np.ndarray]):
 
         Lines that are no record of that kind are left out; one that is being written isn't `skipped`.
         """
-        content, notes = read(file)
-        found = cls(content, kind)
-        found.notes = notes + left_out(file, kind, found.skipped)
+        lines = Lines(file, kind)
+        return cls.of(lines.blocks(), lines)
+
+    @classmethod
+    def of(cls, blocks: Iterable[Sequence[dict[str, Any]]], lines: Lines) -> Columns:
+        """Return the records of blocks that `lines` has read, or reads meanwhile."""
+        found = cls()
+        found._gather(blocks)
+        found.skipped, found.notes = lines.skipped, lines.notes
         return found
+
+    def _gather(self, blocks: Iterable[Sequence[dict[str, Any]]]) -> None:
+        gathered = _Gathered()
+        for records in blocks:
+            gathered.add(records)
+        self.rows, self._arrays = gathered.rows, gathered.arrays()
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from mpidl.history.lines import LARGEST
+
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the keys of sections, and of sections in these, by their dotted names."""
@@ -18,6 +20,12 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + name] = value
     return found
+
+
+def numbers(values: Any) -> dict[str, float]:
+    """Return the numbers of an object, and of objects in it, by their dotted names: those of up to `LARGEST`."""
+    found = flat(values) if isinstance(values, Mapping) else {}
+    return {name: each for name, each in found.items() if type(each) in (int, float) and abs(each) <= LARGEST}
 
 
 def defaults(config: Mapping[str, Any]) -> dict[str, Any]:

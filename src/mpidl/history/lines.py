@@ -1,11 +1,12 @@
-"""Files of JSON lines, which others may be writing, and of which some lines may be no record and no event."""
+"""The files of JSON of a run, which others may be writing: what is no record, no event and no object is left out."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +17,8 @@ from mpidl.paths import open_regular
 LARGEST = 1e300
 #: Bytes of lines that are decoded at a time.
 BLOCK = 1 << 18
+#: Most bytes that are read of a summary or a status, which has 300 for each rank.
+MOST = 1 << 26
 
 _Number = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 _Figure = _Number | bool | None
@@ -92,70 +95,89 @@ def decoded(content: bytes, kind: Kind = OBJECT) -> tuple[list[dict[str, Any]], 
         return found, skipped
 
 
-def blocks(content: bytes, kind: Kind = OBJECT) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yield what `decoded` returns of one block of whole lines after another."""
-    end = 0
-    while end < (size := content.rfind(b"\n") + 1):
-        begin, end = end, content.find(b"\n", min(end + BLOCK, size - 1)) + 1
-        yield decoded(content[begin:end], kind)
+def blocks_of(file: BinaryIO, kind: Kind = OBJECT) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
+    """Yield the length of one block of whole lines after another, and what `decoded` returns of it."""
+    while end := (content := file.read(BLOCK) + file.readline()).rfind(b"\n") + 1:
+        yield end, *decoded(content[:end], kind)
 
 
-def read(file: Path) -> tuple[bytes, list[str]]:
-    """Return the content of a file, and why it can't be read, if so; nothing of a file that doesn't exist."""
-    try:
-        with open_regular(file) as opened:
-            return opened.read(), []
-    except FileNotFoundError:
-        return b"", []
-    except OSError as error:
-        return b"", [f"{file.name}: {error.strerror or error}, left out"]
+class Lines:
+    """The objects in a file of lines, which need not exist yet: each time, those that have been written since.
 
-
-def left_out(file: Path, kind: Kind, skipped: int) -> list[str]:
-    """Return what to say of lines that were left out."""
-    lines = f"1 line that is no {kind.name} is" if skipped == 1 else f"{skipped:,} lines that are no {kind.name}s are"
-    return [f"{file.name}: {lines} left out"] if skipped else []
-
-
-def bounded(value: Any) -> Any:
-    """Return a value of JSON with None in place of numbers beyond `LARGEST`."""
-    if isinstance(value, dict):
-        return {name: bounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [bounded(each) for each in value]
-    return None if isinstance(value, int | float) and not abs(value) <= LARGEST else value
-
-
-class Tail:
-    """What is appended to a file of lines, which need not exist yet.
+    Parameters
+    ----------
+    file : Path
+    kind : Kind
+        Lines that are none of this kind are left out.
+    place : int
+        Bytes that are passed over.
 
     Attributes
     ----------
-    notes : list of str
-        What was left out so far.
+    skipped : int
+        Number of whole lines that were left out so far.
+    anew : bool
+        Whether the objects that were read last are all of a new file, or of one that has been cut shorter.
     """
 
-    def __init__(self, file: Path, kind: Kind) -> None:
-        self._file, self._kind = file, kind
-        self._place = self._file_number = self._skipped = 0
-        self.notes: list[str] = []
+    def __init__(self, file: Path, kind: Kind, place: int = 0) -> None:
+        self._file, self._kind, self._place = file, kind, place
+        self._file_number: int | None = None
+        self._unread: list[str] = []
+        self.skipped, self.anew = 0, False
 
-    def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects since the last call, and whether these are all of a new file, or of one cut shorter."""
+    def blocks(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the new objects, block by block."""
+        self.anew, self._unread = False, []
         try:
             with open_regular(self._file) as file:
                 found = os.fstat(file.fileno())
-                anew = found.st_ino != self._file_number or found.st_size < self._place
-                if anew:
-                    self._place, self._file_number, self._skipped = 0, found.st_ino, 0
+                self.anew = self._file_number not in (None, found.st_ino) or found.st_size < self._place
+                if self.anew:
+                    self._place = self.skipped = 0
+                self._file_number = found.st_ino
                 file.seek(self._place)
-                content = file.read()
-        except OSError:
-            _, self.notes = read(self._file)
-            return [], False
-        content = content[: content.rfind(b"\n") + 1]
-        self._place += len(content)
-        objects, skipped = decoded(content, self._kind)
-        self._skipped += skipped
-        self.notes = left_out(self._file, self._kind, self._skipped)
-        return objects, anew
+                for length, objects, skipped in blocks_of(file, self._kind):
+                    self._place += length
+                    self.skipped += skipped
+                    yield objects
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._unread = [f"{self._file.name}: {error.strerror or error}, left out"]
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new objects."""
+        return list(chain.from_iterable(self.blocks()))
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say of lines that were left out, and of a file that can't be read."""
+        kind, skipped = self._kind.name, self.skipped
+        lines = f"1 line that is no {kind} is" if skipped == 1 else f"{skipped:,} lines that are no {kind}s are"
+        return self._unread + ([f"{self._file.name}: {lines} left out"] if skipped else [])
+
+
+def read_object(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the object of a file of JSON without numbers beyond `LARGEST`, and what to say of what is left out.
+
+    It is None if there is no file, or the file isn't an object.
+    """
+    try:
+        with open_regular(file) as opened:
+            content = msgspec.json.decode(opened.read(MOST), type=dict[str, Any])
+        found = _bounded(content)
+    except FileNotFoundError:
+        return None, []
+    except (OSError, ValueError, RecursionError) as error:
+        return None, [f"{file.name}: {getattr(error, 'strerror', None) or 'no object of JSON'}, left out"]
+    return found, [] if found == content else [f"{file.name}: numbers beyond {LARGEST:g} are left out"]
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value of JSON with None in place of numbers beyond `LARGEST`."""
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_bounded(each) for each in value]
+    return None if isinstance(value, int | float) and not abs(value) <= LARGEST else value

@@ -7,24 +7,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpidl.errors import UsageError
 from mpidl.history.columns import Columns
 from mpidl.history.defaults import defaults, flat
 from mpidl.history.html import as_html
-from mpidl.history.lines import EVENT, LARGEST, RECORD, bounded
-from mpidl.paths import open_regular, read_text, run_directory
+from mpidl.history.lines import EVENT, RECORD, Lines, read_object
+from mpidl.history.ranks import RankStatus, ranks
+from mpidl.paths import read_text, run_directory
 from mpidl.schema import parse_toml
 from mpidl.storage.lock import is_locked
 
-#: The file by which a directory is that of a run.
-CONFIG = "config.toml"
+#: The file by which a directory is that of a run, and those of its records and events.
+CONFIG, METRICS, EVENTS = "config.toml", "metrics.jsonl", "events.jsonl"
 
 #: Seconds after which a run that goes on has written its status again, by the clocks of two hosts.
 FRESH = 20.0
-#: Most bytes that are read of a summary or a status, which has 300 for each rank.
-MOST = 1 << 26
 
 
 class Run:
@@ -76,14 +73,36 @@ class Run:
         return self._objects["status.json"][0]
 
     @cached_property
+    def ranks(self) -> list[RankStatus]:
+        """The ranks of the status, but those that aren't in order."""
+        return ranks(self.status)
+
+    @cached_property
     def metrics(self) -> Columns:
         """The run's records: "time" in seconds of training, "samples", "epoch", "train_loss" and so on."""
-        return Columns.read(self.directory / "metrics.jsonl", RECORD)
+        return Columns.read(self.directory / METRICS, RECORD)
 
     @cached_property
     def events(self) -> Columns:
         """The run's events: "time" in seconds since the epoch, "event" with its kind, "rank", "role" and details."""
-        return Columns.read(self.directory / "events.jsonl", EVENT)
+        return Columns.of([self.event_list], self._events)
+
+    @cached_property
+    def event_list(self) -> list[dict[str, Any]]:
+        """The run's events, each as it was written."""
+        return self._events.read()
+
+    @cached_property
+    def _events(self) -> Lines:
+        return self.event_lines()
+
+    def record_lines(self) -> Lines:
+        """Return the run's records as they are written, from the first on."""
+        return Lines(self.directory / METRICS, RECORD)
+
+    def event_lines(self) -> Lines:
+        """Return the run's events as they are written, from the first on."""
+        return Lines(self.directory / EVENTS, EVENT)
 
     @property
     def unread(self) -> list[str]:
@@ -118,18 +137,7 @@ class Run:
     @cached_property
     def _objects(self) -> dict[str, tuple[dict[str, Any] | None, list[str]]]:
         """The content of each file of JSON, None if there is none or it isn't an object, with notes."""
-        return {name: self._object(name) for name in ("summary.json", "status.json")}
-
-    def _object(self, name: str) -> tuple[dict[str, Any] | None, list[str]]:
-        try:
-            with open_regular(self.directory / name) as file:
-                content = msgspec.json.decode(file.read(MOST), type=dict[str, Any])
-            found = bounded(content)
-        except FileNotFoundError:
-            return None, []
-        except (OSError, ValueError, RecursionError) as error:
-            return None, [f"{name}: {getattr(error, 'strerror', None) or 'no object of JSON'}, left out"]
-        return found, [] if found == content else [f"{name}: numbers beyond {LARGEST:g} are left out"]
+        return {name: read_object(self.directory / name) for name in ("summary.json", "status.json")}
 
     def __repr__(self) -> str:
         return f"<run {str(self.directory)!r}, {self.state}, {self.metrics.rows} records>"

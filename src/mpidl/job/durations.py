@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from mpidl.config.measured import Measured, read
-from mpidl.config.virtual import Calibration, VirtualSection
+from mpidl.config.virtual import VirtualSection
 from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
+from mpidl.history import Run
 from mpidl.job.job import Job
 from mpidl.nn.capabilities import summaries
 from mpidl.partition.costs import Costs
+from mpidl.paths import user_path
+from mpidl.schema import Natural, NonNegative, Positive
 
 #: Bytes of gradient per second that a server applies, and deviation of the duration of gradients: where not measured.
 UPDATE, DEVIATION = 2.5e9, 0.05
@@ -40,9 +46,11 @@ class Durations:
 
     @classmethod
     def known(cls, section: VirtualSection) -> Durations:
-        """Read what was measured; raise UsageError if it can't be read."""
+        """Read what was measured; raise UsageError if it can't be read, or a run has no measurements."""
         path = section.measurements()
-        return cls(section, Measured() if path is None else read(path), path, section.calibrated())
+        given = None if section.calibration is None else user_path(section.calibration)
+        run = None if given is None or given.is_file() else calibrate(Run(given))
+        return cls(section, Measured() if path is None else read(path), path, run)
 
     @property
     def gradient_given(self) -> bool:
@@ -127,3 +135,50 @@ class Durations:
         if self.run is not None and self.run.bandwidth and self.run.one_node is not between:
             found = found[0], self.run.bandwidth
         return found
+
+
+class Calibration(NamedTuple):
+    """The durations that a run on MPI ranks measured.
+
+    `service` is the mean of seconds of a server's work on a push, of `servers` servers. `bandwidth` is that of pushes
+    and fetches in bytes per second, None if there were none, between the nodes or, if the run had only one of them
+    (`one_node`), within.
+    """
+
+    compute: Jitter
+    service: float
+    servers: int
+    bandwidth: float | None
+    one_node: bool
+
+
+class _Timing(msgspec.Struct):
+    """The durations of `mpidl.engines.totals.timing`."""
+
+    compute: Positive
+    compute_deviation: NonNegative
+    service: NonNegative
+    bandwidth: Positive | None
+
+
+class _Summary(msgspec.Struct):
+    """What a run's summary says about its durations."""
+
+    timing: _Timing
+    servers: Natural = 1
+    hosts: dict[str, int] | list[str] = {}
+
+
+def calibrate(run: Run) -> Calibration:
+    """Return the durations measured by a run on MPI ranks.
+
+    Raise UsageError if the run has no summary with measurements.
+    """
+    try:
+        summary = msgspec.convert(run.summary, _Summary)
+    except msgspec.ValidationError as error:
+        why = error if run.summary else next(iter(run.unread), "no summary.json")
+        raise UsageError(f"virtual.calibration: {run.directory} has no measurements of a run on ranks: {why}") from None
+    timing, servers, one_node = summary.timing, max(1, summary.servers), len(summary.hosts) <= 1
+    compute = Jitter(timing.compute, timing.compute_deviation)
+    return Calibration(compute, timing.service, servers, timing.bandwidth, one_node)

@@ -31,12 +31,9 @@ class Course:
         self.axes: Mapping[str, np.ndarray] = {name: self.figure(name) for name in AXES if self.has(name)}
         begins = np.zeros(run.metrics.rows, bool)
         if self.has("unix_time"):
-            kinds, times = (run.events.get(name) for name in ("event", "time"))
-            if kinds is not None and times is not None and times.dtype == float:
-                after = np.searchsorted(self.figure("unix_time"), times[kinds == "resume"])
-                begins[after[after < len(begins)]] = True
-        elif self.has("pushes"):  # of an earlier version: they are counted anew
-            begins[1:] = self.figure("pushes")[1:] < self.figure("pushes")[:-1] / 2
+            times = [each.get("time") for each in run.event_list if each["event"] == "resume"]
+            after = np.searchsorted(self.figure("unix_time"), [each for each in times if each is not None])
+            begins[after[after < len(begins)]] = True
         self.attempt = np.cumsum(begins)
 
     def has(self, name: str) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,30 +52,39 @@ class Plot(NamedTuple):
     curves: Sequence[Curve]
 
 
-#: The values of a curve, and the records that have new ones.
-Values = tuple[np.ndarray, np.ndarray]
-
-
 class _Wanted(NamedTuple):
-    """A curve that a plot has if a run has its figures."""
+    """A curve that a plot has if a run has its figure: of bytes, the growth per second; and a factor of its values."""
 
     name: str
-    values: Callable[[Course], Values | None]
-    style: int
+    column: str
+    factor: float = 1.0
+
+
+#: Plots of what workers and servers do: titles, units and curves, behind those of the model.
+PLOTS = [
+    ("Learning rate", "", [_Wanted("servers", "server_rate"), _Wanted("workers", "worker_rate")]),
+    ("Norm of the gradient", "", [_Wanted("gradient norm", "gradient_norm")]),
+    ("Step length", "", [_Wanted("step", "iteration.step")]),
+    ("Evaluations per iteration", "", [_Wanted("evaluations", "iteration.evaluations")]),
+    ("Speed", "samples/s", [_Wanted("speed", "samples_per_second")]),
+    ("Load", "% of time", [_Wanted("servers busy", "server_load", 100), _Wanted("workers waiting", "waiting", 100)]),
+    ("Staleness so far", "updates", [_Wanted("mean", "staleness.mean"), _Wanted("99th percentile", "staleness.p99")]),
+    ("Traffic", "MB/s", [_Wanted(kind, f"bytes_{kind}", 1e-6) for kind in ("pushed", "fetched", "moved")]),
+]
 
 
 def plots(courses: Sequence[Course]) -> list[Plot]:
     """Return the plots of runs; those without a curve are left out."""
     found = []
-    wanted = list(_plots(courses))
+    wanted = [("Objective", "", [_Wanted("objective", "iteration.objective")]), *_of_metrics(courses), *PLOTS]
     number = sum(len(curves) for _, _, curves in wanted) * len(courses)
     pixels = max(FEWEST, min(PIXELS, PIXELS * CURVES // max(1, number)))
     for title, unit, curves in wanted:
         drawn = [
-            Curve(run, curve.name, curve.style, *points(course, *values, pixels))
+            Curve(run, curve.name, style, *points(course, *_values(course, curve), pixels))
             for run, course in enumerate(courses)
-            for curve in curves
-            if (values := curve.values(course)) is not None
+            for style, curve in enumerate(curves)
+            if course.has(curve.column)
         ]
         drawn = [curve for curve in drawn if curve.values.size]
         # What has always been 0, such as the staleness of one worker, needs no plot.
@@ -85,81 +93,36 @@ def plots(courses: Sequence[Course]) -> list[Plot]:
     return found
 
 
-def _plots(courses: Sequence[Course]) -> Iterator[tuple[str, str, Sequence[_Wanted]]]:
-    """Yield the title, the unit and the curves of each plot that runs may have."""
-    yield "Objective", "", [_figure("objective", "iteration.objective")]
-    yield "Loss", "", [_figure("training", "train_loss"), *_evaluated("loss")]
-    for name in _metrics(courses):
-        yield name.replace("_", " ").capitalize(), "", _evaluated(name)
-    yield "Learning rate", "", [_figure("servers", "server_rate"), _figure("workers", "worker_rate", 1)]
-    yield "Norm of the gradient", "", [_figure("gradient norm", "gradient_norm")]
-    yield "Step length", "", [_figure("step", "iteration.step")]
-    yield "Evaluations per iteration", "", [_figure("evaluations", "iteration.evaluations")]
-    yield "Speed", "samples/s", [_figure("speed", "samples_per_second")]
-    load = [_figure("servers busy", "server_load", factor=100), _figure("workers waiting", "waiting", 1, 100)]
-    yield "Load", "% of time", load
-    staleness = [_figure("mean", "staleness.mean"), _figure("99th percentile", "staleness.p99", 1)]
-    yield "Staleness so far", "updates", staleness
-    kinds = enumerate(("pushed", "fetched", "moved"))
-    yield "Traffic", "MB/s", [_Wanted(kind, _rate(f"bytes_{kind}", 1e-6), style) for style, kind in kinds]
+def _of_metrics(courses: Sequence[Course]) -> Iterator[tuple[str, str, list[_Wanted]]]:
+    """Yield the plots of the loss, and of the metrics and terms of the loss that the runs have."""
+    columns = [name.partition("_") for course in courses for name in course.run.metrics]
+    for name in dict.fromkeys(["loss", *(name for split, _, name in columns if split in SPLITS)]):
+        curves = [_Wanted(split, f"{split}_{name}") for split in SPLITS]
+        yield name.replace("_", " ").capitalize(), "", [_Wanted("training", f"train_{name}"), *curves]
 
 
-def _metrics(courses: Iterable[Course]) -> list[str]:
-    """Return the names of the runs' metrics and of the terms of their losses, the loss itself left out."""
-    found = {
-        name.removeprefix(f"{split}_"): None
-        for course in courses
-        for name in course.run.metrics
-        for split in SPLITS
-        if name.startswith(f"{split}_")
-    }
-    return [name for name in found if name != "loss"]
+def _values(course: Course, wanted: _Wanted) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of a curve, and which records have new ones: later ones repeat those of evaluations."""
+    if wanted.column.startswith("bytes_"):
+        return _rate(course, wanted)
+    values, split = course.figure(wanted.column) * wanted.factor, wanted.column.partition("_")[0]
+    return values, course.evaluated(split) if split in SPLITS else np.ones(len(values), bool)
 
 
-def _figure(name: str, column: str, style: int = 0, factor: float = 1.0) -> _Wanted:
-    """Return the curve of a figure of all records."""
-
-    def values(course: Course) -> Values | None:
-        if not course.has(column):
-            return None
-        found = course.figure(column) * factor
-        return found, np.ones(len(found), bool)
-
-    return _Wanted(name, values, style)
-
-
-def _evaluated(name: str) -> list[_Wanted]:
-    """Return the curves of a figure of evaluations, which later records repeat."""
-
-    def values(course: Course, split: str) -> Values | None:
-        column = f"{split}_{name}"
-        return (course.figure(column), course.evaluated(split)) if course.has(column) else None
-
-    return [_Wanted(split, partial(values, split=split), style) for style, split in enumerate(SPLITS, 1)]
-
-
-def _rate(column: str, factor: float) -> Callable[[Course], Values | None]:
-    """Return a function to the growth per second of a growing figure, in each of some stretches of the run."""
-
-    def values(course: Course) -> Values | None:
-        if not (course.has(column) and course.has("time")) or not course.figure(column).any():
-            return None
-        time = np.nan_to_num(course.figure("time"))
-        stretch = np.column_stack([course.attempt, part_of(time, STRETCHES)])
-        ends = np.append(np.any(np.diff(stretch, axis=0), axis=1), True)
-        grown, passed = (np.add.reduceat(course.since(name), _starts(ends)) for name in (column, "time"))
-        # Nothing says at which time a later attempt began.
-        passed[np.diff(course.attempt[ends], prepend=0) > 0] = 0.0
-        found = np.full(len(time), np.nan)
-        found[ends] = np.divide(grown * factor, passed, out=np.full(len(grown), np.nan), where=passed > 0)
-        return found, ends
-
-    return values
-
-
-def _starts(ends: np.ndarray) -> np.ndarray:
-    """Return where stretches begin, given which records end one."""
-    return np.append(0, np.flatnonzero(ends[:-1]) + 1)
+def _rate(course: Course, wanted: _Wanted) -> tuple[np.ndarray, np.ndarray]:
+    """Return the growth per second of a growing figure, in each of some stretches of the run, and their ends."""
+    if not (course.has("time") and course.figure(wanted.column).any()):
+        return np.array([]), np.array([], bool)
+    time = np.nan_to_num(course.figure("time"))
+    stretch = np.column_stack([course.attempt, part_of(time, STRETCHES)])
+    ends = np.append(np.any(np.diff(stretch, axis=0), axis=1), True)
+    starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
+    grown, passed = (np.add.reduceat(course.since(name), starts) for name in (wanted.column, "time"))
+    # Nothing says at which time a later attempt began.
+    passed[np.diff(course.attempt[ends], prepend=0) > 0] = 0.0
+    found = np.full(len(time), np.nan)
+    found[ends] = np.divide(grown * wanted.factor, passed, out=np.full(len(grown), np.nan), where=passed > 0)
+    return found, ends
 
 
 def points(

@@ -10,6 +10,7 @@ import numpy as np
 from mpidl.extras import require
 from mpidl.page.course import AXES, Course
 from mpidl.page.curves import Curve, Plot
+from mpidl.page.facts import is_virtual
 from mpidl.page.histogram import Cells
 from mpidl.page.incidents import LANES, Marks
 
@@ -51,6 +52,11 @@ class Axis(NamedTuple):
     factor: float
     end: float
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """What is shown of it at first."""
+        return -MARGIN * self.end, self.end * (1 + MARGIN)
+
 
 class Drawn(NamedTuple):
     """A plot of the page.
@@ -75,7 +81,7 @@ class Drawn(NamedTuple):
 
 def axes(courses: Sequence[Course]) -> dict[str, Axis]:
     """Return the axes that any of the runs has."""
-    virtual = any((course.run.summary or {}).get("virtual") for course in courses)
+    virtual = any(is_virtual(course.run) for course in courses)
     found = {}
     for name, label in AXES.items():
         ends = [float(np.nanmax(course.axes[name])) for course in courses if name in course.axes]
@@ -112,36 +118,29 @@ class Canvas:
         self._models = require("bokeh.models", "report")
         self._plotting = require("bokeh.plotting", "report")
         # One for all plots: who zooms one, zooms all.
-        end = axes[first].end * (1 + MARGIN)
-        self._range = self._models.Range1d(-MARGIN * end, end)
+        self._range = self._models.Range1d(*axes[first].range)
         self._across: list[tuple[Any, str]] = []
 
     def mark(self, marks: Sequence[Marks]) -> None:
         """Draw these events as lines across the plots to come."""
-        for each in marks:
-            if each.lane in ACROSS:
-                self._across.append((self._source(each.axes, {"text": _texts(each.texts)}), OF_LANES[each.lane]))
+        across = [each for each in marks if each.lane in ACROSS]
+        self._across = [(self._source(each.axes, {"text": each.texts}), OF_LANES[each.lane]) for each in across]
 
     def plot(self, plot: Plot) -> Drawn:
         """Draw curves over each other: of one run in different colours, of several in the colour of each run."""
         figure = self._figure(HEIGHT)
-        styles = {style: place for place, style in enumerate(sorted({curve.style for curve in plot.curves}))}
-        alone = len(self._names) == 1
+        styles, alone = sorted({curve.style for curve in plot.curves}), len(self._names) == 1
         keys: dict[int, tuple[str, str, str, int]] = {}
         for curve in plot.curves:
-            style = curve.style
+            style, run = curve.style, self._names[curve.run]
             colour = NAMES[(style if alone else curve.run) % len(NAMES)]
-            stroke = STROKES[0 if alone else styles[style] % len(STROKES)]
+            stroke = STROKES[0 if alone else styles.index(style) % len(STROKES)]
             keys.setdefault(style, (curve.name, colour if alone else "grey", stroke, style))
-            self._draw(figure, curve, self._name(curve, len(styles)), [colour, curve.run, style], stroke)
+            name = curve.name if alone else f"{run}, {curve.name}" if len(styles) > 1 else run
+            self._draw(figure, curve, name, [colour, curve.run, style], stroke)
         self._hover(figure, plot.unit)
         figure.tags = ["loss"] if plot.title in LOSSES else []
-        return Drawn(plot.title, plot.unit, figure, [keys[style] for style in sorted(keys)])
-
-    def _name(self, curve: Curve, styles: int) -> str:
-        if len(self._names) == 1:
-            return curve.name
-        return f"{self._names[curve.run]}, {curve.name}" if styles > 1 else self._names[curve.run]
+        return Drawn(plot.title, plot.unit, figure, [keys[style] for style in styles])
 
     def _draw(self, figure: Any, curve: Curve, name: str, tags: list[Any], stroke: str) -> None:
         source, colour = self._source(curve.axes, {"y": _small(curve.values)}), COLOURS[tags[0]]
@@ -156,15 +155,12 @@ class Canvas:
     def staleness(self, cells: Cells) -> Drawn:
         """Draw a histogram of staleness for each stretch of a run: the darker, the more pushes."""
         figure = self._figure(HEIGHT)
-        data = {"low": cells.low, "high": cells.high, "share": 100 * cells.share}
         # The root, so that a hundredth of the pushes can be seen beside all of them.
-        data["alpha"] = np.sqrt(cells.share)
-        places = {}
+        share = {"share": 100 * cells.share, "alpha": np.sqrt(cells.share)}
+        data = {"low": cells.low, "high": cells.high, **share}
         for name, axis in self._axes.items():
-            if name in cells.begin:
-                places[f"begin {name}"] = cells.begin[name] * axis.factor
-                places[f"end {name}"] = cells.end[name] * axis.factor
-        source = self._models.ColumnDataSource({key: _small(each) for key, each in (data | places).items()})
+            data[f"begin {name}"], data[f"end {name}"] = cells.begin[name] * axis.factor, cells.end[name] * axis.factor
+        source = self._models.ColumnDataSource({key: _small(each) for key, each in data.items()})
         renderer = figure.quad(
             left=f"begin {self._first}", right=f"end {self._first}", bottom="low", top="high", source=source,
             color=COLOURS["blue"], line_color=None, alpha="alpha",
@@ -173,10 +169,10 @@ class Canvas:
         figure.y_range = self._models.Range1d(-0.5, float(cells.high.max()))
         figure.yaxis.ticker = self._models.BasicTicker(min_interval=1)
         width = int(cells.high[0] - cells.low[0])
-        what = "@high{0} updates" if width == 1 else f"@high{{0}} and {width - 1} fewer updates"
+        fewer = "" if width == 1 else f" and {width - 1} fewer"
         # The high end of a class lies half an update above its last staleness, and is rounded to it.
         formatters = {"@high": self._formatter("return String(Math.floor(value))"), "@share": self._formatter(NUMBER)}
-        tip = f"<div>{what.replace('{0}', '{custom}')}: @share{{custom}} % of the pushes</div>"
+        tip = f"<div>@high{{custom}}{fewer} updates: @share{{custom}} % of the pushes</div>"
         figure.add_tools(self._models.HoverTool(renderers=[renderer], tooltips=tip, formatters=formatters))
         return Drawn("Staleness of pushes", "updates", figure, [])
 
@@ -187,10 +183,10 @@ class Canvas:
         drawn = []
         for each in marks:
             colour = OF_LANES[each.lane]
-            columns = {"y": np.array([each.lane] * len(each.texts), object), "text": _texts(each.texts)}
+            columns = {"y": [each.lane] * len(each.texts), "text": each.texts}
             renderer = figure.scatter(
                 self._first, "y", source=self._source(each.axes, columns), size=9, color=COLOURS[colour],
-                line_color=None, alpha=0.75, marker="diamond",
+                alpha=0.75, marker="diamond",
             )  # fmt: skip
             renderer.tags = [colour, 0, 0]
             drawn.append(renderer)
@@ -217,9 +213,8 @@ class Canvas:
             axis.axis_line_color = axis.minor_tick_line_color = None
             axis.major_tick_line_color, axis.axis_label_text_font_style = None, "normal"
             axis.major_label_text_font_size = axis.axis_label_text_font_size = "12px"
-        ticks = "return mpidl.number(tick)"
         for axis in [*figure.xaxis, *(() if "y_range" in options else figure.yaxis)]:
-            axis.formatter = models.CustomJSTickFormatter(code=ticks)
+            axis.formatter = models.CustomJSTickFormatter(code="return mpidl.number(tick)")
         figure.grid.grid_line_color = "rgba(128, 128, 128, 0.25)"
         figure.xgrid.visible = False
         for source, colour in self._across:
@@ -248,7 +243,7 @@ class Canvas:
     def _formatter(self, code: str) -> Any:
         return self._models.CustomJSHover(code=code)
 
-    def _source(self, axes: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]) -> Any:
+    def _source(self, axes: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray | list[str]]) -> Any:
         """Return the source of what is drawn at places on the axes; an axis that a run lacks has no place for it."""
         rows = len(next(iter(columns.values())))
         places = {
@@ -266,9 +261,3 @@ def _short(label: str) -> str:
 def _small(values: np.ndarray) -> np.ndarray:
     """Return numbers in half the bytes: no screen shows more of their digits."""
     return np.asarray(values, np.float32)
-
-
-def _texts(texts: Sequence[str]) -> np.ndarray:
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mpidl.history import Run
-from mpidl.history.defaults import flat
+from mpidl.history.defaults import flat, numbers
 from mpidl.page.course import Course
-from mpidl.page.incidents import counts
+from mpidl.page.incidents import by_lane
 from mpidl.report.text import duration, quantity
 
 #: The states of a run, in words.
@@ -41,51 +42,40 @@ class Figure(NamedTuple):
     main: bool = False
 
 
-def number(value: Any) -> float | None:
-    """Return a number from the files of a run; None if it is anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def figures(course: Course) -> list[Figure]:
     """Return the final, or latest, figures of a run."""
-    run, summary = course.run, course.run.summary or {}
-
-    def known(name: str, column: str = "") -> float | None:
-        found = number(summary.get(name))
-        return course.last(column or name) if found is None else found
-
-    found: list[Figure | None] = []
-    for name in [each for each in run.metrics if each.startswith(("test_", "validation_"))][::-1]:
-        found.append(_figure(name.replace("_", " "), known(name), _short))
-    found.append(_figure("training loss", known("train_loss"), _short))
-    found = [None if each is None else each._replace(main=True) for each in found]
-    if course.has("iteration.objective"):
-        found.append(_figure("objective", course.last("iteration.objective"), _short))
-        found.append(_figure("iterations", course.last("iteration.number"), "{:,.0f}".format))
-    found.append(_figure("epochs", known("epochs", "epoch"), _short))
-    found.append(_figure("samples", known("samples"), lambda value: quantity(value, "")))
-    virtual = "virtual time" if summary.get("virtual") else "training time"
-    found.append(_figure(virtual, known("seconds", "time"), duration))
-    found.append(_figure("speed", known("samples_per_second"), lambda value: quantity(value, ""), "samples/s"))
-    since = "since the resume" if "resume" in counts(run) else ""
-    if course.has("staleness.mean"):
-        tail = [
-            f"{part} {course.last(f'staleness.{part}'):.0f}"
-            for part in ("p99", "max")
-            if course.has(f"staleness.{part}")
-        ]
-        found.append(
-            _figure("staleness", course.last("staleness.mean"), _short, ", ".join([*tail, since] if since else tail))
-        )
-    for kind in ("pushed", "fetched"):
-        if course.last(f"bytes_{kind}"):
-            found.append(_figure(kind, course.last(f"bytes_{kind}"), lambda value: quantity(value, "B"), since))
-    found += [Figure(COUNTED[lane], str(number), "", number) for lane, number in counts(run).items() if lane in COUNTED]
-    return [each for each in found if each is not None]
+    run, final, found = course.run, numbers(course.run.summary), by_lane(course.run)
+    evaluated = [name for name in run.metrics if name.startswith(("test_", "validation_"))][::-1]
+    since = ["since the resume"] if "resume" in found else []
+    tails = {part: course.last(f"staleness.{part}") for part in ("p99", "max")}
+    tail = [f"{part} {value:.0f}" for part, value in tails.items() if value is not None]
+    # Names, those in records and in the summary, which comes first, and notes.
+    rows: list[tuple[str, str, str, Callable[[float], str], str]] = [
+        *((name.replace("_", " "), name, name, _short, "") for name in evaluated),
+        ("training loss", "train_loss", "train_loss", _short, ""),
+        ("objective", "iteration.objective", "", _short, ""),
+        ("iterations", "iteration.number", "", "{:,.0f}".format, ""),
+        ("epochs", "epoch", "epochs", _short, ""),
+        ("samples", "samples", "samples", partial(quantity, unit=""), ""),
+        ("virtual time" if is_virtual(run) else "training time", "time", "seconds", duration, ""),
+        ("speed", "samples_per_second", "samples_per_second", partial(quantity, unit=""), "samples/s"),
+        ("staleness", "staleness.mean", "", _short, ", ".join([*tail, *since])),
+        *((kind, f"bytes_{kind}", "", partial(quantity, unit="B"), "".join(since)) for kind in ("pushed", "fetched")),
+    ]
+    main = {name.replace("_", " ") for name in evaluated} | {"training loss"}
+    return [
+        *(
+            Figure(name, text(value), note, value, name in main)
+            for name, column, key, text, note in rows
+            if (value := final.get(key, course.last(column))) is not None and (value or "bytes" not in column)
+        ),
+        *(Figure(COUNTED[lane], str(len(each)), "", len(each)) for lane, each in found.items() if lane in COUNTED),
+    ]
 
 
-def _figure(name: str, value: float | None, shown: Callable[[float], str], note: str = "") -> Figure | None:
-    return None if value is None else Figure(name, shown(value), note, value)
+def is_virtual(run: Run) -> bool:
+    """Return whether a run was one on a simulated cluster."""
+    return bool((run.summary or {}).get("virtual"))
 
 
 def _short(value: float) -> str:
@@ -102,23 +92,16 @@ class Comparison(NamedTuple):
 def compared(found: Sequence[Sequence[Figure]]) -> list[Comparison]:
     """Return the figures of several runs, each in a row."""
     names = dict.fromkeys(each.name for figures in found for each in figures)
-    rows = []
-    for name in names:
-        cells = [next((each for each in figures if each.name == name), None) for figures in found]
-        values = [each.value for each in cells if each is not None and each.value is not None]
-        best = None
-        if len(values) > 1 and min(values) < max(values):
-            best = min(values) if name.endswith(SMALL) else max(values) if name.endswith(LARGE) else None
-        rows.append(
-            Comparison(
-                name,
-                [
-                    ("–", False) if each is None else (each.text, best is not None and each.value == best)
-                    for each in cells
-                ],
-            )
-        )
-    return rows
+    return [_compared(name, [{each.name: each for each in figures}.get(name) for figures in found]) for name in names]
+
+
+def _compared(name: str, cells: Sequence[Figure | None]) -> Comparison:
+    values = [each.value for each in cells if each is not None and each.value is not None]
+    best = None
+    if len(values) > 1 and min(values) < max(values):
+        best = min(values) if name.endswith(SMALL) else max(values) if name.endswith(LARGE) else None
+    texts = [("–", False) if each is None else (each.text, best is not None and each.value == best) for each in cells]
+    return Comparison(name, texts)
 
 
 class Key(NamedTuple):
@@ -159,7 +142,7 @@ def origin(run: Run) -> list[tuple[str, str]]:
     summary = run.summary or {}
     hosts = summary.get("hosts")
     if not isinstance(hosts, Mapping):
-        hosts = _hosts(run)
+        hosts = Counter(each.host for each in run.ranks if each.host is not None)
     rows = [
         ("directory", str(run.directory)),
         ("command", summary.get("command")),
@@ -175,34 +158,3 @@ def origin(run: Run) -> list[tuple[str, str]]:
 
 def _ranks(number: Any) -> str:
     return f"{number} rank{'s' * (number != 1)}"
-
-
-def _hosts(run: Run) -> dict[str, int]:
-    """Return the number of ranks on each host, for a run that has no summary."""
-    found: dict[str, int] = {}
-    for each in ranks(run):
-        if each.host is not None:
-            found[each.host] = found.get(each.host, 0) + 1
-    return found
-
-
-class Rank(msgspec.Struct):
-    """A rank of ``status.json``."""
-
-    rank: int = 0
-    role: str = ""
-    host: str | None = None  # none of a simulated cluster
-    state: str = ""
-    samples: float | None = None
-    samples_per_second: float | None = None
-    shares: dict[str, float | None] | None = None
-
-
-def ranks(run: Run) -> list[Rank]:
-    """Return the ranks of a run as its ``status.json`` has them, but those that aren't in order."""
-    listed = (run.status or {}).get("ranks")
-    found = []
-    for each in listed if isinstance(listed, list) else []:
-        with suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(each, Rank))
-    return found

@@ -23,9 +23,8 @@ const mpidl = {
 
   // Show everything over another axis.
   over(name) {
-    const axis = mpidl.axes[name];
-    const figures = mpidl.figures();
-    for (const figure of figures) {
+    const {label, range: [start, end]} = mpidl.axes[name];
+    for (const figure of mpidl.figures()) {
       for (const {glyph} of figure.renderers) {
         if (glyph.type === "Quad") {
           glyph.setv({left: {field: "begin " + name}, right: {field: "end " + name}});
@@ -33,18 +32,14 @@ const mpidl = {
           glyph.x = {field: name};
         }
       }
-      for (const each of figure.below) each.axis_label = axis.label;
+      for (const each of figure.below) each.axis_label = label;
     }
-    const [start, end] = axis.range;
-    if (figures.length) figures[0].x_range.setv({start, end, reset_start: start, reset_end: end});
-    for (const button of document.querySelectorAll("[data-axis]")) {
-      button.setAttribute("aria-pressed", String(button.dataset.axis === name));
-    }
+    mpidl.figures()[0].x_range.setv({start, end, reset_start: start, reset_end: end});
   },
 
   // Draw losses and objectives, as far as they are positive, on an axis of that kind: "Log" or "Linear".
   scale(kind) {
-    const made = name => new (Bokeh.Models.get(name))();
+    const made = (name, values) => new (Bokeh.Models.get(name))(values);
     for (const figure of mpidl.figures().filter(each => each.tags.includes("loss"))) {
       const drawn = figure.renderers.filter(each => each.glyph.type === "Line");
       const values = drawn.flatMap(each => [...each.data_source.data.y]);
@@ -53,12 +48,9 @@ const mpidl = {
       const low = fit.reduce((a, b) => Math.min(a, b)), high = fit.reduce((a, b) => Math.max(a, b));
       const margin = kind === "Linear" ? 0.05 * (high - low || 1) : 1.1;
       const [start, end] = kind === "Linear" ? [low - margin, high + margin] : [low / margin, high * margin];
-      figure.y_range = new (Bokeh.Models.get("Range1d"))({start, end, reset_start: start, reset_end: end});
+      figure.y_range = made("Range1d", {start, end, reset_start: start, reset_end: end});
       figure.y_scale = made(kind + "Scale");
       figure.left[0].ticker = made(kind === "Log" ? "LogTicker" : "BasicTicker");
-    }
-    for (const button of document.querySelectorAll("[data-scale]")) {
-      button.setAttribute("aria-pressed", String(button.dataset.scale === kind));
     }
   },
 
@@ -71,29 +63,35 @@ const mpidl = {
         axis.setv({major_label_text_color: colour("muted"), axis_label_text_color: colour("muted")});
       }
       for (const grid of figure.center) if ("grid_line_color" in grid) grid.grid_line_color = colour("grid");
-      for (const {glyph, tags} of figure.renderers) {
-        const found = colour(tags[0]);
-        if ("line_color" in glyph && glyph.type !== "Quad" && glyph.type !== "Scatter") glyph.line_color = found;
-        if ("fill_color" in glyph) glyph.fill_color = found;
-        if (glyph.type === "Scatter" && tags[2] >= 0) glyph.line_color = found;
+      for (const {glyph, tags: [name]} of figure.renderers) {
+        if ("line_color" in glyph && glyph.type !== "Quad") glyph.line_color = colour(name);
+        if ("fill_color" in glyph) glyph.fill_color = colour(name);
       }
     }
   },
 
-  // Show or hide what a button of a legend names: a run on all plots, or a kind of curve on its own.
-  toggle(button) {
-    const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
+  // Show or hide what the buttons of legends name: a run on all plots, or a kind of curve on its own.
+  show() {
+    const hidden = (node, name) =>
+      [...node.querySelectorAll(`[data-${name}][aria-pressed=false]`)].map(each => Number(each.dataset[name]));
+    const runs = hidden(document, "run");
     for (const figure of mpidl.figures()) {
-      const card = document.getElementById("plot-" + figure.name);
-      const hidden = button => button.getAttribute("aria-pressed") !== "true";
-      const runs = [...document.querySelectorAll("[data-run]")].filter(hidden).map(each => Number(each.dataset.run));
-      const styles = [...card.querySelectorAll("[data-style]")].filter(hidden).map(each => Number(each.dataset.style));
+      const styles = hidden(document.getElementById("plot-" + figure.name), "style");
       for (const renderer of figure.renderers) {
         const [, run, style] = renderer.tags;
         if (style >= 0) renderer.visible = !runs.includes(run) && !styles.includes(style);
       }
     }
+  },
+
+  // A button of a switch is pressed instead of the others; one of a legend goes up and down.
+  press(button) {
+    const {axis, scale} = button.dataset, up = button.getAttribute("aria-pressed") === "false";
+    for (const each of axis || scale ? button.parentElement.children : []) each.setAttribute("aria-pressed", "false");
+    button.setAttribute("aria-pressed", String(Boolean(axis || scale || up)));
+    if (axis) mpidl.over(axis);
+    else if (scale) mpidl.scale(scale);
+    else mpidl.show();
   },
 
   async begin() {
@@ -103,14 +101,8 @@ const mpidl = {
     const places = content.roots.map(each => [each.id, "canvas-" + each.attributes.name]);
     const item = {docid: "page", roots: Object.fromEntries(places), root_ids: places.map(([id]) => id)};
     await Bokeh.embed.embed_items({page: content}, [item]);
-    for (const button of document.querySelectorAll("[data-axis]")) {
-      button.addEventListener("click", () => mpidl.over(button.dataset.axis));
-    }
-    for (const button of document.querySelectorAll("[data-scale]")) {
-      button.addEventListener("click", () => mpidl.scale(button.dataset.scale));
-    }
-    for (const button of document.querySelectorAll("[data-run], [data-style]")) {
-      button.addEventListener("click", () => mpidl.toggle(button));
+    for (const button of document.querySelectorAll("button[aria-pressed]")) {
+      button.addEventListener("click", () => mpidl.press(button));
     }
     mpidl.paint();
     for (const query of ["(prefers-color-scheme: dark)", "print"]) {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mpidl.history.ranks import RankStatus
 from mpidl.page.course import Course
-from mpidl.page.facts import Rank, ranks
 from mpidl.report.text import quantity
 
 #: The activities of a rank, and the colours of `mpidl.page.drawing`.
@@ -35,7 +35,7 @@ class Bar(NamedTuple):
 
 def bars(course: Course) -> list[Bar]:
     """Return the bars of a run's ranks; one for its workers if nothing is known of each."""
-    known = [each for each in ranks(course.run) if _parts(each.shares)]
+    known = [each for each in course.run.ranks if _parts(each.shares)]
     workers = sorted((each for each in known if each.samples is not None and "worker" in each.role), key=_slowness)
     others = [each for each in known if each not in workers] if len(workers) < len(known) else []
     found = [_bar(each) for each in workers[:WORKERS]]
@@ -50,22 +50,20 @@ def average(course: Course, label: str) -> list[Bar]:
     return [Bar(label, "", "", parts)] if parts else []
 
 
-def _slowness(rank: Rank) -> tuple[float, float]:
-    return rank.samples or 0.0, -((rank.shares or {}).get("computing") or 0.0)
+def _slowness(rank: RankStatus) -> tuple[float, float]:
+    return rank.samples or 0.0, -(rank.share("computing") or 0.0)
 
 
-def _bar(rank: Rank) -> Bar:
+def _bar(rank: RankStatus) -> Bar:
     state = f", {rank.state}" if rank.state == "dead" else ""
     samples = "" if rank.samples is None else f"{quantity(rank.samples, '')} samples"
     return Bar(f"{rank.role} (rank {rank.rank}{state})", rank.host or "", samples, _parts(rank.shares))
 
 
-def _mean(many: Sequence[Rank], label: str) -> list[Bar]:
+def _mean(many: Sequence[RankStatus], label: str) -> list[Bar]:
     if not many:
         return []
-    parts = _parts(
-        {name: sum((each.shares or {}).get(name) or 0.0 for each in many) / len(many) for name in ACTIVITIES}
-    )
+    parts = _parts({name: sum(each.share(name) or 0.0 for each in many) / len(many) for name in ACTIVITIES})
     return [Bar(f"{len(many)} {label}, on average", "", "", parts)]
 
 

@@ -27,7 +27,7 @@ const timeline = {
       context.restore();
       for (let place = 0; place < rank.spans.length; place += 3) {
         const [start, length, kind] = rank.spans.slice(place, place + 3);
-        context.fillStyle = colour(part.colours[kind]);
+        context.fillStyle = colour(part.kinds[kind][1]);
         context.fillRect(label + start * across, row * ROW + 2, Math.max(length * across, 0.7), ROW - 5);
       }
     });
@@ -50,7 +50,7 @@ const timeline = {
       const [start, length, kind] = rank.spans.slice(place, place + 3);
       if (start <= at && at <= start + length) {
         const seconds = (part.begin + start / 1000).toFixed(4);
-        output.textContent = `${rank.label}: ${part.kinds[kind]}, ${length.toFixed(2)} ms from ${seconds} s`;
+        output.textContent = `${rank.label}: ${part.kinds[kind][0]}, ${length.toFixed(2)} ms from ${seconds} s`;
       }
     }
   },

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpidl.errors import escaped
 from mpidl.history import Run
 from mpidl.tracing import KINDS, RankSpans, read
 from mpidl.tracing.files import DIRECTORY
@@ -102,4 +103,7 @@ def _within(rank: RankSpans, begin: float) -> dict[str, Any]:
     longest = order[np.diff((start[order] / pixel).astype(int), prepend=-1) > 0]
     chosen = np.union1d(np.flatnonzero(length >= pixel), longest)
     numbers = np.column_stack([1e3 * start, 1e3 * length, spans["kind"]])[chosen]
-    return {"label": f"{rank.role} (rank {rank.rank})", "spans": [round(each, 2) for each in numbers.ravel().tolist()]}
+    return {
+        "label": escaped(f"{rank.role} (rank {rank.rank})"),
+        "spans": [round(each, 2) for each in numbers.ravel().tolist()],
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 from mpidl.errors import UsageError, escaped
 from mpidl.extras import require
 from mpidl.history import Run
-from mpidl.history.defaults import flat
+from mpidl.history.defaults import flat, numbers
 from mpidl.page import facts, incidents, spent
 from mpidl.page.course import Course
 from mpidl.page.curves import plots
-from mpidl.page.drawing import LOSSES, MARGIN, NAMES, Axis, Canvas, Drawn, axes
+from mpidl.page.drawing import LOSSES, NAMES, Axis, Canvas, Drawn, axes
 from mpidl.page.histogram import histogram
-from mpidl.page.timeline import OF_KINDS, SECONDS, Part, timeline
+from mpidl.page.timeline import OF_KINDS, SECONDS, timeline
 from mpidl.paths import open_regular, whole
 from mpidl.version import VERSION
 
@@ -94,13 +95,16 @@ def html(runs: Sequence[Run]) -> str:
         losses=LOSSES,
         axes=across,
         first=first,
-        ranges={name: {"label": axis.label, "range": _range(axis)} for name, axis in across.items()},
-        resumed=any("resume" in incidents.counts(run) for run in runs),
+        ranges={name: {"label": axis.label, "range": axis.range} for name, axis in across.items()},
+        resumed=any("resume" in incidents.by_lane(run) for run in runs),
         bars=_bars(courses, names),
         activities=spent.ACTIVITIES,
         timeline=parts,
         kinds=OF_KINDS,
-        parts=[_part(each) for each in parts],
+        parts=[
+            {"begin": each.begin, "milliseconds": 1e3 * SECONDS, "ranks": each.ranks, "kinds": list(OF_KINDS.items())}
+            for each in parts
+        ],
         empty=EMPTY.get(runs[0].state, "No record."),
         made=f"Made by mpidl {VERSION} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         **_bokeh([each.figure for each in drawn], markup),
@@ -117,10 +121,6 @@ def _names(runs: Sequence[Run]) -> list[str]:
     """Return the names of runs, or their directories where two have the same name."""
     names = [run.name for run in runs]
     return [run.name if names.count(run.name) == 1 else str(run.directory) for run in runs]
-
-
-def _range(axis: Axis) -> tuple[float, float]:
-    return -MARGIN * axis.end, axis.end * (1 + MARGIN)
 
 
 def _drawn(
@@ -159,13 +159,6 @@ def _bokeh(figures: Sequence[Any], markup: Any) -> dict[str, Any]:
     return {"bokeh": markup("\n".join(resources.js_raw)), "document": markup(content.replace("<", "\\u003c"))}
 
 
-def _part(part: Part) -> dict[str, Any]:
-    """Return what the script of the page draws of a part of a timeline."""
-    ranks = [rank | {"label": escaped(rank["label"])} for rank in part.ranks]
-    drawn = {"begin": part.begin, "milliseconds": 1e3 * SECONDS, "ranks": ranks}
-    return {**drawn, "kinds": list(OF_KINDS), "colours": list(OF_KINDS.values())}
-
-
 def _bars(courses: Sequence[Course], names: Sequence[str]) -> list[spent.Bar]:
     if len(courses) == 1:
         return spent.bars(courses[0])
@@ -174,12 +167,14 @@ def _bars(courses: Sequence[Course], names: Sequence[str]) -> list[spent.Bar]:
 
 def _lines(run: Run) -> list[str]:
     """Return what the run is, in a line."""
-    summary = run.summary or {}
-    known = [(name, facts.number(summary.get(name))) for name in ("ranks", "servers", "replicas", "partitions")]
-    sizes = [f"{number:.0f} {name if number != 1 else name[:-1]}" for name, number in known if number]
-    algorithm = summary.get("algorithm") or flat(run.config).get("algorithm.name")
-    where = "on a virtual cluster" if summary.get("virtual") else ""
-    return [" ".join(filter(None, [", ".join(filter(None, [str(algorithm), *sizes])), where]))]
+    known = numbers(run.summary)
+    sizes = [
+        f"{known[name]:.0f} {name if known[name] != 1 else name[:-1]}"
+        for name in ("ranks", "servers", "replicas", "partitions")
+        if known.get(name)
+    ]
+    algorithm = (run.summary or {}).get("algorithm") or flat(run.config).get("algorithm.name")
+    return [", ".join([str(algorithm), *sizes]) + " on a virtual cluster" * facts.is_virtual(run)]
 
 
 def _run(run: Run, name: str, figures: Sequence[facts.Figure], colour: str) -> dict[str, Any]:
@@ -193,15 +188,14 @@ def _run(run: Run, name: str, figures: Sequence[facts.Figure], colour: str) -> d
         "changed": [key for key in keys if key.default is not None],
         "unchanged": [key for key in keys if key.default is None],
         "origin": facts.origin(run),
-        "events": [(_when(event), incidents.in_words(event)) for event in incidents.latest(run)],
+        "events": [(_when(event), incidents.text(event)) for event in incidents.latest(run)],
     }
 
 
 def _when(event: Mapping[str, Any]) -> str:
     """Return when an event happened: the time of day, or that of a virtual run."""
-    if "virtual_time" in event:
+    if event.get("virtual_time") is not None:
         return f"{event['virtual_time']:.4g} s"
-    try:
+    with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
         return f"{datetime.fromtimestamp(event['time'], UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (KeyError, TypeError, ValueError, OverflowError, OSError):
-        return ""
+    return ""

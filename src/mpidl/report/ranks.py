@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from mpidl.engines import monotonic
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import VirtualServer
+from mpidl.history.ranks import RankStatus
 from mpidl.report.recorder import Recorder
 from mpidl.topology.roles import Roles
 from mpidl.transport.protocol import State
@@ -28,49 +28,6 @@ ACTIVITIES = {
     "fetching": ("fetching_seconds",),
     "waiting": ("waiting_seconds",),
 }
-
-
-class RankStatus(msgspec.Struct, kw_only=True):
-    """What a rank does; None where that isn't known.
-
-    Attributes
-    ----------
-    rank : int
-    role : str
-        Such as "worker 0" or "server 1".
-    host : str or None
-    process : int
-        The process that plays the rank, by the rank that it began as.
-    state : str or None
-        "starting", "working", "trained" (its part of the training is over), "done" (the run is) or, of a worker whose
-        process has died, "dead".
-    samples : int or None
-        Samples that a worker has trained on.
-    samples_per_second : float or None
-        Since the last status; of the whole training when that is over.
-    seconds : float or None
-        Time of training so far, of which `shares` are the fractions by activity: those of a worker have the names of
-        a record's shares; a server's are "computing" and "rest".
-    staleness : float or None
-        Mean staleness of the pushes to a server since the last status that knew of any.
-    queue : int or None
-        Pushes that wait at a server.
-    memory : int or None
-        Bytes in memory of the process that plays it.
-    """
-
-    rank: int
-    role: str
-    host: str | None = None
-    process: int
-    state: str | None = None
-    samples: int | None = None
-    samples_per_second: float | None = None
-    seconds: float | None = None
-    shares: Mapping[str, float] | None = None
-    staleness: float | None = None
-    queue: int | None = None
-    memory: int | None = None
 
 
 class StatusFile:

@@ -23,7 +23,7 @@ import msgspec
 
 from mpidl.config import Config
 from mpidl.errors import MpidlError, UsageError, shown
-from mpidl.history.lines import EVENT, RECORD, decoded
+from mpidl.history.lines import EVENT, RECORD, Lines, decoded
 from mpidl.launch import environment, marks, script
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import Loggers
@@ -102,8 +102,8 @@ class Recorder:
             if resume and token is None:
                 self._cut_off()
             self._events = appending(self.directory / "events.jsonl")
-            self.counts = _count_events(self.directory / "events.jsonl")
-            self._logged = _size(self._events)
+            self.counts = Counter(event["event"] for event in self._events_from(0).read())
+            self._unlogged = self._events_from(_size(self._events))
         except OSError as error:
             file = Path(error.filename or "")
             reason = f"{file.name}: {error.strerror}" if file.parent == self.directory else error.strerror
@@ -152,10 +152,8 @@ class Recorder:
         Later records are cut off. Later events stay, as other ranks write events, too: each is not written again.
         """
         self._metrics.truncate(min(state["metrics"], _size(self._metrics)))
-        with open_regular(self.directory / "events.jsonl") as events:
-            events.seek(state["events"])
-            self._written += decoded(events.read(), EVENT)[0]
-        self._samples, self._logged = state["samples"], state["events"]
+        self._written += self._events_from(state["events"]).read()
+        self._samples, self._unlogged = state["samples"], self._events_from(state["events"])
         self._start_loggers(strict=False)
 
     def read_summary(self) -> dict[str, Any]:
@@ -216,15 +214,12 @@ class Recorder:
 
     def _log_events(self) -> None:
         """Give the loggers the events that any rank has written since the last call."""
-        if not self.loggers:
-            return
-        with suppress(OSError), open_regular(self.directory / "events.jsonl") as events:
-            events.seek(self._logged)
-            for line in events:
-                if line.endswith(b"\n"):
-                    self._logged += len(line)
-                    for event in decoded(line, EVENT)[0]:
-                        self.loggers.event(event)
+        for event in self._unlogged.read() if self.loggers else ():
+            self.loggers.event(event)
+
+    def _events_from(self, place: int) -> Lines:
+        """Return the events in ``events.jsonl`` behind its first bytes."""
+        return Lines(self.directory / "events.jsonl", EVENT, place)
 
     def _append(self, file: FileIO, record: Mapping[str, Any]) -> bytes:
         self.check()
@@ -263,12 +258,6 @@ def record_event(directory: Path, kind: str, rank: int | None, role: str, **deta
     line = encode(_event(kind, rank, role, details)) + b"\n"
     with suppress(OSError), FileIO(directory / "events.jsonl", "a+", opener=existing) as file:
         append_line(file, line)
-
-
-def _count_events(path: Path) -> Counter[str]:
-    """Return the number of a run's events of each kind; lines that a crash has left unfinished are none."""
-    with open_regular(path) as lines:
-        return Counter(event["event"] for event in decoded(lines.read(), EVENT)[0])
 
 
 def first_failure(directory: Path, rank: int) -> bool:

@@ -16,6 +16,7 @@ from mpidl.config import Config
 from mpidl.data import CachedSplit
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
+from mpidl.history import Run
 from mpidl.job.checkpoints import identify, load_saved
 from mpidl.job.description import of_data, of_model, of_samples
 from mpidl.job.footprint import capacity_of, check_memory, footprints
@@ -42,7 +43,6 @@ from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
 from mpidl.runs.features import intermediaries, mirrors, sparse, tracing
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
-from mpidl.runs.resuming import summary_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
 from mpidl.sparse.saved import give_rows
@@ -276,7 +276,7 @@ def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
         # What the first replica has kept, which may have had no process at the end, is in the last checkpoint.
         checkpoints = ready.directory / "checkpoints"
         load_saved(original, Checkpoint(checkpoints / str(steps(checkpoints)[-1])), 0)
-    summary = summary_of(ready.directory)
+    summary = Run(ready.directory).summary
     assert summary is not None, "the coordinator has written it"
     return summary
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mpidl.errors import UsageError
 from mpidl.history import Run
-from mpidl.history.lines import EVENT, RECORD, Kind, blocks, left_out, read
+from mpidl.history.lines import Lines
 from mpidl.launch.output import say
 from mpidl.loggers import Logger, TensorBoard
 from mpidl.schema import choose
@@ -66,7 +67,7 @@ def replay(run: Run, logger: Logger) -> None:
         logger.event(event)
         return samples
 
-    for record in _lines(run.directory / "metrics.jsonl", RECORD):
+    for record in _all(run, run.record_lines()):
         clock, now = (0, record["unix_time"]) if "unix_time" in record else (1, record.get("time", 0.0))
         while events and events[-1][clock] <= now:
             last = tell(events.pop()[2])
@@ -82,21 +83,17 @@ def replay(run: Run, logger: Logger) -> None:
 def _events(run: Run) -> Iterator[tuple[float, float, dict[str, Any]]]:
     """Yield a run's events, each with its time, and the time of training if that is known of it or of one before."""
     virtual = float("-inf")
-    for event in _lines(run.directory / "events.jsonl", EVENT):
+    for event in _all(run, run.event_lines()):
         virtual = virtual if event.get("virtual_time") is None else event["virtual_time"]
         if event.get("time") is not None:
             yield event["time"], virtual, event
 
 
-def _lines(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
-    """Yield the objects in the lines of a file, and say in the end what was left out."""
-    content, notes = read(file)
-    skipped = 0
-    for objects, others in blocks(content, kind):
-        yield from objects
-        skipped += others
-    for note in notes + left_out(file, kind, skipped):
-        say(f"{file.parent}: {note}")
+def _all(run: Run, lines: Lines) -> Iterator[dict[str, Any]]:
+    """Yield the objects in the lines of a run's file, and say in the end what was left out."""
+    yield from chain.from_iterable(lines.blocks())
+    for note in lines.notes:
+        say(f"{run.directory}: {note}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -6,14 +6,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpidl.config import Config, load
 from mpidl.config.configuration import read
 from mpidl.errors import MpidlError, UsageError, shown
+from mpidl.history import Run
 from mpidl.launch import script
 from mpidl.launch.output import say, terminate
-from mpidl.paths import read_text
 from mpidl.report.recorder import record_event
 from mpidl.runs.agreement import by_first_rank, ranks, together
 from mpidl.runs.features import mirrors
@@ -71,7 +69,7 @@ def begun(config: Config) -> Path | None:
 
     def look() -> Path | None:
         run = running.begin(config.run.directory)
-        if run is not None and not (summary_of(run) or {}).get("interrupted", True):
+        if run is not None and not (Run(run).summary or {}).get("interrupted", True):
             _check_keys(config, run)
         return run
 
@@ -94,14 +92,6 @@ def _check_keys(config: Config, run: Path) -> None:
                 )
 
 
-def summary_of(run: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that has ended, finished or interrupted; None if there is none, or a damaged one."""
-    try:
-        return msgspec.json.decode(read_text(run / "summary.json", of_run=True), type=dict[str, Any])
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
 def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """Return the summary of a run that has been trained to its end; None if something is left to do.
 
@@ -109,7 +99,7 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
     """
 
     def look() -> dict[str, Any] | None:
-        summary = summary_of(run)
+        summary = Run(run).summary
         if summary is None or not isinstance(summary.get("epochs"), int | float):
             return None
         try:

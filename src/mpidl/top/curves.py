@@ -1,9 +1,9 @@
-"""Curves and bars of characters."""
+"""Curves of characters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum, isfinite, log
+from math import log
 
 import numpy as np
 
@@ -25,39 +25,34 @@ def curve(points: Sequence[tuple[float, float]], width: int, rows: int, plain: b
     plain : bool
         Whether only characters of ASCII may be used.
     """
-    heights = _heights(_means(points, width), rows)
     blocks = PLAIN if plain else BLOCKS
     whole = len(blocks) - 1
+    heights = _heights(np.array(points, float).reshape(-1, 2), width, rows * whole)
     return [
         "".join(blocks[max(0, min(whole, height - row * whole))] for height in heights).rstrip()
         for row in reversed(range(rows))
     ]
 
 
-def _means(points: Sequence[tuple[float, float]], width: int) -> list[float | None]:
-    """Return the mean value in each of `width` parts of the places; None where there is none."""
-    known = [(place, value) for place, value in points if isfinite(place) and isfinite(value)]
-    if not known:
-        return []
-    first, last = (extreme(place for place, _ in known) for extreme in (min, max))
-    parts: list[list[float]] = [[] for _ in range(width)]
-    for place, value in known:
-        part = (place - first) / (last - first) if last > first else 1.0
-        parts[min(width - 1, max(0, int(part * width)))].append(value)
-    return [fsum(value / len(values) for value in values) if values else None for values in parts]
+def _heights(points: np.ndarray, width: int, most: int) -> list[int]:
+    """Return the height of the mean value in each column, from 1 to `most`; 0 before the first.
 
-
-def _heights(means: Sequence[float | None], rows: int) -> list[int]:
-    """Return heights from 1 to 8 times the number of rows, on straight lines where there is no value between others."""
-    values = [each for each in means if each is not None]
-    if not values:
+    Columns without a value are on straight lines between others.
+    """
+    places, values = points[np.isfinite(points).all(axis=1)].T
+    if not values.size:
         return []
-    low, high = min(values), max(values)
-    logarithmic = low > 0 and high / low > LOGARITHMIC
-    low, high = (log(low), log(high)) if logarithmic else (low / 2, high / 2)
-    most = rows * (len(BLOCKS) - 1)
-    known = [place for place, each in enumerate(means) if each is not None]
-    scaled = [(log(each) if logarithmic else each / 2) for each in values]
-    drawn = np.interp(range(len(means)), known, scaled)
-    part = (drawn - low) / (high - low) if high > low else np.full(len(means), 0.4 / rows)
-    return [0 if place < known[0] else 1 + round(each * (most - 1)) for place, each in enumerate(part.tolist())]
+    first, last = float(places.min()), float(places.max())
+    part = (places - first) / (last - first) if last > first else np.ones(len(places))
+    column = np.minimum(part * width, width - 1).astype(int)
+    number = np.bincount(column, minlength=width)
+    known = np.flatnonzero(number)
+    means = np.bincount(column, values / number[column])[known]
+    low, high = float(means.min()), float(means.max())
+    # Halves, so that differences can't overflow.
+    scaled = np.log(means) if low > 0 and log(high) - log(low) > log(LOGARITHMIC) else means / 2
+    low, high = float(scaled.min()), float(scaled.max())
+    drawn = np.interp(range(width), known, scaled)
+    height = (drawn - low) / (high - low) if high > low else np.full(width, 0.4 * (len(BLOCKS) - 1) / most)
+    heights: list[int] = np.where(np.arange(width) < known[0], 0, 1 + np.rint(height * (most - 1))).astype(int).tolist()
+    return heights

@@ -9,9 +9,8 @@ import shutil
 import signal
 import sys
 import termios
-import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -69,15 +68,14 @@ def _write(content: bytes) -> None:
 
 
 @contextmanager
-def _keys() -> Iterator[Any]:
-    """Yield a function that waits for a number of seconds, or a signal; and says whether to end.
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Yield a function that waits for a number of seconds, a key or a signal, and says whether a key is to end it.
 
     Meanwhile the terminal shows its other screen, and keys come one by one and unseen, if stdin is a terminal. SIGTERM,
-    SIGHUP and SIGQUIT end it like a key. However it ends, and while Ctrl-Z stops it, the terminal is as it was.
+    SIGHUP and SIGQUIT end it like Ctrl-C. However it ends, and while Ctrl-Z stops it, the terminal is as it was.
     """
     own, wake = os.pipe()
     os.set_blocking(wake, False)
-    ended: list[int] = []
     keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     before = None if keyboard is None else termios.tcgetattr(keyboard)
 
@@ -100,29 +98,23 @@ def _keys() -> Iterator[Any]:
         signal.signal(signal.SIGTSTP, suspend)
         enter()
 
-    actions: dict[int, Any] = {number: lambda number, _: ended.append(number) for number in ENDING}
+    def pressed(seconds: float) -> bool:
+        ready, _, _ = select.select([own] if keyboard is None else [own, keyboard], [], [], seconds)
+        if own in ready:
+            os.read(own, 64)
+        keys = os.read(keyboard, 64) if keyboard is not None and keyboard in ready else None
+        return keys is not None and (not keys or any(key in QUIT for key in keys))
+
+    actions: dict[int, Any] = dict.fromkeys(ENDING, signal.default_int_handler)
     actions |= {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: suspend}
     handlers = {number: signal.signal(number, action) for number, action in actions.items()}
     before_wake = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-
-    def pressed(seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        sources = [own] if keyboard is None else [own, keyboard]
-        while not ended and (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select(sources, [], [], left)
-            if own in ready:
-                os.read(own, 64)
-                break
-            if keyboard in ready:
-                keys = os.read(keyboard, 64) if keyboard is not None else b""
-                if not keys or any(key in QUIT for key in keys):
-                    return True
-        return bool(ended)
-
     try:
         enter()
         yield pressed
     finally:
+        for number in ENDING:  # once is enough
+            signal.signal(number, signal.SIG_IGN)
         leave()
         signal.set_wakeup_fd(before_wake)
         for number, handler in handlers.items():

@@ -11,8 +11,9 @@ from typing import Any
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
 from mpidl.history import open as opened
+from mpidl.history.defaults import numbers
 from mpidl.history.html import CURVES
-from mpidl.history.lines import EVENT, RECORD, Tail
+from mpidl.history.ranks import RankStatus
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
 from mpidl.report.text import continuing
@@ -38,6 +39,8 @@ class Watched:
         That of `Run.state`; of a run that has just died, "running" for some seconds.
     status : mapping
         The last ``status.json`` that could be read; empty if there was none.
+    ranks : sequence of RankStatus
+        What each rank does, by that status.
     quiet : float
         Seconds since it changed, as far as this process has seen.
     curves : dict of str to list
@@ -48,9 +51,9 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._metrics = Tail(directory / "metrics.jsonl", RECORD)
-        self._events = Tail(directory / "events.jsonl", EVENT)
+        self._records, self._events = Run(directory).record_lines(), Run(directory).event_lines()
         self.status: Mapping[str, Any] = {}
+        self.ranks: Sequence[RankStatus] = ()
         self.curves: dict[str, list[tuple[float, float]]] = {name: [] for name in CURVES}
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self.state, self.quiet, self.died = "", 0.0, False
@@ -62,11 +65,10 @@ class Watched:
         now = time.monotonic()
         self.run = Run(self.directory)
         if (status := self.run.status) is not None and status != self.status:
-            self.status, self._changed = status, now
+            self.status, self.ranks, self._changed = status, self.run.ranks, now
         self.quiet = now - self._changed
         self._extend()
-        found, _ = self._events.read()
-        self.events += found
+        self.events += self._events.read()
         self._judge(self.run.state, now)
 
     def _judge(self, state: str, now: float) -> None:
@@ -80,9 +82,9 @@ class Watched:
         self.state = state
 
     def _extend(self) -> None:
-        records, anew = self._metrics.read()
+        records = self._records.read()
         for name, curve in self.curves.items():
-            if anew:
+            if self._records.anew:
                 curve.clear()
             *above, last = name.split(".")
             for record in records:
@@ -96,21 +98,14 @@ class Watched:
         return next(((name, points) for name, points in self.curves.items() if points), ("", []))
 
     @property
-    def record(self) -> Mapping[str, Any]:
-        """The run's last record; the summary, when there is one, which has the same names."""
-        found = self.run.summary or self.status.get("record")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def ranks(self) -> list[dict[str, Any]]:
-        """What each rank does."""
-        found = self.status.get("ranks")
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    def figures(self) -> dict[str, float]:
+        """The numbers of the run's last record; those of its summary, when there is one, which have the same names."""
+        return numbers(self.run.summary or self.status.get("record"))
 
     @property
     def notes(self) -> list[str]:
         """Notes on what is left out of the files."""
-        return [*self._metrics.notes, *self._events.notes, *self.run.unread]
+        return [*self._records.notes, *self._events.notes, *self.run.unread]
 
     def advice(self) -> str:
         """Return what to do with a run that has ended too early."""

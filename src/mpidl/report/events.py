@@ -1,4 +1,4 @@
-"""Events of a run as lines."""
+"""Events of a run in words."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from typing import Any
 from mpidl.errors import printable, shown
 from mpidl.report.text import died, replaced
 
-#: Details of an event that a line leaves out, and most characters of one.
-LEFT_OUT = ("time", "event", "rank", "role", "traceback")
+#: Details of an event that aren't told, and most characters of one.
+LEFT_OUT = ("time", "event", "rank", "role", "virtual_time", "traceback")
 LONGEST = 60
 
 
-def line(event: Mapping[str, Any]) -> str:
-    """Return an event with its time of day, without control characters."""
-    at = event.get("time")
-    try:
-        clock = time.strftime("%H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else "        "
-    except (OverflowError, ValueError, OSError):
-        clock = "        "
-    return f"{clock}  {printable(text(event))}"
+def in_words(event: Mapping[str, Any]) -> str:
+    """Return what an event says, as one line without control characters."""
+    return printable(_told(event))
 
 
-def text(event: Mapping[str, Any]) -> str:
-    """Return what an event says."""
+def _told(event: Mapping[str, Any]) -> str:
     kind, rank, role = (event.get(name) for name in ("event", "rank", "role"))
     # An event of another kind, such as that of a simulation, lacks what these lines say.
     with suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -44,3 +38,11 @@ def text(event: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def time_of_day(seconds: Any) -> str:
+    """Return a time in seconds since the epoch as local time; "" if it is none, or none that a clock shows."""
+    with suppress(OverflowError, ValueError, OSError):
+        if isinstance(seconds, int | float):
+            return time.strftime("%H:%M:%S", time.localtime(seconds))
+    return ""
