@@ -1,6 +1,8 @@
-"""Write what the manual shows of code into its pages, so that they can be read as files: `python docs/generate.py`.
+"""Write what is said of the code elsewhere: `python docs/generate.py`.
 
-It stands between a comment ``.. KIND: ARGUMENTS`` and a comment ``.. end``, and is replaced. The kinds:
+That is the stub of the keywords of `mpidl.train`, for editors and type checkers, and what the manual shows of code, so
+that its pages can be read as files. There it stands between a comment ``.. KIND: ARGUMENTS`` and a comment ``.. end``,
+and is replaced. The kinds:
 
 ``keys: PATH [BASE]``
     Tables of a configuration's keys. PATH names a dataclass (``mpidl.data.Augmentation``), an item of a mapping
@@ -32,9 +34,11 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -43,18 +47,30 @@ import docstrings  # noqa: E402
 
 COMMAND = "python docs/generate.py"
 WIDTH = 120
+STUB = ROOT / "src/mpidl/runs/keyword_types.pyi"
+STUB_BEGINS = f'''"""The types of the keywords of `mpidl.train`, written by `{COMMAND}`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from mpidl.config import DebugSection, DeviceSection, TablesSection
+from mpidl.data import Augmentation, Normalisation
+from mpidl.nn.groups import Group
+from mpidl.rules import RateSchedule
+
+class Keywords(TypedDict, total=False):
+'''
 #: The languages of files.
 LANGUAGES = {".py": "python", ".toml": "toml", ".sbatch": "bash", ".txt": "none"}
 
 
 def main() -> None:
-    """Write all pages anew."""
-    for page in DOCS.glob("*.rst"):
-        before = page.read_text()
-        after = generated(before)
-        if after != before:
-            page.write_text(after)
-            print(page.relative_to(ROOT))
+    """Write the stub and all pages anew."""
+    for file, after in [(STUB, stub()), *((page, generated(page.read_text())) for page in DOCS.glob("*.rst"))]:
+        if not file.exists() or after != file.read_text():
+            file.write_text(after)
+            print(file.relative_to(ROOT))
 
 
 def generated(page: str) -> str:
@@ -65,6 +81,40 @@ def generated(page: str) -> str:
         return f".. {found['kind']}: {found['arguments']}\n\n{lines}\n\n.. end\n"
 
     return BLOCK.sub(block, page)
+
+
+def stub() -> str:
+    """Return the stub with the types of the keywords."""
+    lines = [STUB_BEGINS]
+    for keyword, place in resolve("mpidl.runs.keywords.KEYWORDS").items():
+        section, _, key = place.partition(".")
+        cls = resolve("mpidl.config.SECTIONS")[section]
+        types = list(_types(get_type_hints(cls, include_extras=True)[key] if key else cls))
+        # The name of a device stands for its section.
+        types += ["str"] * (keyword == "device") + ["None"] * ("None" not in types)
+        lines.append(f"    {keyword}: {' | '.join(types)}  # {place}\n")
+    return "".join(lines)
+
+
+def _types(annotation: Any) -> Iterator[str]:
+    """Yield the types that a script may give for the annotation of a key."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _types(arguments[0])
+        if any((each.extra or {}).get("path") for each in annotation.__metadata__):
+            yield "Path"
+    elif origin in (Union, UnionType):
+        yield from (each for argument in arguments for each in _types(argument))
+    elif origin is Literal:
+        yield f"Literal[{', '.join(map(json.dumps, arguments))}]"
+    elif origin is tuple:
+        yield f"Sequence[{' | '.join(_types(arguments[0]))}]"
+    elif origin is dict:
+        yield f"Mapping[{', '.join(' | '.join(_types(each)) for each in arguments)}]"
+    else:
+        yield "None" if annotation is NoneType else annotation.__name__
+        if is_dataclass(annotation):
+            yield "Mapping[str, Any]"
 
 
 def resolve(path: str) -> Any:
@@ -105,7 +155,7 @@ def names(path: str) -> Iterator[str]:
 def keywords(path: str) -> Iterator[str]:
     """Yield the lines of a table of keywords."""
     yield from (".. list-table::", "   :header-rows: 1", "", "   * - Keyword", "     - Section or key")
-    for name, (_, place) in resolve(path).items():
+    for name, place in resolve(path).items():
         yield from (f"   * - ``{name}``", f"     - ``{place if '.' in place else f'[{place}]'}``")
 
 

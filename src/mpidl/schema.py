@@ -24,6 +24,9 @@ Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
+#: The path of a file or a directory, for annotations of fields; in a script it may be a `pathlib.Path`.
+FilePath = Annotated[str, Meta(min_length=1, extra={"path": True})]
+
 #: Largest integer of TOML, HDF5 and NumPy.
 LARGEST = (1 << 63) - 1
 

@@ -42,7 +42,7 @@ BESIDE = {
 
 
 def test_every_key_has_a_keyword():
-    places = {place for _, place in KEYWORDS.values()} | OTHERWISE
+    places = {*KEYWORDS.values()} | OTHERWISE
     keys = [(section, key) for section, cls in SECTIONS.items() for key in schema.keys(cls)]
     assert not [f"{section}.{key}" for section, key in keys if not {section, f"{section}.{key}"} & places]
 
@@ -52,7 +52,7 @@ def test_a_keyword_sets_its_key(resolved, keyword):
     beside = {"config": NETWORK} | BESIDE.get(keyword, {})
     if "model" not in beside["config"] or "factory" in beside["config"]["model"]:
         beside["data"] = mpidl.Digits()
-    section, _, key = KEYWORDS[keyword][1].partition(".")
+    section, _, key = KEYWORDS[keyword].partition(".")
     found, before = (getattr(resolved(**beside, **given), section) for given in ({keyword: VALUES[keyword]}, {}))
     assert (getattr(found, key) if key else found) == VALUES[keyword]
     assert found != before

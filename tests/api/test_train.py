@@ -1,19 +1,15 @@
 """What `mpidl.train` makes of its arguments and of a configuration."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import mpidl
-from mpidl.config import SECTIONS as SECTION_CLASSES
 from mpidl.config import from_dict, load, toml
-from mpidl.nn import Group
 from mpidl.parameters import Range
 from mpidl.runs.keywords import KEYWORDS
 from mpidl.storage.checkpoint import Checkpoint
@@ -284,25 +280,6 @@ def test_what_a_script_gives_is_checked_as_in_a_file(make, line):
     with pytest.raises(mpidl.UsageError) as error:
         make()
     assert str(error.value) == line
-
-
-def test_each_keyword_has_the_type_of_its_key():
-    for keyword, (annotation, place) in KEYWORDS.items():
-        cls, *path = SECTION_CLASSES[place.partition(".")[0]], *place.split(".")[1:]
-        key = get_type_hints(cls)[path[0]] if path else cls
-        if get_origin(key) is tuple:
-            key = Sequence[get_args(key)[0]]
-        tables = [each for each in get_args(key) if get_origin(each) is dict]
-        if tables:
-            key = Mapping[get_args(tables[0])]
-        if is_dataclass(key):
-            key = key | Mapping[str, Any]
-        elif keyword == "groups":
-            key = Sequence[Group | Mapping[str, Any]]
-        elif keyword == "loss_weights":
-            key = Mapping[str, float]
-        extra = {"dir": Path, "initial": Path, "device": str}.get(keyword, NoneType)
-        assert annotation == key | extra | None, keyword
 
 
 def test_a_prompt_completes_keywords():

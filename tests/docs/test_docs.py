@@ -53,6 +53,10 @@ def test_pages_show_the_code_as_it_is(page):
     assert "literalinclude::" not in text, "only Sphinx shows it, not a reader of the file"
 
 
+def test_the_stub_has_the_types_of_keywords_as_they_are():
+    assert generate.STUB.read_text() == generate.stub(), f"run `{generate.COMMAND}`"
+
+
 def test_every_public_name_is_in_the_api_reference():
     reference = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
     modules = set(re.findall(r"^\.\. automodule:: (\S+)", reference, re.MULTILINE))

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpidl.cli import commands
+from mpidl.cli import commands, seeing
 from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
@@ -19,6 +19,8 @@ __all__ = ["main"]
 
 #: Commands that save when a signal asks them to stop.
 SAVING = (commands.run_train, commands.run_script, commands.run_simulate)
+#: Commands of one process.
+ALONE = (commands.run_export, commands.run_simulate, commands.run_plan, seeing.run_report, seeing.run_top)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(argv)
         command = arguments.command
+        if command in ALONE and environment.world().size > 1:
+            raise UsageError(f"{arguments.words[0]}: runs in one process, without mpirun")
         if command not in SAVING:
             signals.release()
         elif environment.world().size == 1:

@@ -211,8 +211,6 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    if environment.world().size > 1:
-        raise UsageError("export: runs in one process, without mpirun")
     environment.prepare_libraries()
     from mpidl.runs.evaluate import trained
     from mpidl.runs.export import export
@@ -260,8 +258,6 @@ def _step(arguments: argparse.Namespace) -> int | str | None:
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:
-    if environment.world().size > 1:
-        raise UsageError("simulate: runs in one process, without mpirun")
     environment.prepare_libraries()
     from mpidl.runs.simulate import simulate
 
@@ -287,8 +283,6 @@ def run_pack(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    if environment.world().size > 1:
-        raise UsageError("plan: runs in one process, without mpirun")
     environment.prepare_libraries()
     if arguments.ranks is not None:
         _check_number("--ranks", arguments.ranks)

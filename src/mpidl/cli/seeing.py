@@ -16,8 +16,6 @@ from mpidl.paths import check_new
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    if environment.world().size > 1:
-        raise UsageError("report: runs in one process, without mpirun")
     environment.prepare_libraries()
     with _uncollected():
         return _write_timelines(arguments) if arguments.trace is not None else _draw(arguments)
@@ -65,8 +63,6 @@ def _write_timelines(arguments: argparse.Namespace) -> int:
 
 
 def run_top(arguments: argparse.Namespace) -> int:
-    if environment.world().size > 1:
-        raise UsageError("top: runs in one process, without mpirun")
     require("rich", "top")
     from mpidl.top.screen import show
     from mpidl.top.watched import find

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
@@ -34,20 +34,6 @@ from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
 
 Named = TypeVar("Named")
-
-#: The class of each section with fixed keys. The section ``[data]`` also has the keys of its source.
-SECTIONS: dict[str, type] = {
-    "run": RunSection,
-    "data": DataSection,
-    "model": ModelSection,
-    "rate": RateSchedule,
-    "topology": TopologySection,
-    "tables": TablesSection,
-    "checkpoint": CheckpointSection,
-    "device": DeviceSection,
-    "virtual": VirtualSection,
-    "debug": DebugSection,
-}
 
 #: Sections that name a class in `ALGORITHMS` or `RULES`, and have its keys.
 NAMING = ("algorithm", "server")
@@ -101,11 +87,11 @@ class Config:
     model: ModelSection
     algorithm: Algorithm
     rule: Rule | None
+    rate: RateSchedule = field(default_factory=RateSchedule)
     topology: TopologySection
+    tables: TablesSection = field(default_factory=TablesSection)
     checkpoint: CheckpointSection
     device: DeviceSection
-    rate: RateSchedule = field(default_factory=RateSchedule)
-    tables: TablesSection = field(default_factory=TablesSection)
     virtual: VirtualSection = field(default_factory=VirtualSection)
     debug: DebugSection = field(default_factory=DebugSection)
     kept: Kept | None = field(default=None, compare=False)
@@ -132,6 +118,14 @@ class Config:
     def to_toml(self) -> str:
         """Return the configuration as TOML text, for `load`."""
         return toml.dump(self.to_dict())
+
+
+#: The class of each section with fixed keys. The section ``[data]`` also has the keys of its source.
+SECTIONS: dict[str, type] = {
+    name: cls
+    for name, cls in get_type_hints(Config).items()
+    if isinstance(cls, type) and is_dataclass(cls) and cls is not Algorithm
+}
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), of_run: bool = False) -> Config:
@@ -197,13 +191,15 @@ def from_dict(
     for section in values:
         if section not in (*SECTIONS, *NAMING):
             raise UsageError(f"{shown(section)}: unknown section{nearest(section, [*SECTIONS, *NAMING])}")
+    for section in ("data", *NAMING):
+        schema.check_table(section, values.setdefault(section, {}))
     if data_source is None:
         data_source = _source(values)
     else:
-        _check_source(values.get("data", {}), data_source)
+        _check_source(values["data"], data_source)
     if algorithm is None:
         algorithm = _named(ALGORITHMS, "algorithm", "name", values, default="downpour")
-    values["data"] = _without_source(values.get("data", {}))
+    values["data"] = _without_source(values["data"])
     config = Config(
         data_source=data_source,
         algorithm=algorithm,
@@ -245,12 +241,12 @@ def _check_average(config: Config) -> None:
 
 def _source(values: Mapping[str, Any]) -> Source:
     """Return the source named by ``data.source``."""
-    table = values.get("data", {})
-    if isinstance(table, Mapping) and table.get("source") == PythonData.name:
+    table = values["data"]
+    if table.get("source") == PythonData.name:
         return PythonData()
-    default = Factory.name if isinstance(table, Mapping) and "factory" in table else None
+    default = Factory.name if "factory" in table else None
     beside = schema.keys(DataSection)
-    if not (isinstance(table, Mapping) and table.get("private") is True and "factory" not in table):
+    if not (table.get("private") is True and "factory" not in table):
         source: Source = _named(SOURCES, "data", "source", values, default, beside)
         return source
     if "path" not in table:
@@ -260,17 +256,15 @@ def _source(values: Mapping[str, Any]) -> Source:
     return Private([_named(SOURCES, "data", "source", each, default, beside) for each in tables])
 
 
-def _check_source(table: Any, given: Source) -> None:
+def _check_source(table: Mapping[str, Any], given: Source) -> None:
     """Raise UsageError if a section names a source that doesn't exist, though another one is `given`."""
-    schema.check_table("data", table)
     if table.get("source", given.name) not in (given.name, PythonData.name):
         schema.choose(SOURCES, "data.source", table["source"])
 
 
 def _rule(algorithm: Algorithm, values: Mapping[str, Any], rule: Rule | None) -> Rule | None:
     """Return `rule`, or that of ``[server]``, with the missing keys of the algorithm's default rule."""
-    default, table = algorithm.default_rule, values.get("server", {})
-    schema.check_table("server", table)
+    default, table = algorithm.default_rule, values["server"]
     if default is None:
         given = dict(table) if rule is None else {"rule": rule.name}
         if given.get("rule") == DEFAULT_RULE:
@@ -297,8 +291,7 @@ def _named(
     beside: Sequence[str] = (),
 ) -> Named:
     """Return the object named by a section's `key`, built from the section's keys other than those of `beside`."""
-    table = values.get(section, {})
-    schema.check_table(section, table)
+    table = values[section]
     if key not in table and default is None:
         raise UsageError(f"{section}.{key}: missing; known: {', '.join(sorted(registry))}")
     cls = schema.choose(registry, f"{section}.{key}", table.get(key, default))
@@ -309,7 +302,6 @@ def _named(
 
 def _without_source(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section ``[data]`` without the name of a source and that source's own keys."""
-    schema.check_table("data", table)
     source = SOURCES.get(str(table.get("source", Factory.name)))
     own = ["source", *(schema.keys(source) if source is not None else ())]
     return {key: value for key, value in table.items() if key not in own}

@@ -1,4 +1,8 @@
-"""The sections of a configuration with fixed keys, each a checked dataclass."""
+"""The sections of a configuration with fixed keys, each a checked dataclass.
+
+A key is also a keyword of `mpidl.train`, of the same name unless its field's metadata has another ``"keyword"``; None
+stands for a key that `mpidl.train` takes by an argument of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from mpidl.nn import LOSSES, SoftmaxCrossEntropy
 from mpidl.nn.groups import Group
 from mpidl.nn.network import layer_from_section
 from mpidl.paths import user_path
-from mpidl.schema import Checked, Count, Fraction, Natural, NonNegative, Positive
+from mpidl.schema import Checked, Count, FilePath, Fraction, Natural, NonNegative, Positive
 
 
 def _check_names(key: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
@@ -80,7 +84,7 @@ class RunSection(Checked):
     """
 
     name: Annotated[str, Meta(min_length=1)] = "run"
-    dir: Annotated[str, Meta(min_length=1)] = "runs"
+    dir: FilePath = "runs"
     epochs: Count | None = None
     steps: Count | None = None
     seed: Natural = 0
@@ -88,7 +92,7 @@ class RunSection(Checked):
     metrics: tuple[FunctionName, ...] = ()
     target: str | None = None
     patience: Count | None = None
-    loggers: tuple[FunctionName, ...] = ()
+    loggers: tuple[FunctionName, ...] = field(default=(), metadata={"keyword": None})
     report: Positive = 10.0
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     terminate_on_nan: bool = True
@@ -169,7 +173,7 @@ class DataSection(Checked):
     portion: Count = None  # type: ignore[assignment]  # resolved below
     shuffle: Literal["samples", "portion"] | None = None
     drop_last: bool = False
-    keep: Literal["files", "memory", "distributed"] = "files"
+    keep: Literal["files", "memory", "distributed"] = field(default="files", metadata={"keyword": "data_keep"})
     private: bool = False
     split: str | None = None
     augment: Augmentation = field(default_factory=Augmentation)
@@ -265,9 +269,9 @@ class ModelSection(Checked):
         directory or one of its checkpoints. Names and shapes are those of the model.
     """
 
-    layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = None
-    factory: FunctionName | None = None
-    loss: FunctionName | None = None
+    layer: Annotated[list[dict[str, Any]], Meta(min_length=1)] | None = field(default=None, metadata={"keyword": None})
+    factory: FunctionName | None = field(default=None, metadata={"keyword": None})
+    loss: FunctionName | None = field(default=None, metadata={"keyword": None})
     label_smoothing: Fraction = 0.0
     l2: NonNegative = 0.0
     clip: Positive | None = None
@@ -276,8 +280,8 @@ class ModelSection(Checked):
     compile: bool = False
     micro_batches: Count = 1
     loss_weights: dict[str, float] | None = None
-    group: tuple[Group, ...] = ()
-    initial: Annotated[str, Meta(min_length=1)] | None = None
+    group: tuple[Group, ...] = field(default=(), metadata={"keyword": "groups"})
+    initial: FilePath | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -329,10 +333,10 @@ class CheckpointSection(Checked):
         compute, with what is saved. Choose less than the notice that your scheduler gives.
     """
 
-    every: Positive = 60.0
+    every: Positive = field(default=60.0, metadata={"keyword": "checkpoint_every"})
     keep: Count = 3
     full_every: Count = 1
-    patience: Positive = 30.0
+    patience: Positive = field(default=30.0, metadata={"keyword": "checkpoint_patience"})
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -16,22 +16,6 @@ from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
 from mpidl.schema import Checked, Count, Positive
 from mpidl.topology.roles import Roles, assign, check_number
-
-
-class TopologyKeywords(TypedDict, total=False):
-    """The keys as keywords of `mpidl.train`; those of other sections have the section's name before them."""
-
-    servers: Annotated[int | None, "topology.servers"]
-    partitions: Annotated[int | None, "topology.partitions"]
-    stages: Annotated[int | None, "topology.stages"]
-    topology_schedule: Annotated[str | None, "topology.schedule"]
-    topology_micro_batches: Annotated[int | None, "topology.micro_batches"]
-    transport: Annotated[Literal["auto", "windows", "mixed", "messages"] | None, "topology.transport"]
-    relay: Annotated[bool | None, "topology.relay"]
-    survive: Annotated[Literal["auto", "off"] | None, "topology.survive"]
-    standby: Annotated[int | None, "topology.standby"]
-    min_workers: Annotated[int | None, "topology.min_workers"]
-    mirror: Annotated[float | None, "topology.mirror"]
 
 
 @dataclass(frozen=True)
@@ -72,8 +56,8 @@ class TopologySection(Checked):
     servers: Count = 1
     partitions: Count = 1
     stages: Count = 1
-    schedule: str = "one_forward_one_backward"
-    micro_batches: Count | None = None
+    schedule: str = field(default="one_forward_one_backward", metadata={"keyword": "topology_schedule"})
+    micro_batches: Count | None = field(default=None, metadata={"keyword": "topology_micro_batches"})
     transport: Literal["auto", "windows", "mixed", "messages"] = "auto"
     relay: bool = False
     survive: Literal["auto", "off"] = "auto"

@@ -4,76 +4,43 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Any, get_type_hints
 
 from mpidl.algorithms import Algorithm
-from mpidl.config import Config, DebugSection, DeviceSection, from_dict
+from mpidl.config import SECTIONS, Config, from_dict
 from mpidl.config.configuration import marked, read, set_keys
-from mpidl.config.tables import TablesSection
-from mpidl.config.topology import TopologyKeywords
-from mpidl.data import Augmentation, Dataset, Normalisation, Source
+from mpidl.data import Dataset, Source
 from mpidl.errors import UsageError, kind_of, nearest, quoted
-from mpidl.nn.groups import Group
-from mpidl.rules import RULES, RateSchedule, Rule
+from mpidl.rules import RULES, Rule
 from mpidl.schema import check_table
 
 Section = Mapping[str, Any]
 
 
-class Keywords(TopologyKeywords, TypedDict, total=False):
-    """The section or the key of a configuration that each keyword stands for; None leaves it as it is."""
-
-    name: Annotated[str | None, "run.name"]
-    dir: Annotated[str | Path | None, "run.dir"]
-    epochs: Annotated[int | None, "run.epochs"]
-    steps: Annotated[int | None, "run.steps"]
-    seed: Annotated[int | None, "run.seed"]
-    deterministic: Annotated[bool | None, "run.deterministic"]
-    metrics: Annotated[Sequence[str] | None, "run.metrics"]
-    target: Annotated[str | None, "run.target"]
-    patience: Annotated[int | None, "run.patience"]
-    report: Annotated[float | None, "run.report"]
-    trace: Annotated[bool | float | None, "run.trace"]
-    loss_weights: Annotated[Mapping[str, float] | None, "model.loss_weights"]
-    ema: Annotated[float | None, "run.ema"]
-    hang_after: Annotated[float | None, "run.hang_after"]
-    terminate_on_nan: Annotated[bool | None, "run.terminate_on_nan"]
-    batch: Annotated[int | None, "data.batch"]
-    portion: Annotated[int | None, "data.portion"]
-    shuffle: Annotated[Literal["samples", "portion"] | None, "data.shuffle"]
-    data_keep: Annotated[Literal["files", "memory", "distributed"] | None, "data.keep"]
-    validation: Annotated[float | None, "data.validation"]
-    drop_last: Annotated[bool | None, "data.drop_last"]
-    private: Annotated[bool | None, "data.private"]
-    split: Annotated[str | None, "data.split"]
-    augment: Annotated[Augmentation | Section | None, "data.augment"]
-    normalise: Annotated[Normalisation | Section | None, "data.normalise"]
-    label_smoothing: Annotated[float | None, "model.label_smoothing"]
-    l2: Annotated[float | None, "model.l2"]
-    clip: Annotated[float | None, "model.clip"]
-    dtype: Annotated[Literal["float32", "float64"] | None, "model.dtype"]
-    autocast: Annotated[Literal["bfloat16"] | None, "model.autocast"]
-    compile: Annotated[bool | None, "model.compile"]
-    micro_batches: Annotated[int | None, "model.micro_batches"]
-    groups: Annotated[Sequence[Group | Section] | None, "model.group"]
-    initial: Annotated[str | Path | None, "model.initial"]
-    rate: Annotated[RateSchedule | Section | None, "rate"]
-    tables: Annotated[TablesSection | Section | None, "tables"]
-    checkpoint_every: Annotated[float | None, "checkpoint.every"]
-    keep: Annotated[int | None, "checkpoint.keep"]
-    full_every: Annotated[int | None, "checkpoint.full_every"]
-    checkpoint_patience: Annotated[float | None, "checkpoint.patience"]
-    device: Annotated[str | DeviceSection | Section | None, "device"]
-    debug: Annotated[DebugSection | Section | None, "debug"]
+#: Sections whose keys are keywords, each by itself. The others are keywords as a whole, but for ``[virtual]``.
+ONE_BY_ONE = ("run", "data", "model", "topology", "checkpoint")
 
 
-#: Annotation and ``"section"`` or ``"section.key"`` of each keyword.
-KEYWORDS: dict[str, tuple[Any, str]] = {
-    keyword: (hint.__origin__, hint.__metadata__[0])
-    for keyword, hint in get_type_hints(Keywords, include_extras=True).items()
-}
+def _places() -> Iterator[tuple[str, str]]:
+    """Yield each keyword with the ``"section"`` or ``"section.key"`` that it stands for."""
+    for section, cls in SECTIONS.items():
+        if section in ONE_BY_ONE:
+            names = {field.name: field.metadata.get("keyword", field.name) for field in fields(cls)}
+            yield from ((keyword, f"{section}.{key}") for key, keyword in names.items() if keyword is not None)
+        elif section != "virtual":
+            yield section, section
+
+
+#: The section or the key that each keyword stands for; None, as its value, leaves that as it is.
+KEYWORDS = dict(_places())
+
+
+def _annotation(place: str) -> Any:
+    section, _, key = place.partition(".")
+    return get_type_hints(SECTIONS[section])[key] if key else SECTIONS[section]
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -81,7 +48,10 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
     written = inspect.signature(function)
     own = [each for each in written.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     kind = inspect.Parameter.KEYWORD_ONLY
-    ours = [inspect.Parameter(name, kind, default=None, annotation=hint) for name, (hint, _) in KEYWORDS.items()]
+    ours = [
+        inspect.Parameter(name, kind, default=None, annotation=_annotation(place) | None)
+        for name, place in KEYWORDS.items()
+    ]
     return written.replace(parameters=[*own, *ours])
 
 
@@ -217,7 +187,7 @@ def _with_keywords(values: Mapping[str, Any], keywords: Mapping[str, Any]) -> di
     sections: dict[str, Any] = dict(values)
     keys: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for keyword, value in keywords.items():
-        section, _, key = KEYWORDS[keyword][1].partition(".")
+        section, _, key = KEYWORDS[keyword].partition(".")
         if keyword == "device" and isinstance(value, str):
             key = "kind"
         if value is not None:

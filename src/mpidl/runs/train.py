@@ -30,7 +30,7 @@ from mpidl.nn.model import Model, Module
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import among, together
-from mpidl.runs.keywords import Keywords, Section, check, check_parts, resolve, signature
+from mpidl.runs.keywords import Section, check, check_parts, resolve, signature
 from mpidl.runs.resuming import begun
 from mpidl.runs.start import start
 from mpidl.runs.training_process import end_stopped
@@ -40,6 +40,8 @@ from mpidl.storage.checkpoints import latest
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from mpidl.runs.keyword_types import Keywords
 
 
 def train(
