@@ -53,8 +53,8 @@ from running_job import RunningJob
 
 from mpidl.launch.command import ROOT_PERMISSIONS
 from mpidl.launch.points import POINTS, VARIABLE
-from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles, assign
+from mpidl.topology.takeover import Fixed, successors
 
 ROOT = Path(__file__).parent.parent
 #: The environment of each MPI library, beside the sources.
@@ -129,10 +129,10 @@ def planned(options: argparse.Namespace, roles: Roles) -> Iterator[tuple[str, st
         passing = POINTS[name].partition(":")[0]
         for role in [passing] if passing in kinds else dict.fromkeys(kinds):
             rank, die = kinds.index(role), f"{name}:{1 if name in ONCE else options.count}"
-            if passing == "heir":
+            if passing == "successor":
                 processes = range(len(kinds))
-                rank, first = heir(rank, roles, processes, set(processes) - {rank}), f"{rank}:{OFTEN[role]}:3,"
-                yield f"{name}, {role}", f"{first}{rank}:{name}:1"
+                found = successors([rank], roles, processes, set(processes) - {rank}, Fixed())
+                yield f"{name}, {role}", f"{rank}:{OFTEN[role]}:3,{found[rank]}:{name}:1"
             else:
                 yield f"{name}, {role}", f"{rank}:{die}"
 

@@ -339,6 +339,9 @@ FORMULAS = (
     Wrong("rma/estates.py", "rows[:, GivenBack.TAKER] != 1 + worker", "rows[:, GivenBack.TAKER] < 0"),
     Wrong("data/schedule.py", "in dict(rest).items() if", "in rest if"),
     Wrong("job/takeover.py", "if config.data.owned is not None:", "if False:"),
+    Wrong("topology/takeover.py", "return self.all or own", "return self.all"),
+    Wrong("topology/takeover.py", "found[rank] = played[rank] = candidates[0]", "found[rank] = candidates[0]"),
+    Wrong("topology/takeover.py", "if played.count(each) == 1]", "]"),
     # Marks that servers make for workers.
     Wrong("roles/served.py", "(-1, -1) if worker in self.shard.open else ", ""),
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),

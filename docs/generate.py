@@ -22,6 +22,8 @@ and is replaced. The kinds:
     What `benchmarks/papers.py` has found about a contrast, from its file.
 ``verdicts: FILE``
     How much of each contrast it has reproduced.
+``takeovers: PATH``
+    For the algorithms in a mapping, with their defaults, whose ranks other processes can take over.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class Keywords(TypedDict, total=False):
 '''
 #: The languages of files.
 LANGUAGES = {".py": "python", ".toml": "toml", ".sbatch": "bash", ".txt": "none"}
+#: Any model.
+NETWORK = {"layer": [{"type": "dense", "units": 10}]}
 
 
 def main() -> None:
@@ -199,7 +203,22 @@ def verdicts(path: str) -> Iterator[str]:
         yield from _row(each["title"], f"{count - len(missing)} of {count}", "; ".join(missing))
 
 
-KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff, findings, verdicts)}
+def takeovers(path: str) -> Iterator[str]:
+    """Yield the lines of a table of algorithms."""
+    from mpidl.config import from_dict
+    from mpidl.job.takeover import fixed
+
+    rows: dict[str, list[str]] = {"all ranks": [], "all but servers": [], "none": []}
+    for name in resolve(path):
+        causes = fixed(from_dict({"algorithm": {"name": name}, "data": {"source": "digits"}, "model": NETWORK}))
+        rows["none" if causes.all else "all but servers" if causes.servers else "all ranks"].append(f"``{name}``")
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 20 80", "")
+    yield from _row("Taken over", "``algorithm.name``")
+    for title, names in rows.items():
+        yield from _row(title, ", ".join(names))
+
+
+KINDS = {each.__name__: each for each in (keys, names, keywords, file, function, diff, findings, verdicts, takeovers)}
 BLOCK = re.compile(rf"^\.\. (?P<kind>{'|'.join(KINDS)}): (?P<arguments>.+)\n(?s:.*?)^\.\. end\n", re.MULTILINE)
 
 

@@ -11,12 +11,12 @@ from mpidl.engines.virtual.failures import Course
 from mpidl.engines.virtual.times import Constant, Exponential, Failures, Times
 from mpidl.errors import MpidlError
 from mpidl.rules import Sgd
-from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
+from mpidl.topology.takeover import Fixed
 
 SAMPLES, REPLICAS = 101, 3
 RESTARTS = Failures(Exponential(300.0), every=5.0, saving=0.2, restart=Constant(2.0))
-TAKEOVERS = Failures(Exponential(60.0), every=5.0, takeover=0.4, restart=Constant(2.0), heir=heir)
+TAKEOVERS = Failures(Exponential(60.0), every=5.0, takeover=0.4, restart=Constant(2.0), fixed=Fixed())
 
 
 def run(lab, problem, algorithm, failures, epochs=40, seed=0, rate=1.0, **options):
@@ -80,14 +80,11 @@ def test_a_takeover_delays_those_that_wait_for_the_server_only(lab, tally):
     plain = lab.engine(tally(), Downpour(), replicas=REPLICAS, epochs=40, times=times).run()
     mortal = {"of_rank": Constant(50.0), "takeover": 7.0}
 
-    def of_servers(rank, roles, processes, alive):
-        return heir(rank, roles, processes, alive) if rank in roles.servers else None
-
     def only_servers(random):
         return next(lives)
 
     lives = iter([math.inf, 50.0, *[math.inf] * 99])
-    times = replace(times, failures=Failures(**mortal | {"of_rank": only_servers}, heir=of_servers))
+    times = replace(times, failures=Failures(**mortal | {"of_rank": only_servers}, fixed=Fixed()))
     engine = lab.engine(tally(), Downpour(), replicas=REPLICAS, epochs=40, times=times)
     totals = engine.run()
     assert totals.samples == plain.samples
@@ -98,7 +95,9 @@ def test_a_takeover_delays_those_that_wait_for_the_server_only(lab, tally):
 def test_a_standby_rank_outlives_the_last_server(lab, tally):
     """With one server, which dies before the coordinator, the standby plays both."""
     lives = iter([20.0, 10.0, *[math.inf] * 99])
-    times = Times(Constant(1.0), ranks_per_node=9, standby=1, failures=Failures(lambda random: next(lives), heir=heir))
+    times = Times(
+        Constant(1.0), ranks_per_node=9, standby=1, failures=Failures(lambda random: next(lives), fixed=Fixed())
+    )
     recoveries = []
     engine = lab.engine(
         tally(), Downpour(), servers=1, replicas=REPLICAS, epochs=40, times=times,
@@ -114,7 +113,7 @@ def test_a_standby_rank_outlives_the_last_server(lab, tally):
 def test_a_job_with_too_few_workers_starts_again_with_all(lab, tally, least):
     """After a coordinator and a server come three workers, which die at 10, 20 and 30 s; the run is saved before."""
     lives = iter([math.inf, math.inf, 10.0, 20.0, 30.0, *[math.inf] * 9])
-    failures = Failures(lambda random: next(lives), every=7.0, restart=Constant(2.0), heir=heir, min_workers=least)
+    failures = Failures(lambda random: next(lives), every=7.0, restart=Constant(2.0), fixed=Fixed(), min_workers=least)
     _, totals, events, _ = run(lab, tally(), Downpour(), failures, servers=1)
     kinds = [kind for kind, *_ in events]
     assert (kinds.count("failure"), kinds.count("restart")) == (3, (1, 1, 3)[least - 1])
@@ -200,7 +199,7 @@ def test_a_checkpoint_that_a_failure_interrupts_does_not_count():
 def test_a_checkpoint_begins_anew_when_the_coordinator_is_taken_over():
     """It begins after 20 s and takes 4; the coordinator dies at 22 s, and is taken over in 3 s."""
     lives, work = iter([22.0, *[math.inf] * 9]), Work(30.0)
-    failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 3.0, heir=heir)
+    failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 3.0, fixed=Fixed())
     Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
     # Work until 20 s, from 22 to 25 s, and from 29 s on.
     assert work.now == 36.0

@@ -6,9 +6,10 @@ from mpidl.config import from_dict
 from mpidl.job.build import build
 from mpidl.job.footprint import capacity_of, footprints
 from mpidl.job.placed import place
-from mpidl.job.takeover import obstacle, obstacle_to_all
+from mpidl.job.takeover import fixed
 from mpidl.metrics.figures import Figures
 from mpidl.topology.roles import assign
+from mpidl.topology.takeover import Fixed
 from mpidl.transport.routes import Routes
 
 LAYER = {"type": "dense", "units": 10}
@@ -22,7 +23,7 @@ def config(name, algorithm=(), **sections):
 
 @pytest.mark.parametrize("name", ["downpour", "easgd", "eamsgd", "aeasgd", "dynsgd", "agn", "adag", "ssp"])
 def test_a_server_that_handles_each_push_by_itself_can_be_taken_over(name):
-    assert obstacle(config(name)) is None
+    assert fixed(config(name)) == Fixed()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,8 @@ def test_a_server_that_handles_each_push_by_itself_can_be_taken_over(name):
     ],
 )
 def test_a_line_says_what_prevents_it(name, sections, key):
-    found = obstacle(config(name, sections.pop("algorithm", {}), **sections))
+    causes = fixed(config(name, sections.pop("algorithm", {}), **sections))
+    found = causes.all or causes.servers
     assert found == key or found.startswith((f"{key},", f"{key} "))
     assert "\n" not in found
 
@@ -58,12 +60,12 @@ def test_a_line_says_what_prevents_it(name, sections, key):
     ],
 )
 def test_a_line_says_what_prevents_it_for_all_ranks(name, sections, roles, what):
-    found = obstacle_to_all(config(name, **sections), roles)
+    found = fixed(config(name, **sections), roles).all
     assert found is None if what is None else found.startswith(what)
 
 
 def test_processes_of_other_nodes_cannot():
-    assert "2 nodes" in obstacle_to_all(config("downpour"), nodes=2)
+    assert "2 nodes" in fixed(config("downpour"), nodes=2).all
 
 
 @pytest.mark.parametrize(("name", "kept", "of_policy"), [("downpour", 2, 0), ("softsync", 0, 1)])

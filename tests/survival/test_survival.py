@@ -17,6 +17,7 @@ from mpidl.survival import survival as module
 from mpidl.survival.survival import Survival
 from mpidl.survival.table import Stage, Table
 from mpidl.topology.roles import assign
+from mpidl.topology.takeover import Fixed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
 #: The rank of this process, and that of a worker which ends.
@@ -50,7 +51,7 @@ def job(monkeypatch, sleeper):
             comm = SimpleNamespace(
                 rank=OWN, size=4, bcast=lambda found: path, allgather=lambda own: next(answers), Barrier=lambda: None
             )
-            found = Survival(comm, assign([0] * 4, servers=1), obstacle, None)
+            found = Survival(comm, assign([0] * 4, servers=1), Fixed(obstacle), None)
             found.table = Table(path, 4)
             found.table.stages[:] = Stage.TRAINING
             started.append(found)

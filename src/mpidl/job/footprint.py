@@ -14,7 +14,7 @@ from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
-from mpidl.job.takeover import obstacle
+from mpidl.job.takeover import fixed
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import activation_bytes
 from mpidl.nn.model import BATCH
@@ -67,7 +67,7 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         held=held,
         slices=placed.slices,
         evaluated=placed.evaluated,
-        kept=job.states if obstacle(job.config) is None else (),
+        kept=() if any(fixed(job.config)) else job.states,
         beside=_beside(job),
     )
 

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
+from mpidl.job.job import Job
 from mpidl.topology.roles import Roles
-
-#: What prevents it for the coordinator of a job to which a script has given callbacks or loggers.
-GIVEN = "callbacks and loggers of a script have a state of their own in the coordinator's process"
+from mpidl.topology.takeover import Fixed
 
 
-def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) -> str | None:
-    """Return what prevents it for any rank, such as "run.deterministic: true, ..."; None if some can be taken over.
+def fixed(config: Config, roles: Roles | None = None, nodes: int = 1) -> Fixed:
+    """Return what prevents it by a configuration, such as "run.deterministic: true, ...".
 
     `roles` are those of the ranks, if they are known, on a number of nodes.
     """
+    cause = _of_all(config, roles, nodes)
+    return Fixed(cause, None if cause is not None else _of_servers(config))
+
+
+def fixed_by_job(job: Job) -> Fixed:
+    """Return what prevents it by the model and what a script has given."""
+    script = job.script
+    return Fixed(
+        all="the model's tables lie in the memory of servers' processes" if job.original.tables else None,
+        coordinator="callbacks and loggers of a script have a state of their own in the coordinator's process"
+        if script.callbacks.functions or script.loggers
+        else None,
+    )
+
+
+def _of_all(config: Config, roles: Roles | None, nodes: int) -> str | None:
     name, topology = config.algorithm.name, config.topology
     if topology.survive == "off":
         return "topology.survive: off"
@@ -37,14 +52,9 @@ def obstacle_to_all(config: Config, roles: Roles | None = None, nodes: int = 1) 
     return None
 
 
-def obstacle(config: Config) -> str | None:
-    """Return what prevents it for a server, as `obstacle_to_all` does.
-
-    All that a server keeps must lie in its rank's memory.
-    """
+def _of_servers(config: Config) -> str | None:
+    """Return what prevents it for a server: all that it keeps must lie in its rank's memory."""
     algorithm = config.algorithm
-    if (cause := obstacle_to_all(config)) is not None:
-        return cause
     if config.device.shards:
         return "device.shards: true, shards lie in the memory of GPUs"
     if algorithm.fetch_encoding() is not None:

@@ -69,7 +69,7 @@ class Server(Role):
         self._connect(transport)
 
     def adopt(self, transport: Transport) -> None:
-        """Continue with the shards in a rank's memory; see `mpidl.job.takeover.obstacle` for those that can't."""
+        """Continue with the shards in a rank's memory; see `mpidl.job.takeover.fixed` for those that can't."""
         for each in self.served:
             self.lost += each.adopt(transport)
         self._connect(transport)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,18 +14,16 @@ from mpidl.config import Config
 from mpidl.config.topology import TopologySection
 from mpidl.engines.virtual import Times
 from mpidl.engines.virtual.machines import place_ranks
-from mpidl.engines.virtual.times import Heir, Intermediaries
-from mpidl.job import takeover
+from mpidl.engines.virtual.times import Intermediaries
 from mpidl.mirrors import feature as mirrors
 from mpidl.relays import feature as intermediaries
 from mpidl.shards.shard import Shard
 from mpidl.sparse import feature as sparse
-from mpidl.survival.takeover import heir
 from mpidl.topology.roles import Roles
 from mpidl.tracing import feature as tracing
 from mpidl.tracing.virtual import TracedProcess
 
-__all__ = ["intermediaries", "mirrors", "sparse", "tracing", "virtual_heir", "virtual_intermediaries"]
+__all__ = ["intermediaries", "mirrors", "sparse", "tracing", "virtual_intermediaries"]
 
 
 def trace_one_process(
@@ -42,16 +40,3 @@ def trace_one_process(
 def virtual_intermediaries(topology: TopologySection) -> Intermediaries | None:
     """Return the intermediaries of a virtual cluster, if the topology has any."""
     return intermediaries.VirtualRelay if topology.relay else None
-
-
-def virtual_heir(config: Config, roles: Roles, nodes: int) -> Heir | str:
-    """Return what determines who takes over a rank of a virtual cluster, or why no process does, as part of a line."""
-    if (cause := takeover.obstacle_to_all(config, roles, nodes)) is not None:
-        return cause
-    if takeover.obstacle(config) is None:
-        return heir
-
-    def of_others(rank: int, roles: Roles, processes: Sequence[int], alive: Collection[int]) -> int | None:
-        return None if rank in roles.servers else heir(rank, roles, processes, alive)
-
-    return of_others

@@ -26,7 +26,7 @@ from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
 from mpidl.job.ready import Interim, ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
-from mpidl.job.takeover import GIVEN
+from mpidl.job.takeover import fixed_by_job
 from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
@@ -41,13 +41,14 @@ from mpidl.rma.staging import Staging
 from mpidl.rma.transport import Transport
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
-from mpidl.runs.features import intermediaries, mirrors, sparse, tracing
+from mpidl.runs.features import intermediaries, mirrors, tracing
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
 from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
 from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import steps
+from mpidl.topology.takeover import Fixed
 from mpidl.transport.routes import Routes
 
 
@@ -73,10 +74,7 @@ def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[s
     """
     world = World(comm, config)
     job = world.agree(build)
-    if job.script.callbacks.functions or job.script.loggers:
-        world.survival.fix_coordinator(GIVEN)
-    if job.original.tables:
-        world.survival.fix_all(sparse.OBSTACLE)
+    world.survival.fixed |= fixed_by_job(job)
     with contextlib.ExitStack() as shared:
         shared.enter_context(_share_samples(world, job))
         job = _compare(world, job)
@@ -157,7 +155,7 @@ def _find_room(world: World, placed: PlacedJob, figures: Figures) -> Routes:
         try:
             world.agree(lambda: check_window_space(world.comm, routes, way))
         except MpidlError:
-            world.survival.fix_servers("the node's shared memory has no room for the state of the rule")
+            world.survival.fixed |= Fixed(servers="the node's shared memory has no room for the state of the rule")
         else:
             return routes
     routes = intermediaries.routes(world.roles, replace(capacity, kept=()))

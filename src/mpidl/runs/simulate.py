@@ -15,10 +15,12 @@ from mpidl.engines.virtual.times import Failures
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Durations
+from mpidl.job.job import Job
 from mpidl.job.planning import virtual_cut
+from mpidl.job.takeover import fixed, fixed_by_job
 from mpidl.launch.output import say
 from mpidl.report.text import duration
-from mpidl.runs.features import virtual_heir, virtual_intermediaries
+from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.one_process import OneProcess
 
 #: The directory of virtual runs, within that of all runs: none is taken for a real run of its name.
@@ -60,7 +62,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
         cut=virtual_cut(job, durations.measured.costs),
         standby=topology.standby,
     )
-    times, consequences = _with_failures(config, times, replicas)
+    times, consequences = _with_failures(job, times, replicas)
     run = OneProcess(job, replicas, times)
     # A run that is refused says that alone.
     say(f"durations: {durations}")
@@ -69,22 +71,22 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     return run.run()
 
 
-def _with_failures(config: Config, times: Times, replicas: int) -> tuple[Times, str]:
+def _with_failures(job: Job, times: Times, replicas: int) -> tuple[Times, str]:
     """Return the times with the failures that the configuration describes, and a line about what follows from them."""
-    section = config.virtual
+    config, section = job.config, job.config.virtual
     of_rank, of_node = section.distribution("failures"), section.distribution("node_failures")
     if of_rank is None and of_node is None:
         return times, ""
     nodes, roles = place_ranks(times, replicas, config.servers)
-    found, restart = virtual_heir(config, roles, len(set(nodes))), section.distribution("restart")
+    found, restart = fixed(config, roles, len(set(nodes))) | fixed_by_job(job), section.distribution("restart")
     assert restart is not None
     every = min(config.checkpoint.every, config.topology.mirror or inf)
     failures = Failures(
         of_rank, of_node, every, times.service.mean, TAKEOVER, restart,
-        heir=None if isinstance(found, str) else found, min_workers=config.topology.min_workers,
+        fixed=found, min_workers=config.topology.min_workers,
     )  # fmt: skip
     rate = sum(len(of) / each.mean for each, of in ((of_rank, nodes), (of_node, set(nodes))) if each is not None)
     line = f"failures: one every {duration(1 / rate)}"
-    if isinstance(found, str):
-        line += f"; each starts the job again, from the last checkpoint: {found}"
+    if found.all is not None:
+        line += f"; each starts the job again, from the last checkpoint: {found.all}"
     return replace(times, failures=failures), line

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Most rows of a server's part of a table, and rows beyond those that it keeps, which an update may add.
 LARGEST, BEYOND = 2**31 - 2, 1 << 20
-#: Why no process takes over a rank.
-OBSTACLE = "the model's tables lie in the memory of servers' processes"
 
 
 def of_worker(ready: ReadyJob, most: int, servers: int, direct: bool) -> Nothing:

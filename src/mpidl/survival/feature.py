@@ -12,6 +12,7 @@ from mpidl.job import takeover
 from mpidl.rma.windows import allocation_chosen
 from mpidl.survival.survival import Mortal, Survival, fail
 from mpidl.topology.roles import Roles
+from mpidl.topology.takeover import Fixed
 
 __all__ = ["begin", "fail"]
 
@@ -21,11 +22,7 @@ def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[i
     watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
     if not watches:
         return Mortal()
-    obstacle = takeover.obstacle_to_all(config, roles) or _missing()
-    survival = Survival(comm, roles, obstacle, config.run.hang_after)
-    if (cause := takeover.obstacle(config)) is not None:
-        survival.fix_servers(cause)
-    return survival
+    return Survival(comm, roles, takeover.fixed(config, roles) | Fixed(_missing()), config.run.hang_after)
 
 
 def _missing() -> str | None:

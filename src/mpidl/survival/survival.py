@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -24,9 +24,9 @@ from mpidl.launch.signals import STOPPED
 from mpidl.roles.events import Failed, Incident, Recovered
 from mpidl.survival.pace import Pace
 from mpidl.survival.table import Stage, State, Table
-from mpidl.survival.takeover import heir
 from mpidl.survival.watch import Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
+from mpidl.topology.takeover import Fixed, successors
 
 #: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
 #: of the process that has died, with the number of chunks of pushes that are lost.
@@ -37,24 +37,19 @@ PASSING = 0.2
 
 
 class Mortal:
-    """One process's part in a job that a death ends. `processes` is that of `mpidl.rma.shared_state.SharedState`."""
+    """One process's part in a job that a death ends. `processes` is that of `mpidl.rma.shared_state.SharedState`.
+
+    `fixed` says why ranks can't be taken over, as far as all processes know.
+    """
 
     processes: np.ndarray | None = None
     died = False
+    fixed = Fixed()
 
     @property
     def limits(self) -> list[str]:
         """What a death ends although the job may outlive others, in lines."""
         return []
-
-    def fix_all(self, cause: str) -> None:
-        """Say why no rank can be taken over, in a part of a line; called by all processes."""
-
-    def fix_servers(self, cause: str) -> None:
-        """Say why servers can't be taken over, in a part of a line; called by all processes."""
-
-    def fix_coordinator(self, cause: str) -> None:
-        """Say why the coordinator can't be taken over, in a part of a line; called by all processes."""
 
     def alone(self) -> AbstractContextManager[None]:
         """Return a context that only one process is in at a time."""
@@ -92,14 +87,12 @@ class Mortal:
 class Survival(Mortal):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
-    While the job is prepared, and where `obstacle` says why ranks can't be taken over, a death ends it at once with a
-    line. `roles` are those of the ranks; `hang_after` is that of `Pace`.
+    While the job is prepared, and where ranks are `fixed`, a death ends it at once with a line. `roles` are those of
+    the ranks; `hang_after` is that of `Pace`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, roles: Roles, obstacle: str | None, hang_after: float | None) -> None:
-        self._own, self._roles, self._obstacle = comm.rank, roles, obstacle
-        # Why single ranks can't be taken over.
-        self._fixed: dict[int, str] = {}
+    def __init__(self, comm: MPI.Intracomm, roles: Roles, fixed: Fixed, hang_after: float | None) -> None:
+        self._own, self._roles, self.fixed = comm.rank, roles, fixed
         path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
         self._table = Table(path, comm.size)
         self.processes: np.ndarray = self._table.processes
@@ -146,41 +139,37 @@ class Survival(Mortal):
 
     @property
     def limits(self) -> list[str]:
-        if self._obstacle is not None:
-            return [f"a rank's death ends the run: {self._obstacle}"]
-        named = (("the coordinator", [self._roles.coordinator]), ("a server", self._roles.servers[:1]))
-        fixed = [(name, self._fixed[rank]) for name, ranks in named for rank in ranks if rank in self._fixed]
-        return [f"{name}'s death ends the run: {cause}" for name, cause in fixed]
-
-    def fix_all(self, cause: str) -> None:
-        self._obstacle = self._obstacle or cause
-
-    def fix_servers(self, cause: str) -> None:
-        self._fixed |= dict.fromkeys(self._roles.servers, cause)
-
-    def fix_coordinator(self, cause: str) -> None:
-        self._fixed[self._roles.coordinator] = cause
+        return self.fixed.lines()
 
     def hand_over(self) -> bool:
         with self._table.locked():
             table, own = self._table, self._own
-            stages = {Stage(table.stages[each]) for each in table.alive}
-            if self._obstacle is not None or stages != {Stage.TRAINING} or table.failed:
-                return False
-            others = [each for each in table.alive if each != own]
-            found = heir(own, self._roles, table.processes.tolist(), others)
+            found = self._successors([own], without=own)
             # What it plays for others can't be handed on.
-            if found is None or table.played_by(own) != [own]:
+            if isinstance(found, str) or table.failed or table.played_by(own) != [own]:
                 return False
             # If this process dies in between, its rank has the process that it was handed to.
-            table.processes[own], table.states[own] = found, State.LEFT
+            table.processes[own], table.states[own] = found[own], State.LEFT
             return True
+
+    def _successors(self, ranks: Iterable[int], without: int | None = None) -> dict[int, int] | str:
+        """Return the process that can take over each rank now, not `without`, or what prevents it for one of them."""
+        table = self._table
+        stages = {Stage(table.stages[each]) for each in table.alive}
+        if Stage.PREPARING in stages:
+            return "the training had not begun"
+        if Stage.CLOSING in stages:
+            return "the run was over"
+        others = [each for each in table.alive if each != without]
+        return successors(ranks, self._roles, table.processes.tolist(), others, self.fixed)
 
     def _is_hopeless(self, process: int, stopped: bool) -> bool:
         """Return whether a process is to be killed, which a signal has `stopped`, or which hangs; say so once."""
         hangs = self._pace.hangs(process, self._table.alive, time.monotonic())
         pid = int(self._table.pids[process])
-        if not (stopped or (hangs and not is_traced(pid))) or not self._is_replaceable(process):
+        if not (stopped or (hangs and not is_traced(pid))):
+            return False
+        if isinstance(self._successors(self._table.played_by(process), without=process), str):
             return False
         if process not in self._killed:
             self._killed.add(process)
@@ -188,17 +177,6 @@ class Survival(Mortal):
             why = "is stopped by a signal" if stopped else f"hangs in a batch, of which the longest took {longest} s"
             attempt(lambda: say(f"{self._named(process)} {why}: killing its process {pid}"))
         return True
-
-    def _is_replaceable(self, process: int) -> bool:
-        """Return whether the job goes on if a process dies now."""
-        table, roles = self._table, self._roles
-        if self._obstacle is not None or {*table.stages[table.alive]} != {Stage.TRAINING}:
-            return False
-        played = [rank for rank in table.played_by(process) if rank not in roles.standby]
-        if not self._fixed.keys().isdisjoint(played):
-            return False
-        others = [each for each in table.alive if each != process]
-        return all(heir(rank, roles, table.processes.tolist(), others) is not None for rank in played)
 
     def fail(self) -> None:
         """Let the job end: others do when this process does."""
@@ -273,32 +251,19 @@ class Survival(Mortal):
 
     def _decide(self, process: int, code: int, noticed: float) -> str | None:
         """Find a process for each rank of one that has died; if that isn't possible, let the job fail, and say why."""
-        table = self._table
-        stages = [Stage(table.stages[each]) for each in table.alive]
-        obstacle = self._obstacle
+        table, found = self._table, self._successors(self._table.orphans())
         if (parent := self._parents[process]) and has_ended(parent):  # The launcher has noticed that.
-            obstacle = f"its parent, process {parent}, has ended"
-        elif Stage.PREPARING in stages:
-            obstacle = "the training had not begun"
-        elif Stage.CLOSING in stages:
-            if table.deaths > 1:
-                return None  # Nothing is left to do but to leave.
-            obstacle = "the run was over"
-        orphans = [rank for rank in table.orphans() if rank not in self._roles.standby]
-        if obstacle is None:
-            for rank in orphans:
-                found = heir(rank, self._roles, table.processes.tolist(), table.alive)
-                if found is None or rank in self._fixed:
-                    lacking = f"no process is left that can be {self._roles.role(rank)}"
-                    obstacle = self._fixed.get(rank, lacking)
-                    break
-                table.processes[rank] = found
-        if obstacle is not None:
+            found = f"its parent, process {parent}, has ended"
+        elif Stage.CLOSING in table.stages[table.alive] and table.deaths > 1:
+            return None  # Nothing is left to do but to leave.
+        if isinstance(found, str):
             table.fail()
-        else:
-            workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
-            table.note(rank=process, by=-1, code=code, time=noticed, workers=len(workers))
-        return obstacle
+            return found
+        for rank, successor in found.items():
+            table.processes[rank] = successor
+        workers = {int(self.processes[rank]) for replica in self._roles.replicas for rank in replica}
+        table.note(rank=process, by=-1, code=code, time=noticed, workers=len(workers))
+        return None
 
     def _take_over(self, rank: int, noticed: float, drained: bool) -> None:
         """Play a rank whose process has died, or has handed it over."""

@@ -15,6 +15,7 @@ from mpidl.engines.virtual.times import Distribution, Failures
 from mpidl.errors import MpidlError
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
+from mpidl.topology.takeover import successors
 
 #: Restarts without a new checkpoint in between, after which a run is given up.
 FRUITLESS = 100
@@ -178,10 +179,11 @@ class Course:
             return
         self._alive.difference_update(dead)
         too_few = len(self._alive & self._replicas.keys()) < self._failures.min_workers
-        if too_few and at >= self._up and self._failures.heir is not None:
+        if too_few and at >= self._up and self._failures.fixed.all is None:
             self._save(at)  # The coordinator saves the run before it ends it.
-        heirs = None if too_few or at < self._up else self._heirs(dead)
-        if heirs is None:
+        orphans = [rank for rank, process in enumerate(self._processes) if process in dead]
+        found = successors(orphans, self._roles, self._processes, self._alive, self._failures.fixed)
+        if too_few or at < self._up or isinstance(found, str):
             for rank in dead:
                 self._log("failure", rank)
             self._restart(at)
@@ -192,22 +194,8 @@ class Course:
                 self._run.die(self._replicas[rank])
             else:
                 self._log("failure", rank)
-        for rank, process in heirs.items():
+        for rank, process in found.items():
             self._take_over(at, rank, process)
-
-    def _heirs(self, dead: list[int]) -> dict[int, int] | None:
-        """Return who takes over each rank that dead processes have played; None if one can't be taken over."""
-        heir, roles, processes = self._failures.heir, self._roles, list(self._processes)
-        if heir is None:
-            return None
-        found = {}
-        for rank, process in enumerate(self._processes):
-            if process in dead and rank not in roles.standby:
-                taker = heir(rank, roles, processes, self._alive)
-                if taker is None:
-                    return None
-                found[rank] = processes[rank] = taker
-        return found
 
     def _take_over(self, at: float, rank: int, process: int) -> None:
         self._processes[rank] = process

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.schema import Natural, Positive
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.topology.roles import Roles
+from mpidl.topology.takeover import Fixed
 from mpidl.wire import Wire
 
 
@@ -147,11 +148,6 @@ class Death:
             raise UsageError(f"returns: {self.returns:g}, expected more than at ({self.at:g})")
 
 
-#: Determines which process plays a rank whose process has died, given the rank, the roles, the processes of all ranks
-#: and those that are alive; None if there is none.
-Heir: TypeAlias = Callable[[int, Roles, Sequence[int], Collection[int]], int | None]
-
-
 @dataclass(frozen=True)
 class Failures:
     """Failures of ranks and nodes, and what follows from them.
@@ -168,8 +164,8 @@ class Failures:
         Seconds until another process plays the rank of one that has died.
     restart : Distribution
         Seconds until all ranks train again after a failure that ends the job.
-    heir : Heir, optional
-        Determines who takes over a rank. By default every failure ends the job, which starts again.
+    fixed : Fixed
+        Why ranks can't be taken over. By default every failure ends the job, which starts again.
     min_workers : int
         Number of workers with fewer of which the job ends, and starts again.
     """
@@ -180,7 +176,7 @@ class Failures:
     saving: float = 0.0
     takeover: float = 0.0
     restart: Distribution = field(default_factory=Constant)
-    heir: Heir | None = None
+    fixed: Fixed = field(default_factory=lambda: Fixed("no rank is taken over"))
     min_workers: int = 1
 
 

@@ -1,10 +1,11 @@
-"""Which process plays the ranks of those that have died."""
+"""Which process plays the ranks of those that have died, and what prevents it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.survival.takeover import heir
 from mpidl.topology.roles import assign
+from mpidl.topology.takeover import Fixed, successors
 
 
 def take_over(roles, deaths):
@@ -13,12 +14,12 @@ def take_over(roles, deaths):
     alive = set(processes)
     for dead in deaths:
         alive.discard(dead)
-        for rank, process in enumerate(processes):
-            if process == dead and rank not in roles.standby:
-                found = heir(rank, roles, processes, alive)
-                if found is None:
-                    return None
-                processes[rank] = found
+        orphans = [rank for rank, process in enumerate(processes) if process == dead]
+        found = successors(orphans, roles, processes, alive, Fixed())
+        if isinstance(found, str):
+            return None
+        for rank, process in found.items():
+            processes[rank] = process
     return processes
 
 
@@ -57,3 +58,28 @@ def test_every_rank_is_played_by_a_living_process_that_can(data):
         assert not {process for rank, process in enumerate(found) if rank not in roles.standby} & set(deaths)
         assert all(found[rank] == rank for rank in everyone if rank not in deaths)
         assert all(found[rank] in workers for rank in workers)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "ends"),
+    [
+        (Fixed(), {}),
+        (Fixed(servers="no room"), {1: "no room", 2: "no room"}),
+        (Fixed(coordinator="callbacks"), {0: "callbacks"}),
+        (Fixed("relays", "no room", "callbacks"), dict.fromkeys(range(5), "relays")),
+    ],
+)
+def test_a_rank_that_is_fixed_has_no_successor(fixed, ends):
+    roles = assign([0] * 6, servers=2, standby=1)
+    for rank in range(6):
+        found = successors([rank], roles, range(6), {*range(6)} - {rank}, fixed)
+        assert found == ends[rank] if rank in ends else isinstance(found, dict)
+    assert successors([3, 4], roles, range(6), {0, 1, 2, 5}, Fixed()) == "no process is left that can be worker 0"
+    assert successors([5], roles, range(6), {0, 1, 2, 3, 4}, fixed) == {}
+
+
+def test_the_first_cause_is_told():
+    assert Fixed("relays") | Fixed("tables", "no room") == Fixed("relays", "no room")
+    assert (Fixed("relays") | Fixed(servers="no room")).lines() == ["a rank's death ends the run: relays"]
+    lines = ["the coordinator's death ends the run: callbacks", "a server's death ends the run: no room"]
+    assert Fixed(None, "no room", "callbacks").lines() == lines
