@@ -1,4 +1,4 @@
-"""The ways through the house that CONTRIBUTING.rst tells are those of the code."""
+"""The call paths that CONTRIBUTING.rst lists are those of the code."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.rst").read_text()
-SECTION = TEXT.partition("Five ways through the house")[2].partition("An algorithm\n")[0]
+SECTION = TEXT.partition("Five call paths")[2].partition("An algorithm\n")[0]
 STEP = re.compile(r"^(\d)\. ``([\w/]+\.py)``: ``([\w.]+)``", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The ways through the house, and the tour, are what jobs do: each step is called, and after it the next one."""
+"""Jobs follow the call paths of CONTRIBUTING.rst and the tour: each step is called, and after it the next one."""
 
 import itertools
 import json
@@ -17,9 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: A numbered step, and any other function that the text names behind its file.
 STEP = re.compile(r"^\d+\. ``([\w/]+\.py)``: ``([\w.]+)``", re.MULTILINE)
 NAMED = re.compile(r"``([\w/]+\.py)``:\s+``([\w.]+)``")
-TEXT = (
-    (ROOT / "CONTRIBUTING.rst").read_text().partition("Five ways through the house")[2].partition("An algorithm\n")[0]
-)
+TEXT = (ROOT / "CONTRIBUTING.rst").read_text().partition("Five call paths")[2].partition("An algorithm\n")[0]
 TOUR = (ROOT / "docs" / "tour.rst").read_text()
 
 CONFIGURATION = """
