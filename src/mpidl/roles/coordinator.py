@@ -18,13 +18,14 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import DivergenceError, MpidlError, Unfinished
+from mpidl.history.ranks import RankStatus
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
 from mpidl.launch.points import point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
-from mpidl.report.ranks import PostedRanks, RankStatus
+from mpidl.report.ranks import PostedRanks
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator

@@ -14,6 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
+from mpidl.history.ranks import RankStatus
 from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
 from mpidl.job.description import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
@@ -27,7 +28,7 @@ from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
 from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Range
-from mpidl.report.ranks import RankStatus, simulated
+from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged

@@ -113,8 +113,8 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         enter()
         yield pressed
     finally:
-        for number in ENDING:  # once is enough
-            signal.signal(number, signal.SIG_IGN)
+        for ending in ENDING:  # once is enough
+            signal.signal(ending, signal.SIG_IGN)
         leave()
         signal.set_wakeup_fd(before_wake)
         for number, handler in handlers.items():
