@@ -66,7 +66,7 @@ def test_a_run_that_was_interrupted_is_not_finished(trained):
 
 def test_a_run_without_a_checkpoint_begins_anew_in_its_directory(tmp_path, capfd):
     summary = run(config(tmp_path), resume=tmp_path / "digits")
-    assert f"mpidl: {tmp_path / 'digits'}: no checkpoint yet, beginning anew\n" in capfd.readouterr().err
+    assert f"mpidl: {tmp_path / 'digits'}: no checkpoint yet, starting from the beginning\n" in capfd.readouterr().err
     assert (summary["samples"], summary["run_dir"]) == (2 * SAMPLES, str(tmp_path / "digits"))
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 

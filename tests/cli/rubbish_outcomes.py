@@ -17,7 +17,7 @@ from mpidl import cli
 #: Seconds after which a run that has begun is left alone, and any other command hangs.
 LIMIT = 8.0
 #: What runs that have begun may note before they fail.
-NOTES = ("is the outer rule of", "mpidl: durations: ", ": no checkpoint yet, beginning anew")
+NOTES = ("is the outer rule of", "mpidl: durations: ", ": no checkpoint yet, starting from the beginning")
 
 
 class Outcome(NamedTuple):

@@ -164,7 +164,12 @@ def test_what_is_wrong_is_one_line(folder, tmp_path):
     fails(r"none: no such folder, expected one with a subfolder", tmp_path / "none", file)
     fails(r"none: no such folder, expected one with a subfolder", folder, file, test=tmp_path / "none")
     fails(r"empty: no subfolders, expected one of images for each class$", empty, file)
-    fails(r"^--test-fraction: 0\.01 of each class's images is none, expected more$", folder, file, test_fraction=0.01)
+    fails(
+        r"^--test-fraction: 0\.01 of each class selects no images; use a larger fraction$",
+        folder,
+        file,
+        test_fraction=0.01,
+    )
     fails(r"^.*absent/packed\.h5: can't be written \(.*\)$", folder, tmp_path / "absent" / "packed.h5")
     draw(tmp_path / "other" / "dog" / "0.png", 0)
     fails(r"other/dog: no training images of the class 'dog'$", folder, file, test=tmp_path / "other")

@@ -43,9 +43,9 @@ def checkpoints_replaced_by_a_file(run):
 
 ENDS = {
     removed: r"run: can't be written: No such file or directory$",
-    replaced: r"run: can't be written: it is another directory than when the run began$",
+    replaced: r"run: can't be written: the directory was replaced during the run$",
     replaced_by_a_file: r"run(/.*)?: can't be written: ",
-    replaced_by_a_link: r"run: can't be written: it is another directory than when the run began$",
+    replaced_by_a_link: r"run: can't be written: the directory was replaced during the run$",
     without_checkpoints: r"run/checkpoints: can't be written: No such file or directory$",
     checkpoints_replaced_by_a_file: r"run/checkpoints/.*: can't be written: Not a directory$",
 }
@@ -89,7 +89,7 @@ def assert_one_line(process, tmp_path, text):
             marks=pytest.mark.long,
         ),
         pytest.param(
-            replaced, "runs/tally: can't be written: it is another directory than when the run began",
+            replaced, "runs/tally: can't be written: the directory was replaced during the run",
             marks=pytest.mark.long,
         ),
     ],

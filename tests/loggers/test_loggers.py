@@ -147,7 +147,7 @@ def test_a_logger_that_cannot_start(tmp_path, capfd):
     capfd.readouterr()
     shut = Shut()
     train(tmp_path, [shut], epochs=2, resume=True)
-    assert f"mpidl: {line}; the run goes on without it" in capfd.readouterr().err
+    assert f"mpidl: {line}; the run continues without it" in capfd.readouterr().err
     assert not shut.calls
 
 

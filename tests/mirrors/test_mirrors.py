@@ -190,7 +190,7 @@ def test_a_mirror_for_which_there_is_no_room_is_not_made(nodes, monkeypatch, cap
     assert {name for node in set(NODES) for name in nodes.files(node)} == {".2-cd34.interim"}
     monkeypatch.setattr(writer, "RESERVE", 1 << 60)
     assert nodes.make(50) is None
-    assert "topology.mirror: the run goes on without: checkpoints in memory" in capfd.readouterr().err
+    assert "topology.mirror: the run continues without: checkpoints in memory" in capfd.readouterr().err
     assert nodes.recover(-1)[0] == 40
 
 

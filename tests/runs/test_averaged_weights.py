@@ -104,7 +104,7 @@ def test_it_may_begin_and_end_with_any_checkpoint(tmp_path):
         ({"algorithm": Hogwild()}, "run.ema: 0.9, but hogwild keeps no average; leave it out"),
         ({"algorithm": mpidl.Sandblaster(), "rule": None}, "run.ema: 0.9, but sandblaster keeps no average"),
         ({"algorithm": Diloco(fragments=2), "rule": None}, "run.ema: 0.9, but diloco with fragments or overlap keeps"),
-        ({"device": {"kind": "cuda", "shards": True}}, "run.ema: 0.9, but shards on a device keep no average"),
+        ({"device": {"kind": "cuda", "shards": True}}, "run.ema: 0.9, not supported with device.shards"),
         ({"ema": 1.0}, "run.ema: expected float > 0 and < 1, found 1.0"),
     ],
 )

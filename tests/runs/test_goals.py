@@ -46,7 +46,7 @@ def test_a_goal_needs_data_to_evaluate(tmp_path, ends):
 def test_a_run_without_data_to_evaluate(tmp_path):
     summary = mpidl.train(Scripted([]), mpidl.Indexed(3 * SAMPLE), epochs=2, batch=1, dir=tmp_path, **CPU)
     assert (summary["samples"], summary["test_loss"], summary["test_accuracy"]) == (6, None, None)
-    with pytest.raises(UsageError, match="neither validation nor test samples"):
+    with pytest.raises(UsageError, match="no validation or test data"):
         mpidl.evaluate(tmp_path / "run", Scripted([]), mpidl.Indexed(3 * SAMPLE))
     data = mpidl.Indexed(3 * SAMPLE, validation=4 * SAMPLE)
     summary = mpidl.train(Scripted([5, 4]), data, epochs=2, batch=1, dir=tmp_path, name="validated", **CPU)

@@ -108,7 +108,7 @@ def test_retries_are_those_of_a_launcher(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert main([words[0], "--retries", "2", words[1]]) == 2
-    assert "--retries: 2, but nothing is launched here" in capsys.readouterr().err
+    assert "--retries: 2, but --retries needs -n" in capsys.readouterr().err
     assert main([words[0], "--retries", "-1", words[1]]) == 2
     assert "expected int from 0 to" in capsys.readouterr().err
 

@@ -149,7 +149,7 @@ def test_exports_have_the_names_or_say_in_one_line_that_they_cant(tmp_path, kind
 
 
 def test_what_utf8_cant_encode_is_refused_before_the_run(tmp_path):
-    with pytest.raises(mpidl.UsageError, match=r"^model: a tensor is named 'a\\udc80', expected characters that UTF-8"):
+    with pytest.raises(mpidl.UsageError, match=r"^model: a tensor is named 'a\\udc80', expected valid UTF-8"):
         train(Named("a\udc80"), tmp_path, steps=1)
     assert not list(tmp_path.iterdir())
 

@@ -146,7 +146,7 @@ def test_a_process_whose_lock_something_has_closed_ends_with_a_line(job, sleeper
     monkeypatch.setattr(fcntl, "flock", closed)
     sleeper.kill()
     assert job.ended.get(timeout=60) == 1
-    why = "rank 2 can't go on, OSError: [Errno 9] Bad file descriptor"
+    why = "rank 2 can't continue, OSError: [Errno 9] Bad file descriptor"
     assert job.said.get_nowait() == f"rank 3 (worker 1) was killed by SIGKILL, which ends the job: {why}"
 
 

@@ -104,8 +104,8 @@ def _add_run_script(parsers: Parsers) -> None:
     run.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
     run.add_argument(
         "--resume", metavar="RUN_DIR", type=user_path,
-        help="continue the job that this run belongs to: its trainings go on from their last checkpoints; SCRIPT and "
-        "ARGUMENTS are the job's own if not given",
+        help="continue the job that this run belongs to: its trainings continue from their last checkpoints; SCRIPT "
+        "and ARGUMENTS are the job's own if not given",
     )  # fmt: skip
     _add_retries(run)
     run.set_defaults(command=commands.run_script)

@@ -97,7 +97,7 @@ def _check_retries(retries: int, launches: bool) -> None:
     if not 0 <= retries <= MOST:
         raise UsageError(f"--retries: expected int from 0 to {MOST}, found {retries}")
     if retries and not launches:
-        raise UsageError(f"--retries: {retries}, but nothing is launched here, expected -n RANKS with at least 2 ranks")
+        raise UsageError(f"--retries: {retries}, but --retries needs -n with at least 2 ranks")
 
 
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:

@@ -236,7 +236,7 @@ def _check_average(config: Config) -> None:
         with_fragments = " with fragments or overlap" if algorithm.streamed else ""
         raise UsageError(f"run.ema: {ema:g}, but {algorithm.name}{with_fragments} keeps no average; leave it out")
     if config.device.shards:
-        raise UsageError(f"run.ema: {ema:g}, but shards on a device keep no average, expected device.shards = false")
+        raise UsageError(f"run.ema: {ema:g}, not supported with device.shards, expected device.shards = false")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

@@ -160,7 +160,7 @@ def _divided(images: list[_Image], fraction: float, random: np.random.Generator)
         splits["test"] += of_class[:aside]
         splits["train"] += of_class[aside:]
     if not splits["test"]:
-        raise UsageError(f"--test-fraction: {fraction:g} of each class's images is none, expected more")
+        raise UsageError(f"--test-fraction: {fraction:g} of each class selects no images; use a larger fraction")
     return splits
 
 

@@ -85,7 +85,7 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
             if found != expected and (what == "input_shape" or None in (found, expected)):
                 raise UsageError(f"data of worker {number}: {what} {found}, expected {expected} as that of worker 0")
         if other.order is not None or other.kept is not None:
-            raise UsageError(f"data of worker {number}: a sampler or a state, expected only Indexed data beside others")
+            raise UsageError(f"data of worker {number}: a sampler or a state, only Indexed data can be combined")
         if other.splits.keys() != first.splits.keys():
             raise UsageError(
                 f"data of worker {number}: {', '.join(other.splits)}, expected {', '.join(first.splits)} as of worker 0"

@@ -175,7 +175,7 @@ def check_offsets(name: str, offsets: Any, ids: int) -> None:
     """Raise UsageError unless offsets, an array or a dataset of integers, ascend from 0 to the number of ids."""
     last, ends = 0, offsets.shape[0]
     if not ends:
-        raise UsageError(f"{name}: none, expected one for each bag, and the end of the last one")
+        raise UsageError(f"{name}: none, expected one for each bag and the end of the last one")
     for start in range(0, ends, BLOCK):
         block = np.asarray(offsets[start : start + BLOCK], np.int64)
         if not start and block[0]:

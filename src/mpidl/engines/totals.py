@@ -235,7 +235,7 @@ def timing(totals: Totals) -> dict[str, float | None]:
 
 
 def to_state(totals: Totals) -> dict[str, Any]:
-    """Return totals as numbers, lists and mappings, of which `from_state` makes them again."""
+    """Return totals as numbers, lists and mappings, for `from_state`."""
 
     def builtin(value: Any) -> Any:
         return value.state() if isinstance(value, Histogram) else value.tolist()
@@ -245,7 +245,7 @@ def to_state(totals: Totals) -> dict[str, Any]:
 
 
 def from_state(state: Mapping[str, Any]) -> Totals:
-    """Return the totals of which `to_state` has made this."""
+    """Return the inverse of `to_state`."""
     return msgspec.convert(state, Totals, dec_hook=lambda kind, found: Histogram.of(found))
 
 

@@ -38,13 +38,13 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
     if model.statistics and not config.algorithm.takes_statistics:
         statistic = next(each.name for each in model.layout if each.start == model.statistics[0].start)
         raise UsageError(
-            f"algorithm.name: {name} minimises one function of the parameters; the model has statistics beside them, "
-            f"such as {statistic}"
+            f"algorithm.name: {name} minimises one function of the parameters; a model with statistics ({statistic}) "
+            "isn't supported"
         )
     tables = [each.name for each in model.tables]
     for tensor in (*model.layout.shapes, *model.constants(), *model.buffers(), *model.aliases, *tables):
         if not tensor.isascii() and tensor.encode(errors="replace").decode() != tensor:
-            raise UsageError(f"model: a tensor is named {quoted(tensor)}, expected characters that UTF-8 has")
+            raise UsageError(f"model: a tensor is named {quoted(tensor)}, expected valid UTF-8")
     if size > LARGEST:
         raise UsageError("model: more than 2**63 - 1 parameters, expected fewer")
     if config.servers > size:

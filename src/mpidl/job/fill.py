@@ -123,7 +123,7 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
 
 
 def _block(job: Job) -> int:
-    """Return the number of elements of which a shard has whole multiples: a block of what is sent."""
+    """Return the size of the blocks that are sent, in elements: a shard's is a multiple of it."""
     encodings = (job.algorithm.encoding(), job.algorithm.fetch_encoding())
     return max(1 if encoding is None else encoding.block for encoding in encodings)
 

@@ -21,7 +21,7 @@ def check_ownership(config: Config, dataset: Dataset) -> None:
     key, name = config.data.owned, config.algorithm.name
     if key is None:
         if dataset.owners is not None:
-            raise UsageError("data.private: false, but each of the data belongs to a worker, expected true")
+            raise UsageError("data.private: false, but each data source belongs to one worker, expected true")
         return
     if config.data.private and dataset.owners is None:
         raise UsageError(

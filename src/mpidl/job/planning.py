@@ -50,7 +50,7 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
                 f"expected {partitions} as topology.partitions"
             )
         raise UsageError(
-            f"topology.partitions: {partitions}, but only networks of layers are cut, other models train whole; "
+            f"topology.partitions: {partitions}, but only networks of layers are cut, other models can't be cut; "
             "expected 1"
         )
     # With more ranks, the search for a plan would take minutes.

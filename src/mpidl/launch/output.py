@@ -1,4 +1,4 @@
-"""This process's output: lines without control characters, of which those that can't be written end nothing."""
+"""This process's output: lines without control characters; write errors are ignored."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def own_directory() -> Path:
 
 
 def new_directory(place: str | Path, beginning: str) -> Path:
-    """Make a directory whose name can't be guessed but for its beginning, and that only this user can enter."""
+    """Make a directory with a random name after its beginning, which only this user can enter."""
     directory = Path(place, f"{beginning}{os.urandom(8).hex()}")
     directory.mkdir(0o700)
     return directory

@@ -57,7 +57,7 @@ class Loggers:
                 line = f"loggers: {_name(logger)} {raised(error)}"
                 if strict:
                     raise UsageError(line) from error
-                self.tell(f"{line}; the run goes on without it")
+                self.tell(f"{line}; the run continues without it")
             else:
                 self._active.append(logger)
 

@@ -132,7 +132,7 @@ def _made(place: Path, run: Path, needed: int) -> Path:
 
 
 def _refuse(cause: MpidlError) -> None:
-    say(f"topology.mirror: the run goes on without: {cause}")
+    say(f"topology.mirror: the run continues without: {cause}")
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def begin(
             yield None
             return
         if rank == 0 and len(firsts) == 1:
-            say("topology.mirror: on one node, mirrors outlive the job, but not the node")
+            say("topology.mirror: with one node, mirrors are lost with it")
         yield Mirrors(every, place_of(known), token, key, addresses, number)
 
 

@@ -69,7 +69,7 @@ class Loss(ABC):
         """
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """Return the number of samples whose highest output is that of the class with the highest target."""
+        """Return the number of samples whose arg-max matches the target's."""
         predictions = outputs.argmax(axis=1)
         if are_classes(targets):
             right = predictions == targets

@@ -95,7 +95,7 @@ class Stage(Protocol):
         ...
 
     def back(self, gradient: np.ndarray | None, own: MicroBatch, part: BackwardPart) -> np.ndarray | None:
-        """Add a micro-batch's gradient to the sum, and return that of the stage's inputs (None on stage 0).
+        """Add a micro-batch's gradient to the sum, and return the input gradient (None on stage 0).
 
         `gradient` is that of the outputs: None on the last stage, and where `part` is "weights".
         """

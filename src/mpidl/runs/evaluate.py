@@ -92,7 +92,7 @@ def evaluate(
         stack.enter_context(on_loan(given))
         job = Job.of(config, dataset, given)
         if not job.evaluated:
-            raise UsageError("data: neither validation nor test samples, expected some to evaluate the model on")
+            raise UsageError("data: there are no validation or test data")
         restore(job, checkpoint)
         give_rows(job.original, checkpoint)
         local = local_model(place(job, 1), mirrored=False)

@@ -59,7 +59,7 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 RATE = ("lr", "learning_rate")
 #: What to give in place of arguments that other packages take.
 INSTEAD = {
-    **dict.fromkeys(RATE, "that of a rule, such as rule=mpidl.Adagrad(0.01), or rule='adagrad' beside it"),
+    **dict.fromkeys(RATE, "that of a rule, such as rule=mpidl.Adagrad(0.01), or together with rule='adagrad'"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
     "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",

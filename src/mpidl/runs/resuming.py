@@ -36,7 +36,7 @@ def choose(run: Path) -> Checkpoint | None:
     if strangers:
         _say(f"{checkpoints}: no checkpoints of mpidl, which stay as they are: {shown(', '.join(strangers))}")
     if not _mirrored(run, newest) and newest < 0:
-        _say(f"{run}: no checkpoint yet, beginning anew")
+        _say(f"{run}: no checkpoint yet, starting from the beginning")
         return None
     path, lines = newest_good(run, rank, gather)
     for line in lines:
@@ -88,7 +88,7 @@ def _check_keys(config: Config, run: Path) -> None:
             if before.get(key) != now.get(key):
                 raise UsageError(
                     f"{section}.{key}: {now.get(key, 'none')}, but {run}, where this training of the script would "
-                    f"continue, has {before.get(key, 'none')}: trainings that differ need names of their own (name=...)"
+                    f"continue, has {before.get(key, 'none')}: different trainings need different names (name=...)"
                 )
 
 

@@ -162,6 +162,6 @@ class Ledger:
         return next((ring for ring, row in enumerate(self._rows) if row[APPLYING] > row[APPLIED]), None)
 
     def forget(self, fetched: int) -> None:
-        """Take back the count of a push of which the last message is torn, if it has been counted."""
+        """Undo the count of a half-applied push, if it has been counted."""
         if self._counts.sum() > self._shard.pushes:
             self._counts[min(self._shard.clock - fetched, BINS - 1)] -= 1

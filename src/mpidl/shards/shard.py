@@ -260,7 +260,7 @@ class Snapshot:
             self.copy.receive_chunk(worker, chunk, fetched, values, batches)
 
     def end(self, worker: int) -> None:
-        """Accept no more pushes of a worker; what it has sent beside vectors since its last one belongs to the copy."""
+        """Accept no more pushes of a worker; side data sent since its last one are part of the copy."""
         if worker in self._awaited:
             self.copy.end_beside(worker)
             self.mark(worker)

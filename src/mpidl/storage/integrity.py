@@ -144,7 +144,7 @@ def verify_index(path: Path) -> tuple[int, dict[str, Seal], dict[str, Base]]:
         step, bases = int(attributes(file)["step"]), bases_of(file)
     for name in seals:
         if not _NAME.fullmatch(name):
-            raise DamagedError(f"{path}: {INDEX} names the file {quoted(name)}, expected one beside it")
+            raise DamagedError(f"{path}: {INDEX} names the file {quoted(name)}, expected a file in the same directory")
     return step, seals, bases
 
 

@@ -72,7 +72,7 @@ class Lock:
         except OSError as error:
             raise cannot_write(self._run, error) from error
         if found != self._found:
-            raise MpidlError(f"{self._run}: can't be written: it is another directory than when the run began")
+            raise MpidlError(f"{self._run}: can't be written: the directory was replaced during the run")
 
     def _text(self) -> str:
         self._file.seek(0)

@@ -222,7 +222,7 @@ class Survival(Mortal):
                     self._play_orphans(process, noticed)
         except Exception as error:  # Something has closed all files, or there is no memory for a thread.
             self._table.fail()
-            obstacle = f"rank {self._own} can't go on, {named(error)}"
+            obstacle = f"rank {self._own} can't continue, {named(error)}"
         if self._table.failed:
             if obstacle is not None:
                 attempt(lambda: self._tell(process, code, obstacle))

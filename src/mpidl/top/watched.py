@@ -110,7 +110,7 @@ class Watched:
     def advice(self) -> str:
         """Return what to do with a run that has ended too early."""
         if self.directory.absolute().parent.name == VIRTUAL:
-            return "simulations begin anew"
+            return "simulations can't be resumed"
         try:
             saved = steps(self.directory / "checkpoints")
         except MpidlError:

@@ -199,7 +199,7 @@ def assign(
 
 
 def most_ranks(replicas: int, servers: int, partitions: int, of_node: int, place: Assign | None = None) -> int:
-    """Return the largest number of ranks, `of_node` per node, of which `place` makes `replicas` without standby.
+    """Return the most ranks, `of_node` per node, that yield `replicas` replicas by `place`, without standby.
 
     By default that is `assign` without relays.
     """

@@ -264,7 +264,7 @@ class Vector:
             found = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else kind_of(tensor)
             raise ModelError(
                 f"{self._name}: buffer {place.name} is {found} now, expected {tuple(loaded.shape)} as before "
-                "(persistent=False leaves it alone)"
+                "(persistent=False exempts it)"
             )
         torch.sub(loaded, tensor.detach(), out=self._change_views[number])
 

@@ -70,7 +70,7 @@ class BatchNormalisation(Activated):
     def pieces(self, how: str, number: int, parts: int, *input_shapes: Shape) -> list[Piece]:
         (shape,) = input_shapes
         if how == "tiles" and len(shape) == 2:
-            raise UsageError(f"inputs of shape {shape} have no tiles beside their channels")
+            raise UsageError(f"inputs of shape {shape} can't be cut into tiles")
         return super().pieces(how, number, parts, shape)
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
