@@ -120,7 +120,7 @@ def follow(calls, steps):
 
 def test_each_step_of_the_tour_is_followed_by_the_next(calls):
     steps = [f"{file}:{name}" for file, name in STEP.findall(TOUR)]
-    assert len(steps) == len(re.findall(r"^\d+\. ", TOUR, re.MULTILINE)) > 20
+    assert len(steps) == len(re.findall(r"^\d+\. ", TOUR, re.MULTILINE)) >= 20
     follow(calls, steps)
 
 

@@ -168,14 +168,14 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
     else:
         post.outboxes.begin([0])
         assert not post.outboxes.send(np.zeros(50))
-        assert post.outbox.ring.sent == slots
+        assert post.outbox.sent == slots
         assert not post.outboxes.send(np.zeros(50))
-        assert post.outbox.ring.sent == slots
+        assert post.outbox.sent == slots
         assert not post.outboxes.applied()
         post.window.quiesce()
         post.wait(lambda: post.outboxes.send(np.zeros(50)))
         post.wait(post.outboxes.applied)
-        assert post.outbox.ring.sent == chunks
+        assert post.outbox.sent == chunks
         post.wait(post.outboxes.end)
     post.close()
 
@@ -198,12 +198,12 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
         post.outboxes.begin([0])
         for final, sent in [(60, 0), (50, 0), (47, 3), (45, 5), (3, slots), (3, slots)]:
             post.outboxes.send(values, final)
-            assert post.outbox.ring.sent == sent
+            assert post.outbox.sent == sent
         post.window.quiesce()
 
         def all_but_three():
             post.outboxes.send(values, 3)
-            return post.outbox.ring.sent == chunks - 3
+            return post.outbox.sent == chunks - 3
 
         post.wait(all_but_three)
         assert not post.outbox.delivered

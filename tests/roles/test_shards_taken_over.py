@@ -154,7 +154,7 @@ class Node:
                 self._push(worker, what)
             else:
                 assert outbox.write_between(what, order)
-                outbox.ring.publish()
+                outbox.publish()
             self._serve()
 
     def _push(self, worker, chunks):
@@ -164,10 +164,10 @@ class Node:
             outbox.begin(int(self._memory.local("clock/0")[ShardClock.CLOCK]) - 3 * (push % 2), (push, push + worker))
         self._sent[worker] += chunks
         values, first = np.random.default_rng((worker, push)).normal(size=SIZE), CHUNKS - sent - chunks
-        while outbox.has_chunks_from(CHUNK * first):
+        while outbox.chunks_from(CHUNK * first):
             assert outbox.has_room()
             assert outbox.write(values, CHUNK * first)
-            outbox.ring.publish()
+            outbox.publish()
 
     def save(self, order, until):
         """Let the server save the checkpoint of an order until it has reported those of some orders."""

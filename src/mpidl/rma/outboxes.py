@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +50,7 @@ class Outboxes:
         self, window: RemoteMemory, outboxes: Sequence[Outbox], parts: Sequence[slice], doorbells: Doorbells
     ) -> None:
         self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
-        self._all, self._unended, self._unmarked = list(outboxes), list(outboxes), list[Outbox]()
+        self._all, self._unmarked = list(outboxes), list[Outbox]()
         # Those that lack a push which another process has begun.
         self._behind = list[Outbox]()
 
@@ -61,7 +61,6 @@ class Outboxes:
     def resume(self) -> Remains:
         """Go on where another process has ended. The rest of a torn push follows `begin_rest`."""
         headers = [header for outbox in self._all if (header := outbox.resume()) is not None]
-        self._unended = [outbox for outbox in self._all if not outbox.ended]
         if not headers:
             return Remains(-1, -1, None, 0, False)
         newest = max(headers, key=lambda header: (header[PUSH], header[CHUNK] >= 0))
@@ -70,7 +69,9 @@ class Outboxes:
         first, last = int(newest[FIRST]), int(newest[LAST])
         torn = bool(self._behind) or not all(outbox.delivered for outbox in self._all)
         marked = min(int(header[MARKED]) for header in headers) if len(headers) == len(self._all) else 0
-        return Remains(last, int(newest[PUSH]), (first, last) if torn else None, marked, not self._unended)
+        return Remains(
+            last, int(newest[PUSH]), (first, last) if torn else None, marked, all(outbox.ended for outbox in self._all)
+        )
 
     def begin_rest(self, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         """Begin a torn push on the shards that have got nothing of it, to `send` it then; see `begin`."""
@@ -94,9 +95,7 @@ class Outboxes:
         Return whether the whole push is delivered.
         """
         while True:
-            ready = [
-                (outbox, part) for outbox, part in self._parts.items() if outbox.has_chunks_from(start - part.start)
-            ]
+            ready = [(outbox, part) for outbox, part in self._parts.items() if outbox.chunks_from(start - part.start)]
             for outbox, _ in ready:
                 outbox.has_room()
             written = [outbox for outbox, part in ready if outbox.write(vector[..., part], start - part.start)]
@@ -106,12 +105,11 @@ class Outboxes:
 
     def end(self) -> bool:
         """Announce that no push follows; False, to be called again, if a shard has no free slot yet."""
-        self._unended = self._tell(self._unended, lambda outbox: outbox.write_between(END))
-        return not self._unended
+        return not self._tell([outbox for outbox in self._all if not outbox.ended], END)
 
     def mark(self, order: int) -> bool:
         """Mark an order behind the pushes sent so far; False, to be called again, if a shard has no free slot yet."""
-        self._unmarked = self._tell(self._unmarked or self._all, lambda outbox: outbox.write_between(MARK, order))
+        self._unmarked = self._tell(self._unmarked or self._all, MARK, order)
         return not self._unmarked
 
     def send_beside(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> bool:
@@ -128,22 +126,22 @@ class Outboxes:
             waiting = [each for each in written if each[1]]
         return not any(messages)
 
-    def _tell(self, outboxes: Sequence[Outbox], write: Callable[[Outbox], bool]) -> list[Outbox]:
+    def _tell(self, outboxes: Sequence[Outbox], chunk: int, order: int = 0) -> list[Outbox]:
         """Publish a message where there is room for one; return the outboxes that have none."""
-        written = [outbox for outbox in outboxes if write(outbox)]
+        written = [outbox for outbox in outboxes if outbox.write_between(chunk, order)]
         self._publish(written)
         return [outbox for outbox in outboxes if outbox not in written]
 
     def applied(self) -> bool:
         """Return whether the servers have applied everything that was sent."""
         # All of them are asked before the first one answers.
-        applied = [outbox.ring.has_applied() for outbox in self._all]
+        applied = [outbox.has_applied() for outbox in self._all]
         return all(applied)
 
     def start_asking(self) -> None:
         """Start reading the servers' counters; the caller flushes."""
         for outbox in self._all:
-            outbox.ring.ask()
+            outbox.ask()
 
     def _publish(self, written: Sequence[Outbox]) -> None:
         """Show the servers their new messages, once these have arrived."""
@@ -151,7 +149,7 @@ class Outboxes:
             self._window.fence(outbox.server)
         point("data-written")
         for outbox in written:
-            outbox.ring.publish()
+            outbox.publish()
             point("counter-written")
         for outbox in written:
             self._window.fence(outbox.server)
