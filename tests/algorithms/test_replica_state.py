@@ -278,7 +278,6 @@ def test_a_run_may_be_cut_before_any_fetch(name):
 
 def test_what_is_kept_is_copied_and_loaded_into_the_replicas_own_memory():
     first, x = ReplicaState(), np.arange(3.0)
-    assert not first.keeps
     assert first.keep("x", x) is x
     first.counts["done"] += 2
     vectors = first.vectors()
@@ -287,7 +286,6 @@ def test_what_is_kept_is_copied_and_loaded_into_the_replicas_own_memory():
     second.load(vectors, first.counts, 7)
     assert second.portion == 7
     assert second.keep("x", y) is y
-    assert second.keeps
     assert y.tolist() == [0, 1, 2]
     assert second.counts == {"done": 2}
     vectors["x"][:] = 9

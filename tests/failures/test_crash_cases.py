@@ -21,7 +21,8 @@ def test_a_job_that_counts_has_shards_for_all_its_servers(case, tmp_path, monkey
 
 
 @pytest.mark.parametrize("setting", MATRIX, ids=str)
-def test_a_deterministic_job_has_shards_for_all_its_servers(setting, tmp_path):
+def test_a_deterministic_job_has_shards_for_all_its_servers(setting, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     job = place(build(load(setting.write(tmp_path))), 3)
     if setting.servers:
         assert len(held_shards(job, setting.servers)) == setting.servers
