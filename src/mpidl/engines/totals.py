@@ -286,7 +286,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         busy_seconds=servers["busy_seconds"].tolist(),
         samples=leads["samples"].tolist(),
     )
-    beside = {name: int(servers[name].sum()) for name in FIGURES if servers["rows_new"].any()}
+    beside = {name: int(servers[name].sum()) for name in FIGURES if any(servers[each].any() for each in FIGURES)}
     norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
     staleness = Histogram(
         servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
