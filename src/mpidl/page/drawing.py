@@ -258,6 +258,7 @@ def _short(label: str) -> str:
     return label.partition("(")[2].rstrip(")") or label
 
 
+@np.errstate(over="ignore")
 def _small(values: np.ndarray) -> np.ndarray:
     """Return numbers in half the bytes: no screen shows more of their digits."""
     return np.asarray(values, np.float32)
