@@ -347,7 +347,6 @@ FORMULAS = (
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),
     Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= off\n", ""),
     Wrong("roles/checkpoint_coordinator.py", " if found.given_back is None else found.given_back", ""),
-    Wrong("shards/shard.py", "set(workers), self._shard.clock", "set(workers), self._shard.clock + 1"),
     Wrong("storage/deltas.py", ", copied, pushes)", ", int(state['clock']), pushes)"),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "i <= current"),
     Wrong("storage/position.py", "i <= current or 0 <= each[0] < known", "True"),
@@ -368,6 +367,11 @@ FORMULAS = (
 #: Tests of what ranks note of themselves in memory that they share, and of the processes that die there.
 BOOKKEEPING = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tests/job/test_servers_taken_over.py")
 LEFT_BEHIND = "tests/survival/test_takings.py"
+#: Files with their tests in the folder of another room.
+ELSEWHERE = {
+    "job/notes.py": "tests/data/test_likeness.py",
+    "storage/deltas.py": "tests/sparse/test_deltas_of_checkpoints.py",
+}
 
 
 def main() -> None:
@@ -419,8 +423,8 @@ def rooms(file: str) -> list[list[str]]:
             ["tests/survival/test_obeying.py", "tests/survival/test_incidents.py", *BOOKKEEPING],
             [LEFT_BEHIND],
         ]
-    if file == "job/notes.py":
-        return [["tests/data/test_likeness.py"]]
+    if file in ELSEWHERE:
+        return [[ELSEWHERE[file]]]
     return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
 
 
