@@ -229,7 +229,7 @@ def test_every_push_counts_once_however_late_its_steps_are(comm, shared_path, wa
     check_sums(comm, *play(comm, shared_path, way, servers, monkeypatch, act, late=True))
 
 
-@pytest.mark.mpi(min_size=4)  # One worker has nobody to share with.
+@pytest.mark.mpi(min_size=4)  # Sharing takes two workers.
 @pytest.mark.parametrize(("way", "servers"), [("windows", 1)])
 def test_workers_of_one_speed_share_what_travels(comm, shared_path, way, servers, monkeypatch):
     steps = 20

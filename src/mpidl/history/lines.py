@@ -1,4 +1,4 @@
-"""The files of JSON of a run, which others may be writing: what is no record, no event and no object is left out."""
+"""Readers of a run's JSON files, which may be growing: invalid lines and objects are skipped."""
 
 from __future__ import annotations
 
