@@ -26,7 +26,7 @@ PACKAGE = Path("src", "mpidl")
 
 
 #: Tests of what ranks note of themselves in memory that they share, and of the processes that die there.
-TESTS_OF_NOTES = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tests/job/test_servers_taken_over.py")
+OF_NOTES = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tests/job/test_servers_taken_over.py")
 LEFT_BEHIND = "tests/survival/test_takings.py"
 #: Files with their tests in the folder of another room.
 ELSEWHERE = {
@@ -81,7 +81,7 @@ def rooms(file: str) -> list[list[str]]:
         # Without ranks; what workers take is what settlements find.
         return [
             *own,
-            ["tests/survival/test_obeying.py", "tests/survival/test_incidents.py", *TESTS_OF_NOTES],
+            ["tests/survival/test_obeying.py", "tests/survival/test_incidents.py", *OF_NOTES],
             [LEFT_BEHIND],
         ]
     if file in ELSEWHERE:
