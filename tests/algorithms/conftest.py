@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mpidl.algorithms.coordinated import matrices
+from mpidl.algorithms.coordination import matrices
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit, Split

@@ -7,7 +7,7 @@ import pytest
 from test_sandblaster import run
 from test_sandblaster_alone import concave, minimise, quadratic, rising, rosenbrock
 
-from mpidl.algorithms.broyden import self_scaling
+from mpidl.algorithms.curvature import self_scaling
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.algorithms.lbfgs import MoreThuente, direction
+from mpidl.algorithms.curvature import direction
+from mpidl.algorithms.line_search import MoreThuente
 
 
 def history(k, size, seed):

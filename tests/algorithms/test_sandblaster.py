@@ -7,9 +7,8 @@ import pytest
 from test_lbfgs import history, two_loop
 
 from mpidl.algorithms import ALGORITHMS
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.coordination import Segment, cut_units, targets
-from mpidl.algorithms.lbfgs import direction
+from mpidl.algorithms.coordination import Coordinated, Segment, cut_units, targets
+from mpidl.algorithms.curvature import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
 from mpidl.parameters import Range, shards

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import ALGORITHMS, Diloco, Downpour, Eamsgd, Sandblaster
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.nn.groups import Penalised
 from mpidl.parameters import Range

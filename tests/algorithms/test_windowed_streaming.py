@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Diloco
+from mpidl.algorithms.diloco import stream
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, StartReduction, drive
-from mpidl.algorithms.windowed import stream
 from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime

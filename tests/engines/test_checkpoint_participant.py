@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpidl.engines.mpi.checkpoint_participant import LOOK_EVERY, CheckpointParticipant
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource
-from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.request_handler import CheckpointSource, RequestHandler
 from mpidl.transport.protocol import Order, Phase
 
 

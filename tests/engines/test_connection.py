@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpidl.engines.mpi.beside import Nothing
-from mpidl.engines.mpi.servers.connection import Connection, Encodings
-from mpidl.engines.mpi.servers.overlap import PrefetchingBehindPush
+from mpidl.engines.mpi.connection import Connection, Encodings
+from mpidl.engines.mpi.request_handler import SideChannel
+from mpidl.engines.mpi.through_servers import PrefetchingBehindPush
 from mpidl.parameters import Range
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.status import WorkerStatus
@@ -61,7 +61,7 @@ def connected(status):
 
     def connect(*clocks):
         orders, unpushed = [], SimpleNamespace(batches=(4, 6))
-        connection = Connection(SHARDS, status, unpushed, (), orders.append, Nothing())
+        connection = Connection(SHARDS, status, unpushed, (), orders.append, SideChannel())
         connection.bind(Link(clocks or ((0, 0), (0, 0))))
         return connection, connection.link, orders
 

@@ -15,10 +15,10 @@ HANGS = """
 import os, time
 from pathlib import Path
 import counting
-from mpidl.engines.mpi import waiting
+from mpidl.engines.mpi import group
 from mpidl.roles import checkpoint_coordinator
 
-checkpoint_coordinator.MARKED_AFTER, checkpoint_coordinator.TIMES, waiting.SAID_AFTER = 0.3, 0, 0.1
+checkpoint_coordinator.MARKED_AFTER, checkpoint_coordinator.TIMES, group.SAID_AFTER = 0.3, 0, 0.1
 RANK, WHERE, WHEN = os.environ.get("HANGS", "0:none:0").split(":")
 
 calls = 0

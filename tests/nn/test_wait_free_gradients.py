@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
-from mpidl.engines.mpi.servers.overlap import LateGradients
+from mpidl.engines.mpi.through_servers import LateGradients
 from mpidl.nn import Network
 from mpidl.nn.capabilities import GivenUp, report_final
 from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense

@@ -64,7 +64,7 @@ class Part:
 
 def next_units(transport, comm, verbs, count):
     """Take units as a worker that stands still after some verbs."""
-    from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
+    from mpidl.engines.mpi.sandblaster import SandblasterWorker
 
     worker = SandblasterWorker(
         transport.shards,

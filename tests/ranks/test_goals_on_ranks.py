@@ -7,7 +7,7 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import Downpour, Hogwild, Sandblaster, Sync
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.data import Arrays, Dataset
 from mpidl.errors import UsageError
 from mpidl.metrics import METRICS

@@ -21,7 +21,7 @@ SIZE, CHUNK = 4000, 100
 @pytest.mark.mpi(min_size=4)
 def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm, shared_path):
     """Worker 0 stands still after the first chunks of its second push; all others mark the order and push on."""
-    from mpidl.engines.mpi.servers.through_servers import ThroughServers
+    from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.storage.position import ReplicaPosition

@@ -36,7 +36,7 @@ class Mortal(ApplyAtOnce):
 
 @pytest.mark.mpi(min_size=3)
 def test_another_process_continues_as_a_server(comm, shared_path):
-    from mpidl.engines.mpi.servers.through_servers import ThroughServers
+    from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity

@@ -130,7 +130,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
     comm, shared_path, tally, monkeypatch, transport, slots
 ):
     """The gradient waits, between two of its pieces, for the chunks that the first of them completes."""
-    from mpidl.engines.mpi.servers.through_servers import ThroughServers
+    from mpidl.engines.mpi.through_servers import ThroughServers
 
     monkeypatch.setattr(capacity, "MOST_SLOTS", slots)
     servers, links, applied = comm.size - 2, [], []

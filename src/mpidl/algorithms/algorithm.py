@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Request
+from mpidl.algorithms.requests import Request
 from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked, Natural
@@ -67,14 +67,6 @@ class WarmStart(NamedTuple):
     algorithm: Algorithm
     rule: Rule
     epochs: int
-
-
-def push_each_gradient(parameters: Any) -> Replica:
-    """Return the requests of a replica that fetches before each gradient, and pushes it unchanged."""
-    while (batch := (yield NextBatch())) is not None:
-        yield Fetch(parameters)
-        gradient = yield Gradient(parameters, batch)
-        yield Push(gradient)
 
 
 def check_timing(key: str, value: object, deterministic: bool) -> None:

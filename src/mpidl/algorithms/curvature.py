@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from math import inf, sqrt
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpidl.algorithms.coordination import Operate
-from mpidl.shards.vectors import Operation
+from mpidl.shards.matrix import Gather, Identity, Product, Update, whole
+from mpidl.shards.vectors import Combine, Dot, Operation
 
 T = TypeVar("T")
 #: Operations on the shards, and what they are for.
@@ -47,3 +50,215 @@ class Curvature(Protocol):
     def state(self) -> dict[str, Any]:
         """Return scalars from which to resume with the vectors and matrices on the shards."""
         ...
+
+
+def direction(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coefficients of the direction -H g in the basis s_0, ..., s_(k-1), y_0, ..., y_(k-1), g.
+
+    This is the two-loop recursion in the coordinates of that basis, where every inner product is a product of
+    coefficients with the Gram matrix (W. Chen, Z. Wang, J. Zhou 2014, Large-scale L-BFGS using MapReduce, algorithm 3).
+    H_0 is s'y / y'y of the newest pair, or 1 if there is none.
+
+    Parameters
+    ----------
+    gram : array (2k + 1, 2k + 1) of float64
+        Inner products of the basis vectors, the oldest pair first; s_i'y_i > 0.
+
+    Returns
+    -------
+    array (2k + 1,) of float64
+        The coefficients.
+    """
+    k = len(gram) // 2
+    curvature = np.diagonal(gram[:k, k : 2 * k])
+    coefficients = np.zeros(2 * k + 1)
+    coefficients[-1] = -1
+    alpha = np.zeros(k)
+    for i in reversed(range(k)):
+        alpha[i] = coefficients @ gram[:, i] / curvature[i]
+        coefficients[k + i] -= alpha[i]
+    if k:
+        coefficients *= curvature[-1] / gram[2 * k - 1, 2 * k - 1]
+    for i in range(k):
+        beta = coefficients @ gram[:, k + i] / curvature[i]
+        coefficients[i] += alpha[i] - beta
+    return coefficients
+
+
+class History:
+    """The pairs of steps and gradient differences, each in a slot, and the inner products of these and the gradient."""
+
+    def __init__(self, most: int, order: list[int]) -> None:
+        self._most, self.order = most, order
+        self._products: dict[tuple[str, str], float] = {}
+
+    @property
+    def free(self) -> int:
+        """An unused slot."""
+        return next(slot for slot in range(self._most + 1) if slot not in self.order)
+
+    def names(self) -> list[str]:
+        """Return the names of the basis vectors, the oldest pair first."""
+        return [f"{letter}{slot}" for letter in "sy" for slot in self.order] + [GRADIENT]
+
+    def push(self, slot: int) -> None:
+        """Add the pair of a slot to the history, and remove the oldest pair from a full one."""
+        self.order.append(slot)
+        del self.order[: -self._most]
+
+    def missing(self, fresh: list[str]) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of basis vectors whose inner product is unknown; `fresh` vectors have changed."""
+        names = self.names()
+        for key in [key for key in self._products if set(key) & set(fresh)]:
+            del self._products[key]
+        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
+        return tuple(pair for pair in pairs if pair not in self._products)
+
+    def learn(self, pairs: tuple[tuple[str, str], ...], values: list[float]) -> None:
+        """Store the inner products of pairs of vectors."""
+        self._products.update(zip(pairs, values, strict=True))
+
+    def gram(self) -> np.ndarray:
+        """Return the matrix of all inner products."""
+        names = self.names()
+        matrix = np.empty((len(names), len(names)))
+        for i, a in enumerate(names):
+            for j, b in enumerate(names[i:], i):
+                matrix[i, j] = matrix[j, i] = self._products[a, b]
+        return matrix
+
+
+class LimitedMemory:
+    """The curvature in a history of at most `most` pairs, which resumes from `state` (`mpidl.algorithms.curvature`)."""
+
+    def __init__(self, most: int, state: Mapping[str, Any]) -> None:
+        self._history = History(most, list(state.get("order", ())))
+        self._fresh = self._history.names()
+
+    @staticmethod
+    def vectors(most: int) -> tuple[str, ...]:
+        """Return the names of its vectors on the shards."""
+        return tuple(f"{letter}{slot}" for letter in "sy" for slot in range(most + 1))
+
+    @property
+    def known(self) -> bool:
+        return bool(self._history.order)
+
+    def gradient_norm(self) -> Operating[float]:
+        pairs = self._history.missing(self._fresh)
+        self._history.learn(pairs, (yield Operate((Dot(pairs),))))
+        return sqrt(self._history.gram()[-1, -1])
+
+    def direction(self) -> tuple[Combine, ...]:
+        coefficients = direction(self._history.gram()).tolist()
+        return (Combine(DIRECTION, tuple(zip(coefficients, self._history.names(), strict=True))),)
+
+    def learn(self, step: float, gradient: str) -> Operating[None]:
+        """Add the pair of a step to the history, unless its curvature isn't positive."""
+        slot = self._history.free
+        s, y = f"s{slot}", f"y{slot}"
+        operations = (
+            Combine(s, ((step, DIRECTION),)),
+            Combine(y, ((1.0, gradient), (-1.0, PREVIOUS))),
+            Dot(((s, y), (y, y))),
+        )
+        curvature, square = yield Operate(operations)
+        if curvature > ROUNDING * square:
+            self._history.push(slot)
+        self._fresh = [GRADIENT, s, y]
+
+    def forget(self) -> Operating[None]:
+        yield from ()
+        self._history.order.clear()
+        self._fresh = [GRADIENT]
+
+    def state(self) -> dict[str, Any]:
+        return {"order": list(self._history.order)}
+
+
+#: The matrix on the shards, and the vector of its product with a change of the gradient.
+INVERSE, PRODUCT = "inverse", "product"
+
+
+def self_scaling(b: float, h: float, size: int) -> tuple[float, float]:
+    """Return the factors phi and tau of a self-scaled Broyden update; BFGS has 1 and 1.
+
+    Parameters
+    ----------
+    b, h : float
+        s'Bs / s'y and y'Hy / s'y, where B is the inverse of H.
+    size : int
+        Number of parameters.
+
+    Returns
+    -------
+    phi, tau : float
+        The update is H <- (H - Hy y'H / y'Hy + phi y'Hy v v') / tau + s s' / s'y, where v = s / s'y - Hy / y'Hy.
+
+    References
+    ----------
+    M. Al-Baali, H. Khalfan (2005), A wide interval for efficient self-scaling quasi-Newton algorithms; as in
+    J. F. Urbán, P. Stefanou, J. A. Pons (2025), Unveiling the optimization process of physics informed neural networks,
+    equations 13 to 23, whose code calls it SSBroyden2, and in E. Kiyani et al. (2025), arXiv:2501.16371.
+    """
+    a = max(0.0, b * h - 1)  # 0 only if s and Hy are parallel
+    low = min(1.0, h * (1 - sqrt(a / (1 + a))))
+    lowest = (low - 1) / a if a else (-inf if low < 1 else 0.0)
+    theta = max(lowest, min(1 / low, (1 - b) / b))
+    sigma = 1 + a * theta
+    # With the exponent, the determinant of B changes as that of BFGS does.
+    root, most = sigma ** (-1 / max(1, size - 1)), min(1.0, 1 / b)
+    # For 0 < theta, which is at most 1, the papers have most * min(root, 1 / theta): the same, as root <= 1 <= sigma.
+    return (1 - theta) / sigma, min(most * root, sigma)
+
+
+class InverseHessian:
+    """The curvature in an approximation of the inverse Hessian, which resumes from `state`; scaled or, for BFGS, not.
+
+    Of each vector in an update the coordinator gathers all elements, and sends them to all servers. It has them in
+    float64, and computes with them as one rank does, however many servers there are.
+    """
+
+    VECTORS, MATRICES = (PRODUCT,), (INVERSE,)
+
+    def __init__(self, scaled: bool, state: Mapping[str, Any]) -> None:
+        self._scaled, self._updates = scaled, int(state.get("updates", 0))
+        self._gradient = np.empty(0)
+
+    @property
+    def known(self) -> bool:
+        return self._updates > 0
+
+    def gradient_norm(self) -> Operating[float]:
+        (pieces,) = yield Operate((Gather(GRADIENT),))
+        self._gradient = whole(pieces)
+        return float(np.linalg.norm(self._gradient))
+
+    def direction(self) -> tuple[Product, ...]:
+        return (Product(DIRECTION, INVERSE, -self._gradient),)
+
+    def learn(self, step: float, gradient: str) -> Operating[None]:
+        """Update the matrix by a step, unless the curvature along it isn't positive."""
+        change = Combine(PREVIOUS, ((1.0, gradient), (-1.0, PREVIOUS)))
+        s, y = map(whole, (yield Operate((change, Gather(DIRECTION), Gather(PREVIOUS)))))
+        s *= step
+        curvature = float(s @ y)
+        if curvature <= ROUNDING * float(y @ y):
+            return
+        (pieces,) = yield Operate((Product(PRODUCT, INVERSE, y), Gather(PRODUCT)))
+        product = whole(pieces)
+        square = float(y @ product)
+        # The direction was -H times the gradient before the step: Bs is -step times that.
+        b, h = -step * float(s @ self._gradient) / curvature, square / curvature
+        phi, tau = self_scaling(b, h, s.size) if self._scaled else (1.0, 1.0)
+        mixed = -phi / curvature / tau
+        weights = np.array([[(phi * h / tau + 1) / curvature, mixed], [mixed, (phi - 1) / square / tau]])
+        yield Operate((Update(INVERSE, 1 / tau, np.stack([s, product], axis=1), weights),))
+        self._updates += 1
+
+    def forget(self) -> Operating[None]:
+        yield Operate((Identity(INVERSE),))
+        self._updates = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"updates": self._updates}

@@ -1,4 +1,4 @@
-"""Downpour SGD (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and appendix)."""
+"""Downpour SGD (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012), and with rescaled gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, WaitForEpoch
 from mpidl.rules import Rule, Sgd
 from mpidl.schema import Count, NonNegative, Positive
-from mpidl.shards.policies import ApplyAtOnce
+from mpidl.shards.policies import ApplyAtOnce, Policy, RescaledRate
 
 
 @dataclass(frozen=True)
@@ -107,3 +107,26 @@ class Downpour(Algorithm):
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         check_timing("overlap", self.overlap, deterministic)
         check_timing("warm_start", self.warm_start, deterministic)
+
+
+@dataclass(frozen=True)
+class Rescaled(Downpour):
+    """Downpour with gradients weighted by their replica's computing time, so that all replicas count the same.
+
+    Notes
+    -----
+    The weight of a push is tau / mean(tau), where tau is the time of the replica between two pushes, and the mean is
+    over the replicas. It is a factor of the rate of all steps that the push makes: a velocity and a first moment
+    contain weighted gradients, means of squares unweighted ones. Where each replica has data of its own, training
+    converges with every rule to the optimum of the mean of their objectives, up to the size of a step. If all replicas
+    are equally fast it is `Downpour`, bit for bit.
+    """
+
+    name: ClassVar[str] = "rescaled"
+
+    def policy(self, replicas: int) -> Policy:
+        """Return the policy that weights each push by its replica's time."""
+        return RescaledRate(replicas)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return super().pattern(replicas)._replace(even=True)

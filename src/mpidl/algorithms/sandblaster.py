@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from mpidl.algorithms.algorithm import WarmStart
-from mpidl.algorithms.broyden import InverseHessian
-from mpidl.algorithms.coordinated import Coordinated, Coordinator
 from mpidl.algorithms.coordination import (
+    Coordinated,
+    Coordinator,
     CoordinatorRequest,
     Evaluate,
     Evaluation,
@@ -20,9 +20,9 @@ from mpidl.algorithms.coordination import (
     Operate,
     Segment,
 )
-from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Curvature
+from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Curvature, InverseHessian, LimitedMemory
 from mpidl.algorithms.downpour import Downpour
-from mpidl.algorithms.lbfgs import LimitedMemory, MoreThuente, Point
+from mpidl.algorithms.line_search import MoreThuente, Point
 from mpidl.errors import UsageError
 from mpidl.parameters import Layout
 from mpidl.rules import Adagrad

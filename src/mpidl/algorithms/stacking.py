@@ -10,8 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import Coordinated, Coordinator
-from mpidl.algorithms.coordination import CoordinatorRequest, Evaluate, Evaluation, Operate, Segment
+from mpidl.algorithms.coordination import (
+    Coordinated,
+    Coordinator,
+    CoordinatorRequest,
+    Evaluate,
+    Evaluation,
+    Operate,
+    Segment,
+)
 from mpidl.algorithms.curvature import GRADIENT
 from mpidl.algorithms.requests import Function
 from mpidl.algorithms.sandblaster import Optimiser, Sandblaster

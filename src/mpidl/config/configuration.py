@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import toml
 from mpidl.config.sections import (
     PYTHON_MODEL,

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config.sections import RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES

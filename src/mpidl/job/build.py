@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import PYTHON_MODEL, Config, ModelSection
 from mpidl.data import Dataset
 from mpidl.errors import UsageError, kind_of

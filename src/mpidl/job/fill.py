@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import matrices
+from mpidl.algorithms.coordination import matrices
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards

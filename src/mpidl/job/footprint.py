@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinated import matrices
+from mpidl.algorithms.coordination import matrices
 from mpidl.errors import UsageError
 from mpidl.job.fill import held_shards
 from mpidl.job.job import Job

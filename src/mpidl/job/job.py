@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from mpidl.algorithms import Algorithm
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.callbacks import Callbacks

@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.gradient_norm import GradientNorm
-from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.coordination import Coordinated
+from mpidl.algorithms.replica_state import GradientNorm, ReplicaState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
 from mpidl.job.fill import own_fragments, own_segments, own_statistics, own_trained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.data.dataset import ArraySplit

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.data.drawing import Draws, OwnDraws
 from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError

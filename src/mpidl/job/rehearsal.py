@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
 from mpidl.data import Batch

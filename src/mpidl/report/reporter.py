@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.coordination import Iteration
+from mpidl.algorithms.coordination import Coordinated, Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown

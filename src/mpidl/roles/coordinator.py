@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.coordination import Iteration
+from mpidl.algorithms.coordination import Coordinated, Iteration
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.sandblaster.coordinator import SandblasterCoordinator
+from mpidl.engines.mpi.sandblaster import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import DivergenceError, MpidlError, Unfinished
 from mpidl.history.ranks import RankStatus

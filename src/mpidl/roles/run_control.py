@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.coordination import Iteration
+from mpidl.algorithms.coordination import Coordinated, Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints

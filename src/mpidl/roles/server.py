@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mpidl.engines.mpi.sandblaster.server import SandblasterServer
+from mpidl.engines.mpi.sandblaster import SandblasterServer
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard

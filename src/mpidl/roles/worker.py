@@ -13,21 +13,19 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms import Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.data import Split
 from mpidl.engines import monotonic
 from mpidl.engines.mpi import MpiEngine
-from mpidl.engines.mpi.beside import Nothing
 from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant
-from mpidl.engines.mpi.group import MpiGroup
+from mpidl.engines.mpi.connection import Encodings
+from mpidl.engines.mpi.group import GroupLead, Lead, MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
-from mpidl.engines.mpi.lead import GroupLead, Lead
-from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.engines.mpi.sandblaster.worker import SandblasterWorker
-from mpidl.engines.mpi.servers.connection import Encodings
-from mpidl.engines.mpi.servers.through_servers import ThroughServers
+from mpidl.engines.mpi.request_handler import RequestHandler, SideChannel
+from mpidl.engines.mpi.sandblaster import SandblasterWorker
+from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state
@@ -69,10 +67,10 @@ class Worker(Role):
     computing: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
 
     def __init__(
-        self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True, beside: Nothing | None = None
+        self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True, beside: SideChannel | None = None
     ) -> None:
         super().__init__()
-        self._beside = Nothing() if beside is None else beside
+        self._beside = SideChannel() if beside is None else beside
         self._ready, self._placed, self._job = ready, ready.placed, ready.job
         self._model, self._slice, group = ready.local.model, ready.local.slice, ready.local.group
         self._number, self._replicas, self._direct = number, ready.placed.replicas, direct

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError

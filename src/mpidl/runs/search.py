@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordinated import Coordinated
+from mpidl.algorithms.coordination import Coordinated
 from mpidl.config.sections import DataSection
 from mpidl.config.topology import TopologySection
 from mpidl.errors import UsageError

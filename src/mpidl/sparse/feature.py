@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpidl.engines.virtual import beside as virtual
+from mpidl.engines.virtual.handler import VirtualSideChannel
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
@@ -26,24 +26,24 @@ from mpidl.tables.table import Table
 from mpidl.wire import parse
 
 if TYPE_CHECKING:
-    from mpidl.engines.mpi.beside import Nothing
+    from mpidl.engines.mpi.request_handler import SideChannel
 
 #: Most rows of a server's part of a table, and rows beyond those that it keeps, which an update may add.
 LARGEST, BEYOND = 2**31 - 2, 1 << 20
 
 
-def of_worker(ready: ReadyJob, most: int, servers: int, direct: bool) -> Nothing:
+def of_worker(ready: ReadyJob, most: int, servers: int, direct: bool) -> SideChannel:
     """Return what a worker exchanges for its model's tables, if any, by messages of at most `most` bytes.
 
     They are encoded if they travel to servers directly.
     """
     # Runs in one process need no MPI.
-    from mpidl.engines.mpi.beside import Nothing
+    from mpidl.engines.mpi.request_handler import SideChannel
     from mpidl.sparse.remote import RemoteRows
 
     job = ready.job
     if not job.original.tables:
-        return Nothing()
+        return SideChannel()
     forms = _forms(job) if direct else plain(job.dtype)
     return RemoteRows(ready.local.host, forms, most, servers, _ahead(job, ready.placed.replicas))
 
@@ -53,14 +53,14 @@ def of_intermediary(job: Job, most: int) -> MergedRows | None:
     return MergedRows(job.original.tables, _forms(job), most) if job.original.tables else None
 
 
-def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> virtual.Nothing:
+def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> VirtualSideChannel:
     """Put the model's tables beside the shards, if there are any, and return what replicas exchange for them.
 
     A replica that is `alone`, without a virtual cluster, asks for nothing ahead.
     """
     job, servers = placed.job, []
     if not job.original.tables:
-        return virtual.Nothing()
+        return VirtualSideChannel()
     if not alone:
         job.config.topology.check_direct("but virtual clusters have none for tables")
     for number, shard in enumerate(shards):
@@ -79,13 +79,13 @@ def _ahead(job: Job, replicas: int) -> int:
     return min(1, replicas - 1) if depth is None else depth
 
 
-def predicted(job: Job, servers: int, replicas: int, scale: float) -> virtual.Nothing:
+def predicted(job: Job, servers: int, replicas: int, scale: float) -> VirtualSideChannel:
     """Return the traffic of the rows of the job's first batch, of bytes in units of `scale`, without the rows.
 
     Return that of nothing if the model has no tables, or doesn't say which rows a batch needs.
     """
     if not job.original.tables:
-        return virtual.Nothing()
+        return VirtualSideChannel()
     wanted = job.original.wanted(job.dataset.train.take(job.portions.minibatches(0)[0]))
     parts: list[list[Part]] = [[] for _ in range(servers)]
     for table, ids in wanted or ():

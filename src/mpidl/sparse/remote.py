@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.data.dataset import Split
-from mpidl.engines.mpi.beside import Nothing
-from mpidl.engines.mpi.waiting import Waiting
+from mpidl.engines.mpi.group import Waiting
+from mpidl.engines.mpi.request_handler import SideChannel
 from mpidl.nn.model import CompleteModel
 from mpidl.rma.answers import ask, take
 from mpidl.rma.worker import WorkerLink
@@ -45,7 +45,7 @@ class Coming:
         self.table, self.lookup, self.answers = table, lookup, 0
 
 
-class RemoteRows(Nothing):
+class RemoteRows(SideChannel):
     """A model's rows on the servers (`mpidl.tables.lookups.RowSource`).
 
     `forms` are those in which rows travel, `most` is the number of bytes of a message, and `ahead` the number of

@@ -12,8 +12,8 @@ import simpy
 
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.handler import VirtualSideChannel
 from mpidl.engines.virtual.server import Load, Process
 from mpidl.engines.virtual.traffic import Traffic
 from mpidl.sparse import unpushed
@@ -92,7 +92,7 @@ class Moved(NamedTuple):
     values: float
 
 
-class RowTraffic(Nothing):
+class RowTraffic(VirtualSideChannel):
     """Requests for rows and their answers, which take their time."""
 
     pushes = True

@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
-from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, RequestHandler
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.progress import ProgressThread

@@ -8,10 +8,9 @@ import numpy as np
 
 from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
-from mpidl.engines.mpi.request_handler import OwnShard
+from mpidl.engines.mpi.group import Waiting
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShard
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
-from mpidl.engines.mpi.waiting import Waiting
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
-from mpidl.engines.mpi.checkpoint_source import Contribution
-from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.mpi.request_handler import Contribution, RequestHandler
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.files import replica_file

@@ -19,8 +19,8 @@ from mpidl.data.drawing import Draws
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
+from mpidl.engines.mpi.group import Waiting
 from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.engines.mpi.waiting import Waiting
 from mpidl.launch.points import point
 from mpidl.nn.capabilities import GivenUp, loss_sums
 from mpidl.nn.model import Model

@@ -11,8 +11,7 @@ import numpy as np
 from mpidl.algorithms.requests import Update
 from mpidl.data.drawing import ENDLESS, OwnPosition
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource, Contribution
-from mpidl.engines.mpi.request_handler import OwnShard
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShard
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink

@@ -2,19 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mpidl.engines.mpi.checkpoint_source import CheckpointSource
-from mpidl.engines.mpi.lead import Lead
+from mpidl.data.dataset import Split
+from mpidl.engines.mpi.group import Lead
+from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import State
+from mpidl.transport.protocol import Order, State
 from mpidl.transport.status import ShardStatus, WorkerStatus
+
+
+class SideChannel:
+    """The interface, and the exchange of nothing."""
+
+    def split(self, split: Split) -> Split:
+        """Return the training data, whose batches may be looked at ahead."""
+        return split
+
+    def bind(self, link: WorkerLink, status: WorkerStatus) -> None:
+        """Reach the servers by `link` from now on; the worker's `status` counts bytes and time."""
+
+    def push(self) -> None:
+        """Send what the worker's next push changes; its vector follows."""
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return arrays, by name, with what has not been pushed yet, for a checkpoint."""
+        return {}
+
+    def load(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Continue with what `vectors` of another worker returned, among other arrays."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The contribution of one worker to a checkpoint: positions of replicas and states of shards, by their numbers.
+
+    `taken` is that of `mpidl.transport.protocol.Saved`.
+    """
+
+    replicas: dict[int, ReplicaPosition]
+    shards: dict[int, tuple[Range, dict[str, np.ndarray]]] = field(default_factory=dict)
+    taken: int | None = None
+
+
+class CheckpointSource:
+    """The contribution of an exchange to checkpoints.
+
+    `together` says whether all workers obey an order after the same push or reduction. `where` returns the replica's
+    position, which changes while `changing` is entered. `cut_seen` is called with the ordinal of an order that others
+    may have marked, before values that they have changed since are used.
+    """
+
+    together: bool = False
+    where: Callable[[], ReplicaPosition]
+    changing: AbstractContextManager[None] = nullcontext()
+
+    def __init__(self) -> None:
+        self.cut_seen: Callable[[int], None] = lambda order: None
+
+    def bind(self, link: WorkerLink) -> None:
+        """Reach the other ranks by `link` from now on."""
+        self._link = link
+
+    def order(self, told: Order, marked: int) -> Order:
+        """Return the order that this worker may obey now: that of the coordinator, `told`, or an earlier one.
+
+        The worker has marked the order `marked`.
+        """
+        return told
+
+    def mark(self, order: int) -> bool:
+        """Mark an order, so that later pushes of this worker are not in its checkpoint; False: call again."""
+        return True
+
+    def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution | None:
+        """Return the contribution of worker `number` to a checkpoint; None if it isn't available yet."""
+        return Contribution({number: position})
+
+    def last_fetched(self) -> list[list[int]]:
+        """Return the clock of each shard at the last fetch."""
+        return []
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return a copy of the vectors that are kept beside the replica's."""
+        return {}
+
+    def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
+        """Continue from the position of another worker, whose `vectors` these are."""
 
 
 class UnpushedBatches:

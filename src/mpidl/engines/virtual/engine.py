@@ -15,17 +15,15 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.coordinated import Coordinated
-from mpidl.algorithms.coordination import Iteration
+from mpidl.algorithms.coordination import Coordinated, Iteration
 from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import Course, Saved
 from mpidl.engines.virtual.handler import Hooks, RequestHandler, Training
-from mpidl.engines.virtual.lives import Lives, Resumed
+from mpidl.engines.virtual.lives import Lives, Resumed, Supply
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import VirtualServer
-from mpidl.engines.virtual.supply import Supply
 from mpidl.engines.virtual.through_servers import ThroughServers
 from mpidl.engines.virtual.times import VirtualTime
 from mpidl.engines.virtual.without_servers import ByReduction, InMemory

@@ -1,4 +1,4 @@
-"""The interfaces of the virtual engine: to each kind of exchange, and to its caller."""
+"""The interfaces of the virtual engine: to each kind of exchange, to what is beside its vectors, and to its caller."""
 
 from __future__ import annotations
 
@@ -6,19 +6,65 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.drawing import Draws
 from mpidl.data.schedule import Schedule
-from mpidl.engines.virtual.beside import Nothing
-from mpidl.engines.virtual.cluster import VirtualReplica
-from mpidl.engines.virtual.server import Process
+from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
+from mpidl.engines.virtual.server import Load, Process
+from mpidl.engines.virtual.traffic import Traffic
 from mpidl.nn.model import Model
 from mpidl.parameters import Layout
+
+
+class VirtualSideChannel:
+    """The interface, and the exchange of nothing.
+
+    Attributes
+    ----------
+    pushes : bool
+        Whether pushes have anything beside their vectors.
+    ahead : int
+        Number of batches that replicas look at ahead.
+    """
+
+    pushes = False
+    ahead = 0
+
+    def begin(self, cluster: VirtualCluster, traffic: Traffic) -> None:
+        """Begin anew in a cluster, through its traffic."""
+
+    def bring(self, replica: VirtualReplica, batch: Minibatch, coming: Sequence[Minibatch]) -> Process:
+        """Wait for what a replica needs for a batch, and begin to bring what it needs for the `coming` ones."""
+        yield from ()
+
+    def computing(self, replica: VirtualReplica) -> None:
+        """Note that the model computes for a replica from now on."""
+
+    def computed(self, replica: VirtualReplica) -> Process:
+        """Wait for what the computation of a gradient needed beyond what was brought."""
+        yield from ()
+
+    def push(self, replica: VirtualReplica) -> Sequence[Load]:
+        """Return what a replica's next push has for each server; empty if it has nothing."""
+        return ()
+
+    def show(self) -> None:
+        """Let the model evaluate what the servers have at present."""
+
+    def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
+        """Return arrays, by name, with what a replica has not pushed yet, for a checkpoint."""
+        return {}
+
+    def load(self, replica: VirtualReplica, vectors: Mapping[str, np.ndarray]) -> None:
+        """Let a replica continue with what `vectors` returned, among other arrays."""
+
 
 #: Handles one request of a replica; the process returns the answer.
 Action = Callable[[VirtualReplica, Any], Process]
@@ -62,7 +108,7 @@ class Training:
     split: Split
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
-    beside: Nothing = field(default_factory=Nothing)
+    beside: VirtualSideChannel = field(default_factory=VirtualSideChannel)
     draws: Sequence[Draws] | None = None
     layout: Layout | None = None
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordinated import Coordinated
 from mpidl.algorithms.coordination import (
+    Coordinated,
     Evaluate,
     Evaluation,
     Iteration,

@@ -10,9 +10,8 @@ import simpy
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
-from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, RequestHandler
+from mpidl.engines.virtual.handler import Action, RequestHandler, VirtualSideChannel
 from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 
@@ -41,9 +40,9 @@ class ThroughServers(RequestHandler):
     """Handles the requests of algorithms whose replicas exchange through servers, with what is `beside` vectors."""
 
     def __init__(
-        self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int, beside: Nothing | None = None
+        self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int, beside: VirtualSideChannel | None = None
     ) -> None:
-        self._cluster, self._wire, self._beside = cluster, algorithm.encoding(), beside or Nothing()
+        self._cluster, self._wire, self._beside = cluster, algorithm.encoding(), beside or VirtualSideChannel()
         self._pattern = algorithm.pattern(replicas)
         # What is beside a push leaves before it, and is complete after the gradient.
         wait_free = self._pattern.pushes_gradients and not self._beside.pushes

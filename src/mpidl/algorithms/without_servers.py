@@ -1,4 +1,4 @@
-"""Hogwild! (Niu, Recht, Re, Wright 2011)."""
+"""Synchronous SGD by reductions, and Hogwild! in shared memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,32 @@ from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Gradient, NextBatch, Update
+from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, Update
 from mpidl.rules import Rule
+
+
+@dataclass(frozen=True)
+class Sync(Algorithm):
+    """All replicas step together by the mean of their gradients: serial SGD on batches of replicas x batch samples.
+
+    Gradients are weighted by the samples of their batches, or by the batches' weights.
+    """
+
+    name: ClassVar[str] = "sync"
+
+    @property
+    def exchange(self) -> Exchange:
+        return Exchange.REDUCTION
+
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
+        """Return the learner of the papers."""
+        while True:
+            batch = yield NextBatch()
+            gradient = None
+            if batch is not None:
+                gradient = yield Gradient(parameters, batch)
+            if not (yield Reduce(gradient, parameters, weight=state.weight)):
+                break
 
 
 @dataclass(frozen=True)

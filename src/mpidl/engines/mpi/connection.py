@@ -10,9 +10,8 @@ import numpy as np
 
 from mpidl.device import from_host
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.beside import Nothing
-from mpidl.engines.mpi.request_handler import UnpushedBatches
-from mpidl.engines.mpi.waiting import Waiting
+from mpidl.engines.mpi.group import Waiting
+from mpidl.engines.mpi.request_handler import SideChannel, UnpushedBatches
 from mpidl.parameters.ranges import Range, within
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import ShardClock
@@ -85,7 +84,7 @@ class Connection:
         unpushed: UnpushedBatches,
         copies: Sequence[Differences],
         arriving: Callable[[int], None],
-        beside: Nothing,
+        beside: SideChannel,
     ) -> None:
         self._parts = [slice(*shard) for shard in shards]
         self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving

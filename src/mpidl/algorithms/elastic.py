@@ -1,4 +1,4 @@
-"""Elastic averaging SGD, EASGD (Zhang, Choromanska, LeCun 2015)."""
+"""Elastic averaging SGD (Zhang, Choromanska, LeCun 2015; Hermans 2017)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
-from mpidl.algorithms.windowed import LocalSteps
-from mpidl.rules import Sgd
-from mpidl.schema import Count, Positive
+from mpidl.algorithms.windowed import LocalSteps, Windowed
+from mpidl.rules import Momentum, Sgd
+from mpidl.schema import Count, Fraction, NonNegative, Positive
 from mpidl.shards.policies import AddChange, Policy
 
 
@@ -95,3 +95,92 @@ class Easgd(Elastic):
                 parameters -= elastic
         while not self.asynchronous and (yield Reduce(None, center, mean=False)):
             yield NextBatch()
+
+
+@dataclass(frozen=True)
+class Eamsgd(Elastic):
+    """`Easgd` with Nesterov's momentum on the replicas: v = delta v - rate g(x + delta v), x = x + v.
+
+    Parameters
+    ----------
+    delta : float
+        Momentum.
+    """
+
+    name: ClassVar[str] = "eamsgd"
+
+    rate: Positive = 0.03
+    tau: Count = 4
+    delta: Fraction = 0.9
+
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
+        """Return the worker of the paper."""
+        alpha, center, elastic = self.force(replicas), parameters.copy(), parameters.copy()
+        counts, x = state.counts, state.keep("x", parameters.copy())
+        # The rule's velocity is -v / rate.
+        local = state.step_by(Momentum(self.rate, self.delta), x)
+        (velocity,) = local.state
+        if not counts["fetched"]:
+            yield Fetch(x)
+            counts["fetched"] = 1
+        while (batch := (yield NextBatch())) is not None:
+            exchange = counts["steps"] % self.tau == 0
+            if exchange:
+                yield Fetch(center)
+                elastic[:] = x
+                elastic -= center
+                elastic *= alpha
+                yield Push(elastic)
+            local.multiply_by_rates(velocity, -self.delta, out=parameters)
+            parameters += x
+            local((yield Gradient(parameters, batch)))
+            if exchange:
+                x -= elastic
+
+
+@dataclass(frozen=True)
+class Aeasgd(Windowed):
+    """Replicas make `window` local steps, then fetch the center; both move toward each other by an elastic force.
+
+    A replica at x moves by -E and the center c by E, where E = rate rho (x - c).
+
+    Parameters
+    ----------
+    rho : float, optional
+        Strength of the force. By default such that rate rho = 0.9 / replicas, at most 0.5.
+    """
+
+    name: ClassVar[str] = "aeasgd"
+
+    rate: Positive = 0.3
+    window: Count = 2
+    rho: NonNegative | None = None
+
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
+        """Return the worker of the thesis."""
+        counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
+        rho = self.rho if self.rho is not None else default_alpha(replicas) / self.rate
+        center, elastic = parameters.copy(), parameters.copy()
+        state.keep("parameters", parameters)
+        if not counts["fetched"]:
+            yield Fetch(parameters)
+            counts["fetched"] = 1
+        while True:
+            if counts["done"] == self.window:
+                yield Fetch(center)
+                elastic[:] = parameters
+                elastic -= center
+                elastic *= local.rate * rho
+                parameters -= elastic
+                yield Push(elastic)
+                counts["done"] = 0
+            batch = yield NextBatch()
+            if batch is None:
+                break
+            gradient = yield Gradient(parameters, batch)
+            local(gradient)
+            counts["done"] += 1
+
+    def policy(self, replicas: int) -> Policy:
+        """Return the policy that adds the elastic differences to the center."""
+        return AddChange()

@@ -1,1 +1,0 @@
-"""Sandblaster on MPI ranks."""

@@ -1,1 +1,0 @@
-"""How a worker exchanges parameters through servers."""
