@@ -10,7 +10,7 @@ MATHEMATICS = (
     Wrong("algorithms/downpour.py", "(step + 1) % self.n_fetch:", "step % self.n_fetch:"),
     Wrong("algorithms/elastic.py", "0.9 / replicas)", "0.9)"),
     Wrong("algorithms/elastic.py", "parameters -= elastic", "parameters += elastic"),
-    Wrong("algorithms/elastic.py", "                elastic *= alpha\n", ""),
+    Wrong("algorithms/elastic.py", "    out *= strength\n", ""),
     Wrong("algorithms/elastic.py", 'counts["steps"] % self.tau == 0', '(counts["steps"] + 1) % self.tau == 0'),
     Wrong("algorithms/elastic.py", "-self.delta, out", "self.delta, out"),
     Wrong("algorithms/elastic.py", "x -= elastic", "parameters -= elastic"),

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpidl.engines.mpi.connection import Connection, Encodings
+from mpidl.engines.mpi.connection import Connection
 from mpidl.engines.mpi.request_handler import SideChannel
 from mpidl.engines.mpi.through_servers import PrefetchingBehindPush
+from mpidl.engines.progress import Encodings
 from mpidl.parameters import Range
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.status import WorkerStatus

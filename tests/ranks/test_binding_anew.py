@@ -18,8 +18,8 @@ SIZE, PUSHES = 1009, 13
 @pytest.mark.parametrize("way", ["windows", "messages"])
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "topk:0.1"])
 def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
-    from mpidl.engines.mpi.connection import Encodings
     from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.progress import Encodings
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity

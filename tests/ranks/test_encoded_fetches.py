@@ -30,8 +30,8 @@ FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 )
 def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_path, wire_fetch, way):
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
-    from mpidl.engines.mpi.connection import Encodings
     from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.progress import Encodings
     from mpidl.rma.differences import names
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
@@ -102,8 +102,8 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
 @pytest.mark.parametrize("wire_fetch", ["fp32", "bf16"])
 def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ahead):
     """In many chunks, of which a server applies some between two looks at what it is asked for."""
-    from mpidl.engines.mpi.connection import Encodings
     from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.engines.progress import Encodings
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity

@@ -69,11 +69,12 @@ class WarmStart(NamedTuple):
     epochs: int
 
 
-def check_timing(key: str, value: object, deterministic: bool) -> None:
-    """Raise UsageError if a deterministic run has a value for `key` whose effect depends on timing."""
-    if value and deterministic:
-        found = str(value).lower()
-        raise UsageError(f"algorithm.{key}: {found} depends on timing, which rules out run.deterministic = true")
+def check_timing(algorithm: Algorithm, deterministic: bool, *keys: str) -> None:
+    """Raise UsageError if a deterministic run has values of these keys whose effect depends on timing."""
+    for key in keys:
+        if deterministic and (value := getattr(algorithm, key)):
+            found = str(value).lower()
+            raise UsageError(f"algorithm.{key}: {found} depends on timing, which rules out run.deterministic = true")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +105,12 @@ class Algorithm(Checked):
         Whether the shards' rule is an outer rule, whose rate a schedule doesn't change.
     takes_statistics : bool
         Whether models may keep statistics, such as running means, among their parameters.
-    pushes_gradients : bool
-        Whether replicas push each gradient unchanged, as in `Pattern`.
     """
 
     name: ClassVar[str]
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
     outer: ClassVar[bool] = False
     takes_statistics: ClassVar[bool] = True
-    pushes_gradients: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"
@@ -173,8 +171,7 @@ class Algorithm(Checked):
 
     def pattern(self, replicas: int) -> Pattern:
         """Return the properties of the replicas' requests that engines can rely on."""
-        own = self.pushes_gradients
-        return Pattern(pushes_gradients=own and not self.shard_policy(replicas).by_arrival, repeatable=own)
+        return Pattern()
 
     def encoding(self) -> Wire | None:
         """Return the encoding of pushes, if any."""

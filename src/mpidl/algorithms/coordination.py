@@ -275,7 +275,7 @@ class Coordinated(Algorithm):
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         # Sums are in the order in which units arrive.
-        check_timing("name", self.name, deterministic)
+        check_timing(self, deterministic, "name")
 
 
 def matrices(algorithm: Algorithm) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ class Diloco(Rounds, Windowed):
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         super().check(deterministic, rule)
-        check_timing("grace", self.grace, deterministic)
+        check_timing(self, deterministic, "grace")
         if self.asynchronous and not isinstance(rule, Nesterov):
             found = "none" if rule is None else rule.name
             raise UsageError(f"server.rule: {found}, expected nesterov with algorithm.asynchronous = true")

@@ -105,8 +105,7 @@ class Downpour(Algorithm):
         return (step if self.schedule == "literal" else step + 1) % self.n_push == 0
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        check_timing("overlap", self.overlap, deterministic)
-        check_timing("warm_start", self.warm_start, deterministic)
+        check_timing(self, deterministic, "overlap", "warm_start")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,13 @@ def default_alpha(replicas: int) -> float:
     return min(0.5, 0.9 / replicas)
 
 
+def _pull(own: Any, center: Any, strength: float, out: Any) -> None:
+    """Store the elastic difference between a replica's own parameters and the center, times a strength, in `out`."""
+    out[:] = own
+    out -= center
+    out *= strength
+
+
 @dataclass(frozen=True)
 class Elastic(LocalSteps):
     """An algorithm whose replicas train by themselves, tied to a center by an elastic force.
@@ -85,9 +92,7 @@ class Easgd(Elastic):
             if exchange:
                 if self.asynchronous:
                     yield Fetch(center)
-                elastic[:] = parameters
-                elastic -= center
-                elastic *= alpha
+                _pull(parameters, center, alpha, elastic)
                 yield Push(elastic) if self.asynchronous else Reduce(elastic, center, mean=False)
             gradient = yield Gradient(parameters, batch)
             local(gradient)
@@ -127,9 +132,7 @@ class Eamsgd(Elastic):
             exchange = counts["steps"] % self.tau == 0
             if exchange:
                 yield Fetch(center)
-                elastic[:] = x
-                elastic -= center
-                elastic *= alpha
+                _pull(x, center, alpha, elastic)
                 yield Push(elastic)
             local.multiply_by_rates(velocity, -self.delta, out=parameters)
             parameters += x
@@ -168,9 +171,7 @@ class Aeasgd(Windowed):
         while True:
             if counts["done"] == self.window:
                 yield Fetch(center)
-                elastic[:] = parameters
-                elastic -= center
-                elastic *= local.rate * rho
+                _pull(parameters, center, local.rate * rho, elastic)
                 parameters -= elastic
                 yield Push(elastic)
                 counts["done"] = 0

@@ -14,16 +14,23 @@ from mpidl.schema import Count, Fraction, Natural, NonNegative
 from mpidl.shards.policies import DelayCompensated, FirstOfStep, Gather, GradientTable, Policy, inverse, unscaled
 
 
-def push_each_gradient(parameters: Any) -> Replica:
-    """Return the requests of a replica that fetches before each gradient, and pushes it unchanged."""
-    while (batch := (yield NextBatch())) is not None:
-        yield Fetch(parameters)
-        gradient = yield Gradient(parameters, batch)
-        yield Push(gradient)
+@dataclass(frozen=True)
+class EachGradient(Algorithm):
+    """An algorithm whose replicas push each gradient unchanged, and fetch before the next one."""
+
+    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
+        """Return the worker, which computes all the time."""
+        while (batch := (yield NextBatch())) is not None:
+            yield Fetch(parameters)
+            gradient = yield Gradient(parameters, batch)
+            yield Push(gradient)
+
+    def pattern(self, replicas: int) -> Pattern:
+        return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival, repeatable=True)
 
 
 @dataclass(frozen=True)
-class BackupSync(Algorithm):
+class BackupSync(EachGradient):
     """N + b replicas compute each step, which uses the first N gradients that arrive and drops the others.
 
     Parameters
@@ -39,7 +46,6 @@ class BackupSync(Algorithm):
     """
 
     name: ClassVar[str] = "backup_sync"
-    pushes_gradients: ClassVar[bool] = True
 
     backup: Natural = 1
     grace: NonNegative = 0.0
@@ -62,8 +68,7 @@ class BackupSync(Algorithm):
         return pattern._replace(pushes_gradients=False, gives_up=True) if self.restart else pattern
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        check_timing("grace", self.grace, deterministic)
-        check_timing("restart", self.restart, deterministic)
+        check_timing(self, deterministic, "grace", "restart")
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Dcasgd(Algorithm):
 
 
 @dataclass(frozen=True)
-class Ringleader(Algorithm):
+class Ringleader(EachGradient):
     """Servers keep a mean gradient of each replica, and update by the mean of all: once for each replica in a round.
 
     Notes
@@ -120,11 +125,6 @@ class Ringleader(Algorithm):
     """
 
     name: ClassVar[str] = "ringleader"
-    pushes_gradients: ClassVar[bool] = True
-
-    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the worker, which computes all the time."""
-        return push_each_gradient(parameters)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that keeps the gradients of all replicas."""
@@ -135,7 +135,7 @@ class Ringleader(Algorithm):
 
 
 @dataclass(frozen=True)
-class Softsync(Algorithm):
+class Softsync(EachGradient):
     """Servers make one update from every floor(replicas / n) gradients, from any replicas.
 
     Parameters
@@ -159,14 +159,9 @@ class Softsync(Algorithm):
     """
 
     name: ClassVar[str] = "softsync"
-    pushes_gradients: ClassVar[bool] = True
 
     n: Count = 1
     modulate: bool = True
-
-    def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
-        """Return the learner of the paper, which fetches right after each push."""
-        return push_each_gradient(parameters)
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""
@@ -174,7 +169,7 @@ class Softsync(Algorithm):
 
 
 @dataclass(frozen=True)
-class Ssp(Algorithm):
+class Ssp(EachGradient):
     """Downpour in which the fastest replica is never more than `bound` steps ahead of the slowest.
 
     Parameters
@@ -184,7 +179,6 @@ class Ssp(Algorithm):
     """
 
     name: ClassVar[str] = "ssp"
-    pushes_gradients: ClassVar[bool] = True
 
     bound: Natural = 3
 

@@ -76,7 +76,7 @@ class Rounds(LocalSteps):
         return Assign()
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        check_timing("dynamic", self.dynamic, deterministic)
+        check_timing(self, deterministic, "dynamic")
 
     def inner_steps(self, parameters: Any, state: ReplicaState) -> Step:
         """Return a function of a gradient that makes a step of the replica's parameters by the inner rule."""

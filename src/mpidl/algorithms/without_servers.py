@@ -56,4 +56,4 @@ class Hogwild(Algorithm):
             yield Update(gradient)
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
-        check_timing("name", self.name, deterministic)
+        check_timing(self, deterministic, "name")

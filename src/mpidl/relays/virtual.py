@@ -45,7 +45,7 @@ class VirtualRelay(Exchanger):
     def __init__(
         self, number: int, replicas: Sequence[int], cluster: VirtualCluster, traffic: Traffic, wire: Wire | None
     ) -> None:
-        super().__init__(number)
+        super().__init__(number, cluster.encodings(wire, traffic.wire_fetch))
         assert cluster.machines is not None
         self._cluster, self._machines, self._traffic, self._wire = cluster, cluster.machines, traffic, wire
         self._workers = {replica: worker for worker, replica in enumerate(replicas)}

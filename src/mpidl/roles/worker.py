@@ -20,12 +20,12 @@ from mpidl.engines.mpi import MpiEngine
 from mpidl.engines.mpi.by_fragments import ByFragments, Fragment
 from mpidl.engines.mpi.by_reduction import ByReduction
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant
-from mpidl.engines.mpi.connection import Encodings
 from mpidl.engines.mpi.group import GroupLead, Lead, MpiGroup
 from mpidl.engines.mpi.in_memory import InMemory
 from mpidl.engines.mpi.request_handler import RequestHandler, SideChannel
 from mpidl.engines.mpi.sandblaster import SandblasterWorker
 from mpidl.engines.mpi.through_servers import ThroughServers
+from mpidl.engines.progress import Encodings
 from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
 from mpidl.job.local_model import replica_state

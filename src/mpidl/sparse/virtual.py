@@ -112,7 +112,9 @@ class RowTraffic(VirtualSideChannel):
     def _serve(self, replica: VirtualReplica, server: int, moved: Moved, read: Callable[[], None]) -> Process:
         machines = self._cluster.machines
         assert machines is not None
-        yield from self._traffic.occupy(replica, server, moved.asked, partial(machines.answer, READING * moved.values))
+        yield from self._traffic.occupy(
+            replica, server, moved.asked, partial(machines.work, READING * moved.values, urgent=True)
+        )
         read()
         self._cluster.servers[server].done()
         self.count(moved)

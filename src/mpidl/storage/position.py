@@ -201,7 +201,7 @@ def cut_position(
     next_portion, passed_over = schedule.position(taken, {ticket for ticket in beyond if ticket >= taken})
     passed_over += [part for ticket, part in (given_back or {}).items() if ticket not in beyond]
     parts = [part for replica in replicas for part in (*replica.working, *((p, a) for p, a, _ in replica.unpushed))]
-    firsts = _firsts([*passed_over, *parts])
+    firsts = first_batches([*passed_over, *parts])
     unpushed = [part for replica in replicas for part in replica.unpushed]
     samples = start.samples + sum(replica.samples for replica in replicas)
     samples -= sum(schedule.samples(*part) for part in unpushed)
@@ -251,7 +251,7 @@ def cut_off(
         Its clock.
     """
     resumed = [] if before is None else [*((portion, first) for portion, first, _ in before.unpushed), *before.working]
-    parts = [schedule.part(*each) for each in _firsts(resumed).items()]
+    parts = [schedule.part(*each) for each in first_batches(resumed).items()]
     (portion, batch), current = schedule.place(last), -1
     for i, (_, part) in enumerate(taken):
         current = i if last >= 0 and part.portion == portion and part.first <= batch < part.last else current
@@ -263,7 +263,7 @@ def cut_off(
     return ReplicaPosition(batches=0, samples=0, working=working, recent=recent, clock=clock, cut=True)
 
 
-def _firsts(parts: Iterable[tuple[int, int]]) -> dict[int, int]:
+def first_batches(parts: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return the first of the given batches of each portion."""
     firsts: dict[int, int] = {}
     for portion, first in parts:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpidl.algorithms.requests import Gradient
 from mpidl.data.schedule import Assignment
-from mpidl.engines.mpi.connection import Encodings
+from mpidl.engines.progress import Encodings
 from mpidl.engines.replay import pushes
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import replica_position

@@ -11,15 +11,14 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, RequestHandler
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, Reducing
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.progress import ProgressThread
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import Meeting, Order, Phase, State
-from mpidl.transport.status import ShardStatus
+from mpidl.transport.protocol import Meeting, Order, Phase
 
 
 class Fragment:
@@ -123,7 +122,7 @@ class FragmentsCheckpoint(CheckpointSource):
                 fragment.snapshot.begin(())
 
 
-class ByFragments(RequestHandler):
+class ByFragments(Reducing):
     """A worker's part in the reductions of fragments.
 
     They advance between batches or, if MPI supports several threads, while the worker computes. So a shard may be
@@ -131,24 +130,20 @@ class ByFragments(RequestHandler):
     replicas have finished: the first worker announces an order with a reduction, the shards are copied when that
     reduction has updated them, and the order is obeyed when the replicas have finished it.
 
-    `fragments` make up the worker's slice of the vector. `evaluate` is called on all workers, with an epoch and the
-    parameters after it. `epoch_over` is the epoch to evaluate with the next reduction; 0 for none.
+    `fragments` make up the worker's slice of the vector.
     """
 
     def __init__(self, fragments: Sequence[Fragment], evaluate: Callable[[int, np.ndarray], None]) -> None:
         self._orders = FragmentsCheckpoint(fragments)
-        super().__init__(self._orders)
-        self.shards = [fragment.shard for fragment in fragments]
+        super().__init__([fragment.shard for fragment in fragments], self._orders, evaluate)
         self.actions = {StartReduction: self._start, FinishReduction: self._finish}
-        self._fragments, self._evaluate = {fragment.part: fragment for fragment in fragments}, evaluate
-        self._statuses = [ShardStatus(shard) for shard in self.shards]
+        self._fragments = {fragment.part: fragment for fragment in fragments}
         self._under_way: deque[Fragment] = deque()
         self._lock = self._orders.lock
         self._thread: ProgressThread | None = None
         # The results of the reductions that are finished.
         self._latest = np.empty(fragments[-1].part.stop, fragments[0].shard.parameters.dtype)
         self._announced = self._orders.latest
-        self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
         super().bind(link)
@@ -187,17 +182,11 @@ class ByFragments(RequestHandler):
         if self._under_way and self._thread is None:
             self._advance()
 
-    def post(self) -> None:
-        for number, status in enumerate(self._statuses):
-            self._link.reports.post_shard(status.taken(), shard=number)
-
     def end_pushes(self) -> None:
         """Complete the reductions that a stopped replica has left, with all workers."""
         while self._under_way:
             self._complete_first()
-        for number, status in enumerate(self._statuses):
-            status.figures["state"] = State.TRAINED
-            self._link.reports.post_shard(status.taken(), wake=True, shard=number)
+        super().end_pushes()
 
     def _start(self, request: StartReduction) -> None:
         fragment = self._fragments[request.part]
@@ -217,19 +206,14 @@ class ByFragments(RequestHandler):
             self._thread.wake()
 
     def _finish(self, request: FinishReduction) -> int:
-        fragment, figures = self._complete_first(), self.status.figures
+        fragment = self._complete_first()
         own, given = slice(*fragment.part), len(fragment.given)
         says = fragment.all
         self._orders.latest = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
         self.unpushed.pushed(request.rest)
         if given:
             self._latest[own] = request.vector[own] = fragment.result
-            gave = int(fragment.says[Meeting.GIVES])
-            figures["pushes"] += gave
-            figures["bytes_pushed"] += gave * fragment.result.nbytes
-            figures["fetches"] += 1
-            figures["bytes_fetched"] += fragment.result.nbytes
-            figures["last_push"] = monotonic.now()
+            self._count(int(fragment.says[Meeting.GIVES]), fragment.result.nbytes)
         epoch = int(says[:, Meeting.EPOCH].max())
         if epoch:
             self._evaluate(epoch, self._latest)

@@ -9,7 +9,7 @@ import numpy as np
 from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.group import Waiting
-from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShard
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, Reducing
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -40,16 +40,14 @@ class ReductionCheckpoint(CheckpointSource):
         return Contribution({number: position}, {self._number: (self._shard.range, self._snapshot.copy.on_host())})
 
 
-class ByReduction(OwnShard):
+class ByReduction(Reducing):
     """A worker's part in the reductions.
 
     A reduction is an all-to-all of parts, a sum in the workers' order, an update of this worker's shard and an
     all-gather: the bytes of an all-reduce, bitwise the same sum for any timing, and the rule's state is held once.
 
     `shards` are those of the workers with the same slice of the vector, counted from its beginning; `shard`, this
-    worker's, is number `number` of all. `evaluate` is called on all workers, with an epoch and the parameters after it.
-    `evaluated` is the name of the shards' vector for that. `epoch_over` is the epoch to evaluate at the next reduction;
-    0 for none.
+    worker's, is number `number` of all. `evaluated` is the name of the shards' vector that `evaluate` gets.
     """
 
     def __init__(
@@ -62,16 +60,15 @@ class ByReduction(OwnShard):
     ) -> None:
         self._evaluated = evaluated
         self._orders = ReductionCheckpoint(shard, number)
-        super().__init__(shard, self._orders)
+        super().__init__((shard,), self._orders, evaluate)
+        self.shard = shard
         self.actions = {Reduce: self._reduce, Speed: self._speed}
-        self._evaluate = evaluate
         self._shards = shards
         self._received = np.empty((len(shards), shard.range.size), shard.parameters.dtype)
         self._says = np.zeros(len(Meeting), np.int64)
         self._all = np.zeros((len(shards), len(Meeting)), np.int64)
         self._latest = shard.parameters
         self._computed = 0.0, 0
-        self.epoch_over = 0
 
     def bind(self, link: WorkerLink) -> None:
         super().bind(link)
@@ -99,7 +96,6 @@ class ByReduction(OwnShard):
         super().end_pushes()
 
     def _reduce(self, request: Reduce) -> int:
-        figures = self.status.figures
         given = self._agree(request.vector is not None, request.weight)
         if not given.any():
             return 0
@@ -107,11 +103,7 @@ class ByReduction(OwnShard):
         self._gather(request.parameters)
         if request.vector is not None:
             self.unpushed.pushed()
-        figures["pushes"] += request.vector is not None
-        figures["bytes_pushed"] += request.parameters.nbytes if request.vector is not None else 0
-        figures["fetches"] += 1
-        figures["bytes_fetched"] += request.parameters.nbytes
-        figures["last_push"] = monotonic.now()
+        self._count(int(request.vector is not None), request.parameters.nbytes)
         epoch = int(self._all[:, Meeting.EPOCH].max())
         if epoch:
             self.epoch_over = 0

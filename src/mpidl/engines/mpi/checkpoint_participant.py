@@ -31,9 +31,8 @@ class CheckpointParticipant:
 
     `number` is the replica's, `clock` its clock. `in_turn` says whether replicas take portions in turn, as in a
     deterministic run, `tickets` of them before; `finite`, whether checkpoints must be finite (see
-    `mpidl.storage.writer.save_shard`). `part` is this rank's part of the flat vector, by default all. `unused` is the
-    number of batches handed to the replica whose gradient has not been computed, 0 or 1. `scratch` returns the
-    directory in which the checkpoint of an order is written.
+    `mpidl.storage.writer.save_shard`). `part` is this rank's part of the flat vector, by default all. `scratch` returns
+    the directory in which the checkpoint of an order is written.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class CheckpointParticipant:
         self._source = handler.checkpoint
         self._scratch, self._in_turn, self._tickets_before = scratch, in_turn, tickets
         self._finite = finite
-        self.unused = self.clock = 0
+        self.clock = 0
         self._marked = 0
         self._looked, self._told = -math.inf, Order(0, 0, Phase.TRAIN)
         self._recent: list[int] = []
@@ -65,21 +64,12 @@ class CheckpointParticipant:
     @property
     def position(self) -> ReplicaPosition:
         """The position of the replica."""
-        figures, handler, loader = self._handler.status.figures, self._handler, self._loader
-        unpushed = sum(loader.schedule.samples(*part) for part in handler.unpushed.parts)
-        return ReplicaPosition(
-            batches=int(figures["batches"]),
-            samples=int(figures["samples"]),
-            unpushed=[(portion, first, last) for portion, first, last in handler.unpushed.parts],
-            working=loader.unfinished(self.unused),
-            tickets=self._tickets_before + loader.tickets,
-            recent=[*loader.retaken, *self._recent],
-            portion=handler.unpushed.portion,
-            clock=self.clock,
+        figures, loader = self._handler.status.figures, self._loader
+        return self._handler.unpushed.position(
+            loader, self._state, self._tickets_before, batches=int(figures["batches"]),
+            samples=int(figures["samples"]), recent=[*loader.retaken, *self._recent], clock=self.clock,
             fetched=self._source.last_fetched(),
-            counts=dict(self._state.counts),
-            own=loader.own_position(self.unused, unpushed),
-        )
+        )  # fmt: skip
 
     def look(self) -> None:
         """Obey an order if there is one, at intervals; the ranks of a replica obey with their lead.

@@ -153,7 +153,7 @@ class MpiEngine:
         self.handler.progress()
         with self.handler.checkpoint.changing:
             batch = self.loader.next()
-            self.participant.unused = int(batch is not None)
+            self.handler.unpushed.unused = int(batch is not None)
         if batch is not None:
             assert self.loader.current is not None
             self.state.portion = self.loader.current.portion
@@ -208,7 +208,6 @@ class MpiEngine:
         figures["gradient_square"] = self.state.norm.square
         if not isfinite(loss):
             self._hooks.diverged()
-        self.participant.unused = 0
         self.state.weight = batch.total
         self.handler.computed(float(loss) * batch.total, batch.total)
         point("gradient-computed")
@@ -228,7 +227,7 @@ class MpiEngine:
         """Let the last batch come again, whose gradient is late."""
         with self.handler.checkpoint.changing:
             self.loader.give_back()
-            self.participant.unused = 0
+            self.handler.unpushed.unused = 0
 
     def _sleep(self, seconds: float, unless_late: bool) -> None:
         """Sleep, and look meanwhile whether a gradient is late, as one that takes so long to compute would."""

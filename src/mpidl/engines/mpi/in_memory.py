@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.algorithms.requests import Update
 from mpidl.data.drawing import ENDLESS, OwnPosition
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShard
+from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShards
 from mpidl.nn.model import Model
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -128,7 +128,7 @@ class Gate(CheckpointSource):
         return Contribution(replicas, {0: (self.whole.range, {**counters, **self._copies})}, taken)
 
 
-class InMemory(OwnShard):
+class InMemory(OwnShards):
     """A worker's access to the shared parameters.
 
     `number` is the worker's. The model computes with the shared parameters themselves, while bound. `shard` has the
@@ -137,7 +137,8 @@ class InMemory(OwnShard):
 
     def __init__(self, number: int, model: Model, shard: Shard) -> None:
         self._gate = Gate(number, shard)
-        super().__init__(shard, self._gate)
+        super().__init__((shard,), self._gate)
+        self.shard = shard
         self.actions = {Update: self._update}
         self._model, self._own = model, model.parameters
         self._read = 0

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.dataset import Split
+from mpidl.engines import monotonic
 from mpidl.engines.mpi.group import Lead
+from mpidl.engines.progress import UnpushedBatches
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
@@ -98,61 +100,6 @@ class CheckpointSource:
         """Continue from the position of another worker, whose `vectors` these are."""
 
 
-class UnpushedBatches:
-    """Follows a worker from batch to batch.
-
-    `portion` is that of the last batch, -1 before the first. `parts` are the batches computed since the last push: a
-    portion, its first such batch, and the batch after the last. `number` returns the number of a portion's batch.
-    """
-
-    def __init__(self) -> None:
-        self.number: Callable[[int, int], int] = lambda portion, batch: portion
-        self.parts: list[list[int]] = []
-        self.portion, self._batch = -1, -1
-
-    def load(self, position: ReplicaPosition) -> None:
-        """Go on where a replica was."""
-        self.parts = [list(part) for part in position.unpushed]
-        self.portion = position.portion
-
-    def took(self, portion: int, batch: int) -> None:
-        """Note the batch that the next gradient will come from."""
-        self.portion, self._batch = portion, batch
-
-    def computed(self) -> None:
-        """Note that the gradient of the last batch has been computed."""
-        if self.parts and self.parts[-1][0] == self.portion:
-            self.parts[-1][2] = self._batch + 1
-        else:
-            self.parts.append([self.portion, self._batch, self._batch + 1])
-
-    @property
-    def batch(self) -> int:
-        """The number of the last batch in the run, -1 before the first."""
-        return self.number(self.portion, self._batch) if self._batch >= 0 else -1
-
-    @property
-    def batches(self) -> tuple[int, int]:
-        """The numbers of the first and the last batch of a push of all batches computed so far."""
-        if not self.parts:
-            return self.batch, self.batch
-        (first_portion, first, _), (last_portion, _, last) = self.parts[0], self.parts[-1]
-        return self.number(first_portion, first), self.number(last_portion, last - 1)
-
-    def pushed(self, rest: int = 0) -> None:
-        """Note that all batches but the last `rest` have been pushed."""
-        if not rest:
-            self.parts.clear()
-            return
-        pushed = sum(last - first for _, first, last in self.parts) - rest
-        while pushed > 0:
-            _, first, last = self.parts[0]
-            self.parts[0][1] = min(last, first + pushed)
-            pushed -= last - first
-            if pushed >= 0:
-                del self.parts[0]
-
-
 class RequestHandler:
     """Carries out the requests of one kind of exchange for one worker.
 
@@ -228,17 +175,43 @@ class RequestHandler:
         """Tell the other ranks that this worker pushes nothing more."""
 
 
-class OwnShard(RequestHandler):
-    """Posts the figures of the worker's shard."""
+class OwnShards(RequestHandler):
+    """Posts the figures of the worker's shards."""
 
-    def __init__(self, shard: Shard, checkpoint: CheckpointSource) -> None:
+    def __init__(self, shards: Sequence[Shard], checkpoint: CheckpointSource) -> None:
         super().__init__(checkpoint)
-        self.shard, self.shards = shard, (shard,)
-        self._shard_status = ShardStatus(shard)
+        self.shards = shards
+        self._shard_statuses = [ShardStatus(shard) for shard in shards]
 
     def post(self) -> None:
-        self._link.reports.post_shard(self._shard_status.taken())
+        for number, status in enumerate(self._shard_statuses):
+            self._link.reports.post_shard(status.taken(), shard=number)
 
     def end_pushes(self) -> None:
-        self._shard_status.figures["state"] = State.TRAINED
-        self._link.reports.post_shard(self._shard_status.taken(), wake=True)
+        for number, status in enumerate(self._shard_statuses):
+            status.figures["state"] = State.TRAINED
+            self._link.reports.post_shard(status.taken(), wake=True, shard=number)
+
+
+class Reducing(OwnShards):
+    """Exchanges by reductions, of which a worker's shards have the results.
+
+    `evaluate` is called on all workers, with an epoch and the parameters after it. `epoch_over` is the epoch to
+    evaluate with the next reduction; 0 for none.
+    """
+
+    def __init__(
+        self, shards: Sequence[Shard], orders: CheckpointSource, evaluate: Callable[[int, np.ndarray], None]
+    ) -> None:
+        super().__init__(shards, orders)
+        self._evaluate = evaluate
+        self.epoch_over = 0
+
+    def _count(self, gave: int, nbytes: int) -> None:
+        """Count a reduction with a result of `nbytes` bytes, to which this worker gave `gave` vectors, 0 or 1."""
+        figures = self.status.figures
+        figures["pushes"] += gave
+        figures["bytes_pushed"] += gave * nbytes
+        figures["fetches"] += 1
+        figures["bytes_fetched"] += nbytes
+        figures["last_push"] = monotonic.now()

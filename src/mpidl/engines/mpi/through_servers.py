@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.connection import Connection, Encodings
+from mpidl.engines.mpi.connection import Connection
 from mpidl.engines.mpi.request_handler import CheckpointSource, RequestHandler, SideChannel
+from mpidl.engines.progress import Encodings
 from mpidl.nn.capabilities import GivenUp, GradientObserver, report_final
 from mpidl.nn.model import PlacedModel
 from mpidl.parameters.ranges import Range
@@ -102,49 +103,6 @@ class PrefetchingBehindPush(Prefetching):
         connection.start_fetch(self._prefetched, self._clocks, behind)
 
 
-class Reports:
-    """Has a model report what is final of a gradient, to `take`, while it computes the rest."""
-
-    def __init__(self, model: Any, take: GradientObserver) -> None:
-        self._model, self._take = model, take
-        report_final(model, take)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let the model report nothing meanwhile."""
-        self.end()
-        yield
-        report_final(self._model, self._take)
-
-    def end(self) -> None:
-        """Let the model report nothing any more."""
-        report_final(self._model, None)
-
-
-class WaitFreePush(Reports):
-    """Sends what a model reports as final of a gradient; `Connection.deliver` sends the rest."""
-
-    def __init__(self, connection: Connection, model: Any) -> None:
-        self._connection = connection
-        super().__init__(model, self._send)
-
-    def _send(self, gradient: Any, start: int) -> None:
-        self._connection.begin_push(gradient, zero_copy=True)
-        self._connection.send(gradient, start)
-
-
-class LateGradients(Reports):
-    """Gives a gradient up when it is `late`, as soon as the model reports a part of it."""
-
-    def __init__(self, model: Any, late: Callable[[], bool]) -> None:
-        self._late = late
-        super().__init__(model, self._look)
-
-    def _look(self, gradient: Any, start: int) -> None:
-        if self._late():
-            raise GivenUp("late")
-
-
 class ServersCheckpoint(CheckpointSource):
     """Marks orders behind pushes, and keeps the state of encodings.
 
@@ -215,7 +173,7 @@ class ThroughServers(RequestHandler):
         self._beside = beside = SideChannel() if beside is None else beside
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
-        self._reports: Reports | None = None
+        self._observer: GradientObserver | None = None
         self.connection = Connection(
             shards, self.status, self.unpushed, encodings.copies, lambda order: self.checkpoint.cut_seen(order),
             beside,
@@ -235,16 +193,17 @@ class ThroughServers(RequestHandler):
             self._exchange = (BehindPush if behind else InOrder)(self.connection, zero_copy=pattern.fetches_next)
         # What is beside a push leaves before it, and is complete after the gradient.
         if pattern.pushes_gradients and self._model is not None and not link.asked:
-            self._reports = WaitFreePush(self.connection, self._model)
+            self._observer = self._send_final
         # The ranks of a cut replica compute a gradient together.
         if pattern.gives_up and self._model is not None and self.lead.partitions == 1:
-            self._reports = LateGradients(self._model, self.late)
+            self._observer = self._give_up_late
+        if self._observer is not None:
+            report_final(self._model, self._observer)
 
     def unbind(self) -> None:
         """Let a fetch that has begun arrive before, unless it is encoded."""
         self._link.fetches.finish()
-        if self._reports is not None:
-            self._reports.end()
+        self._stop_observing()
 
     def applied(self) -> bool:
         return self._link.pushes.applied()
@@ -257,8 +216,12 @@ class ThroughServers(RequestHandler):
         self.connection.wait(self.applied)
         self._link.fetches.read_present(parameters)
 
-    def aside(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._reports is None else self._reports.paused()
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._stop_observing()
+        yield
+        if self._observer is not None:
+            report_final(self._model, self._observer)
 
     def end_pushes(self) -> None:
         self._beside.push()
@@ -275,3 +238,17 @@ class ThroughServers(RequestHandler):
     def _push(self, request: Push) -> None:
         self._exchange.push(request.vector)
         self.unpushed.pushed()
+
+    def _send_final(self, gradient: Any, start: int) -> None:
+        """Send what the model reports as final of a gradient while it computes the rest (wait-free)."""
+        self.connection.begin_push(gradient, zero_copy=True)
+        self.connection.send(gradient, start)
+
+    def _give_up_late(self, gradient: Any, start: int) -> None:
+        """Give a late gradient up as soon as the model reports a part of it."""
+        if self.late():
+            raise GivenUp("late")
+
+    def _stop_observing(self) -> None:
+        if self._observer is not None:
+            report_final(self._model, None)

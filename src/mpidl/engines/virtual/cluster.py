@@ -12,16 +12,15 @@ import simpy
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
-from mpidl.data.drawing import OwnPosition
 from mpidl.data.loader import Loader
-from mpidl.data.schedule import Assignment
+from mpidl.engines.progress import Encodings, UnpushedBatches
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.parameters.ranges import Range
 from mpidl.shards.state import PARAMETERS
-from mpidl.storage.position import ReplicaPosition
-from mpidl.wire import Differences, ErrorFeedback, Wire
+from mpidl.storage.position import ReplicaPosition, first_batches
+from mpidl.wire import Wire
 
 
 class Exchanger:
@@ -32,42 +31,19 @@ class Exchanger:
     (`following`).
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, encodings: Encodings) -> None:
+        self.number, self.encodings = number, encodings
         self.fetched: list[int] = []
         self.unapplied: list[simpy.Process] = []
         self.following: dict[int, simpy.Process] = {}
-        self._feedback: list[ErrorFeedback] = []
-        self._residual: np.ndarray | None = None
-        self._copies: dict[VirtualServer, Differences] = {}
-        self._copy: np.ndarray | None = None
-
-    def encodings(self) -> dict[str, np.ndarray]:
-        """Return a copy of the encodings' state."""
-        # Before its first push, a resumed replica has its saved residual.
-        residual = np.concatenate([each.residual for each in self._feedback]) if self._feedback else self._residual
-        copies = list(self._copies.values())
-        begun = bool(copies) and all(each.begun for each in copies)
-        copy = np.concatenate([each.values for each in copies]) if begun else self._copy
-        kept = {"residual": residual, "copy": copy}
-        return {name: vector for name, vector in kept.items() if vector is not None}
 
     def encode(self, wire: Wire, cluster: VirtualCluster, vector: np.ndarray, decoded: np.ndarray) -> list[int]:
         """Encode a vector, shape (size,) or (2, size), for servers of other nodes, and decode it again.
 
         Return the bytes of each server's part.
         """
-        servers = cluster.servers
-        if not self._feedback:
-            self._feedback = [
-                ErrorFeedback(wire, server.shard.range.size, vector.dtype, server.shard.statistics)
-                for server in servers
-            ]
-            for server, feedback in zip(servers, self._feedback, strict=True):
-                if self._residual is not None:
-                    feedback.residual[:] = self._residual[server.part]
         sizes = []
-        for number, (server, feedback) in enumerate(zip(servers, self._feedback, strict=True)):
+        for number, (server, feedback) in enumerate(zip(cluster.servers, self.encodings.feedback, strict=True)):
             values, arriving = vector[..., server.part], decoded[..., server.part]
             # What an encoding has left out before is still to be pushed.
             if wire.rows > 1 or cluster.encodes(self.number, number) or feedback.residual.any():
@@ -76,14 +52,6 @@ class Exchanger:
                 np.copyto(arriving, values)
                 sizes.append(values.nbytes)
         return sizes
-
-    def copy(self, wire: Wire, servers: list[VirtualServer], server: VirtualServer) -> Differences:
-        """Return its copy of a server's shard, for fetches encoded by `wire`."""
-        for each in () if self._copies else servers:
-            parameters, kept = each.shard.parameters, self._copy
-            values = np.empty_like(parameters) if kept is None else kept[each.part].astype(parameters.dtype)
-            self._copies[each] = Differences(wire, values, kept is not None, each.shard.statistics)
-        return self._copies[server]
 
 
 class VirtualReplica(Exchanger):
@@ -121,16 +89,15 @@ class VirtualReplica(Exchanger):
     loss, weight : float
         Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; with a coordinator's
         units, those of the current one.
-    unpushed : list of Assignment
-        Batches taken since the last push.
-    computing : Assignment or None
-        The batch whose gradient is being computed.
+    unpushed : UnpushedBatches
     computed : list of float
         Durations of its gradients since the last call of `mean_seconds`.
     """
 
-    def __init__(self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState) -> None:
-        super().__init__(number)
+    def __init__(
+        self, number: int, parameters: np.ndarray, loader: Loader, state: ReplicaState, encodings: Encodings
+    ) -> None:
+        super().__init__(number, encodings)
         self.parameters, self.loader, self.state = parameters, loader, state
         self.active, self.died = True, False
         self.samples, self.seconds = 0, 0.0
@@ -141,73 +108,44 @@ class VirtualReplica(Exchanger):
         self.brought = False
         self.clock: float = 0
         self.loss = self.weight = 0.0
-        self.unpushed: list[Assignment] = []
-        self.computing: Assignment | None = None
+        self.unpushed = UnpushedBatches(loader.schedule.number)
         self.computed: list[float] = []
         self._tickets_before = 0
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
         """Return the position of the replica, which has computed `batches` batches and `samples` samples."""
-        return ReplicaPosition(
-            batches=batches,
-            samples=samples,
-            unpushed=[(part.portion, part.first, part.last) for part in self.unpushed],
-            working=self.loader.unfinished(),
-            tickets=self._tickets_before + self.loader.tickets,
-            portion=self.state.portion,
-            clock=int(self.clock) if self.clock < math.inf else 0,
-            fetched=[[clock] for clock in self.fetched],
-            counts=dict(self.state.counts),
-            own=self.own_position(),
-        )
-
-    def own_position(self) -> OwnPosition | None:
-        """Return how far it is in data of its own, if it has any."""
-        return self.loader.own_position(0, sum(self.loader.schedule.samples(*part) for part in self.unpushed))
+        return self.unpushed.position(
+            self.loader, self.state, self._tickets_before, batches=batches, samples=samples,
+            clock=int(self.clock) if self.clock < math.inf else 0, fetched=[[clock] for clock in self.fetched],
+        )  # fmt: skip
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return a copy of all vectors of the replica's state."""
-        return self.state.vectors() | self.encodings()
+        return self.state.vectors() | self.encodings.vectors()
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray], in_turn: bool) -> None:
         """Restore the position and `vectors` of another replica; the loader has its portions already."""
         self.state.load(vectors, position.counts, position.portion)
         self.clock = position.clock
         self.fetched = [clocks[0] for clocks in position.fetched]
-        self.unpushed = [Assignment(*part) for part in position.unpushed]
+        self.unpushed.load(position)
         self._tickets_before = position.tickets if in_turn else 0
-        self._residual, self._copy = vectors.get("residual"), vectors.get("copy")
+        self.encodings.load(vectors)
 
     def next_batch(self) -> Minibatch | None:
-        """Return the next batch, or None if there is none, and count it as not pushed yet."""
+        """Return the next batch, or None if there is none."""
         batch = self.loader.next()
-        current = self.loader.current
-        if current is not None:
-            self.state.portion = current.portion
-            if batch is not None:
-                self.state.batch = self.loader.schedule.number(current.portion, self.loader.done - 1)
-                self.computing = Assignment(current.portion, self.loader.done - 1, self.loader.done)
-                self.unpushed.append(self.computing)
+        if batch is not None:
+            assert self.loader.current is not None
+            self.state.portion = self.loader.current.portion
+            self.unpushed.took(self.state.portion, self.loader.done - 1)
+            self.state.batch, self.unpushed.unused = self.unpushed.batch, 1
         return batch
 
     def give_back(self) -> None:
         """Let the batch that is being computed come again."""
         self.loader.give_back()
-        self.unpushed.pop()
-        self.computing = None
-
-    def batches(self) -> tuple[int, int]:
-        """Return the numbers of the first and the last batch that are not pushed; -1 if there is none."""
-        if not self.unpushed:
-            return -1, -1
-        first, last, number = self.unpushed[0], self.unpushed[-1], self.loader.schedule.number
-        return number(first.portion, first.first), number(last.portion, last.last - 1)
-
-    def pushed(self, rest: int = 0) -> tuple[int, int]:
-        """Count all batches except the last `rest` as pushed; return the first and the last batch before that."""
-        batches = self.batches()
-        del self.unpushed[: len(self.unpushed) - rest]
-        return batches
+        self.unpushed.unused = 0
 
     def mean_seconds(self) -> float:
         """Return the mean duration of its gradients since the last call, 0 if there were none."""
@@ -216,18 +154,8 @@ class VirtualReplica(Exchanger):
 
     def unfinished(self) -> list[tuple[int, int]]:
         """Return the portions that it has taken and not pushed to their ends, each with its first such batch."""
-        firsts: dict[int, int] = {}
-        for portion, first in [*((part.portion, part.first) for part in self.unpushed), *self.loader.unfinished()]:
-            firsts[portion] = min(first, firsts.get(portion, first))
-        return sorted(firsts.items())
-
-    def draw_again(self) -> None:
-        """Draw what it has not pushed of its own data again, if it has any."""
-        self.loader.draws.resume(self.own_position())
-
-    def unpushed_batches(self) -> list[Assignment]:
-        """Return the batches whose gradients it has computed and not pushed."""
-        return [part for part in self.unpushed if part is not self.computing]
+        unpushed = [(portion, first) for portion, first, _ in self.unpushed.parts]
+        return sorted(first_batches([*unpushed, *self.loader.unfinished(self.unpushed.unused)]).items())
 
 
 class Spares:
@@ -277,6 +205,13 @@ class VirtualCluster:
             part, own = vector[server.part], server.shard.vectors[name]
             if not np.may_share_memory(part, own):
                 part[:] = own
+
+    def encodings(self, wire: Wire | None, wire_fetch: Wire | None) -> Encodings:
+        """Return the initial state of the encodings of pushes and fetches of one replica or intermediary."""
+        shards = [server.shard for server in self.servers]
+        statistics = [part.shift(shard.range.start) for shard in shards for part in shard.statistics]
+        dtype = shards[0].parameters.dtype
+        return Encodings.of([shard.range for shard in shards], dtype, wire, wire_fetch, statistics)
 
     def encodes(self, exchanger: int, server: int) -> bool:
         """Return whether a wire format applies between an exchanger and a server: not within a node."""

@@ -30,7 +30,7 @@ from mpidl.engines.virtual.without_servers import ByReduction, InMemory
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 from mpidl.shards.state import PARAMETERS
-from mpidl.storage.position import ReplicaPosition
+from mpidl.storage.position import ReplicaPosition, first_batches
 from mpidl.topology.roles import Roles
 
 
@@ -105,9 +105,7 @@ class VirtualEngine:
             return InMemory(self._cluster, self._lives.gradient)
         if self._coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
-            return VirtualSandblaster(
-                self._cluster, self._training, self._lives.gradient, hooks, self._state, self._accrued
-            )
+            return VirtualSandblaster(self._cluster, self._training, hooks, self._state, self._accrued)
         return ThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
@@ -160,11 +158,7 @@ class VirtualEngine:
     def positions(self) -> list[ReplicaPosition]:
         """Return the positions of the replicas; the first one counts the batches and samples of all."""
         totals, first = self.totals, self.replicas[0]
-        # Batches that are being computed are among the unpushed ones, which are subtracted later.
-        computing = [replica.computing for replica in self.replicas if replica.computing is not None]
-        samples = totals.samples - totals.again + sum(self._schedule.samples(*part) for part in computing)
-        batches = totals.batches - self._lives.wasted_batches + len(computing)
-        positions = [first.position(batches, samples)]
+        positions = [first.position(totals.batches - self._lives.wasted_batches, totals.samples - totals.again)]
         return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
 
     def stop(self) -> None:
@@ -240,14 +234,13 @@ class VirtualEngine:
         shards = [
             copy.copy() if copy is own else copy for own, copy in zip(self.shards, self.settled_shards(), strict=True)
         ]
-        firsts: dict[int, int] = {}
         left = [part for replica in self.replicas for part in replica.unfinished()]
-        for portion, first in [*left, *self.supply.given_back.values()]:
-            firsts[portion] = min(first, firsts.get(portion, first))
-        unpushed = [part for replica in self.replicas for part in replica.unpushed_batches()]
+        firsts = first_batches([*left, *self.supply.given_back.values()])
+        unpushed = [part for replica in self.replicas for part in replica.unpushed.parts]
         samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
-        batches = self._totals.batches - self._lives.wasted_batches - len(unpushed)
-        owners = [replica.own_position() for replica in self.replicas]
+        batches = self._totals.batches - self._lives.wasted_batches
+        batches -= sum(last - first for _, first, last in unpushed)
+        owners = [replica.unpushed.own_position(replica.loader) for replica in self.replicas]
         return Saved(
             shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued, owners
         )

@@ -16,6 +16,7 @@ from mpidl.algorithms.coordination import Coordinated
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
+from mpidl.engines.progress import UnpushedBatches
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training, reported
 from mpidl.engines.virtual.server import Process, Signal
@@ -151,7 +152,9 @@ class Lives:
             # There are no servers to fetch the parameters from.
             self._cluster.collect(vector)
         loader = self._loader(number, () if position is None else position.working)
-        replica = VirtualReplica(number, vector, loader, self._training.replica_state())
+        algorithm = self._training.algorithm
+        encodings = self._cluster.encodings(algorithm.encoding(), algorithm.fetch_encoding())
+        replica = VirtualReplica(number, vector, loader, self._training.replica_state(), encodings)
         if position is not None:
             replica.load(position, kept or {}, in_turn)
             self._training.beside.load(replica, kept or {})
@@ -209,11 +212,11 @@ class Lives:
 
     def _give_back(self, replica: VirtualReplica) -> None:
         """Make the batches that a dead replica had taken and not pushed available again."""
-        left, computed = replica.unfinished(), replica.unpushed_batches()
+        left, computed = replica.unfinished(), replica.unpushed.parts
         self._cluster.totals.again += sum(self._training.schedule.samples(*part) for part in computed)
-        self.wasted_batches += len(computed)
-        replica.draw_again()
-        replica.loader, replica.unpushed, replica.computing = self._loader(replica.number), [], None
+        self.wasted_batches += sum(last - first for _, first, last in computed)
+        replica.loader.draws.resume(replica.unpushed.own_position(replica.loader))
+        replica.loader, replica.unpushed = self._loader(replica.number), UnpushedBatches()
         self._supply.give_back(left)
         self._log("failure", replica, portions=[portion for portion, _ in left])
 
@@ -254,7 +257,8 @@ class Lives:
                 replica.gradient = cluster.spares.take(gradient.shape)
             np.copyto(replica.gradient, gradient)
             gradient = replica.gradient
-        replica.computing = None
+        if replica.unpushed.unused:
+            replica.unpushed.computed()
         replica.state.norm.look(gradient)
         weight = replica.state.weight = batch.total
         replica.samples += len(request.batch.indices)

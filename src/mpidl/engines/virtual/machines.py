@@ -81,22 +81,18 @@ class Machines:
         cut, slow = self._cut, self._times.slow.get(replica, 1.0)
         seconds = [self._times.compute(self._replicas[replica]) * slow for _ in range(cut.partitions)]
         if cut.partitions == 1:
-            return self._work(seconds[0])
+            return self.work(seconds[0])
         nodes, speeds = self._of_replica[replica], [each / cut.whole for each in seconds]
         return gradient(
             self._environment,
             cut.flows,
-            lambda rank, seconds: self._work(seconds * speeds[rank]),
+            lambda rank, seconds: self.work(seconds * speeds[rank]),
             lambda rank, to, size: self._pass(replica, nodes[rank], nodes[to], size),
         )
 
     def serve(self, server: int, beside: float = 0.0) -> simpy.Event:
         """Return an event that occurs when a server has applied a push, and worked `beside` seconds on more."""
-        return self._work(self._times.service(self._servers[server]) + beside, urgent=True)
-
-    def answer(self, seconds: float) -> simpy.Event:
-        """Return an event that occurs when a server has worked on an answer for some seconds."""
-        return self._work(seconds, urgent=True)
+        return self.work(self._times.service(self._servers[server]) + beside, urgent=True)
 
     def tell(self, replica: int) -> Generator[simpy.Event, Any, None]:
         """Send a message without data to or from a replica."""
@@ -194,7 +190,8 @@ class Machines:
         elif self._network is not None:
             yield self._network.send(sender, receiver, size)
 
-    def _work(self, seconds: float, urgent: bool = False) -> simpy.Event:
+    def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
+        """Return an event that occurs after some seconds of work by a replica or, if it is urgent, by a server."""
         if self._cores is None:
             return self._environment.timeout(seconds)
         return self._cores.work(seconds, urgent)

@@ -22,9 +22,9 @@ from mpidl.algorithms.coordination import (
     segment_sums,
     targets,
 )
-from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextUnit, Unit, drive
+from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit, drive
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, Hooks, Training
+from mpidl.engines.virtual.handler import Hooks, Training
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
 from mpidl.engines.virtual.through_servers import ThroughServers
@@ -45,29 +45,25 @@ class UnitInFlight(InFlight):
 class VirtualSandblaster(ThroughServers):
     """Handles the requests of a coordinator and of the replicas that compute for it.
 
-    Units consist of the portions of the schedule's first epoch; the run ends with the schedule. `compute` computes a
-    gradient after the passage of its time, and adds to the replica's `loss` and `weight`. The coordinator resumes from
-    `state`, that of an earlier `Iteration`, by which `accrued` samples had been accrued.
+    Units consist of the portions of the schedule's first epoch; the run ends with the schedule. The coordinator resumes
+    from `state`, that of an earlier `Iteration`, by which `accrued` samples had been accrued.
     """
 
     def __init__(
         self,
         cluster: VirtualCluster,
         training: Training,
-        compute: Action,
         hooks: Hooks,
         state: dict[str, Any] | None = None,
         accrued: int = 0,
     ) -> None:
         super().__init__(cluster, training.algorithm, replicas=1)
         assert isinstance(training.algorithm, Coordinated)
-        self._algorithm, self._compute, self._hooks, self._state = training.algorithm, compute, hooks, state
+        self._algorithm, self._hooks, self._state = training.algorithm, hooks, state
         self._accrued, self._layout = accrued, training.layout
         schedule, self._portions = training.schedule, training.schedule.portions
         self._samples = schedule.samples_in_all
-        self.actions = {
-            Fetch: self._fetch, Gradient: self._gradient, NextUnit: self._next_unit, Accrue: self._accrue,
-        }  # fmt: skip
+        self.actions = {Fetch: self._fetch, NextUnit: self._next_unit, Accrue: self._accrue}
         self._vectors = [Vectors(server.shard.vectors, start=server.shard.range.start) for server in cluster.servers]
         self._accruals = [
             Accrual(vectors, server.shard.pieces)
@@ -192,11 +188,6 @@ class VirtualSandblaster(ThroughServers):
         for accrual in self._accruals:
             unfinished |= set(accrual.unfinished().tolist())
         return sorted(unfinished)
-
-    def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
-        gradient = yield from self._compute(replica, request)
-        replica.pushed()
-        return gradient
 
     def _accrue(self, replica: VirtualReplica, request: Accrue) -> Process:
         yield from ()

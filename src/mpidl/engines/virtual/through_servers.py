@@ -176,7 +176,9 @@ class ThroughServers(RequestHandler):
         """Count a push, and return the first and the last minibatch that it was computed on."""
         self._cluster.totals.pushes += 1
         self._cluster.totals.last_push = self._cluster.clock()
-        return replica.pushed()
+        batches = replica.unpushed.batches
+        replica.unpushed.pushed()
+        return batches
 
     def _vector_to_send(self, replica: VirtualReplica, vector: np.ndarray) -> np.ndarray:
         """Return the vector to send: the replica's gradient, which it then gives up, or a spare one."""

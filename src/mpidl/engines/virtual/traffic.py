@@ -45,7 +45,7 @@ class Traffic:
     """
 
     def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False) -> None:
-        self._cluster, self._wire_fetch, self._wait_free = cluster, wire_fetch, wait_free
+        self._cluster, self.wire_fetch, self._wait_free = cluster, wire_fetch, wait_free
         self.updated = Signal(cluster.environment)
 
     def fetch(
@@ -85,8 +85,8 @@ class Traffic:
         server = self._cluster.servers[number]
         parameters = server.shard.parameters
         nbytes: int = parameters.nbytes
-        if self._wire_fetch is not None and self._cluster.encodes(exchanger.number, number):
-            copy = exchanger.copy(self._wire_fetch, self._cluster.servers, server)
+        if self.wire_fetch is not None and self._cluster.encodes(exchanger.number, number):
+            copy = exchanger.encodings.copies[number]
             nbytes = copy.fetch(parameters)
             parameters = copy.values
         if not np.may_share_memory(vector, parameters):
@@ -120,7 +120,7 @@ class Traffic:
         machines, server, sender = self._cluster.machines, self._cluster.servers[number], push.sender
         assert machines is not None
         last = math.inf
-        if self._wire_fetch is None:
+        if self.wire_fetch is None:
             size = server.shard.parameters.nbytes
             last = min(size, machines.chunk)
             yield push.begun[number]

@@ -88,7 +88,7 @@ class ByReduction(RequestHandler):
 
     def _finish_part(self, replica: VirtualReplica, request: FinishReduction) -> Process:
         given = yield from self._finish(replica, request.vector)
-        replica.pushed(request.rest)
+        replica.unpushed.pushed(request.rest)
         return given
 
     def _start(
@@ -100,7 +100,7 @@ class ByReduction(RequestHandler):
         weight: float,
         whole: bool = False,
     ) -> None:
-        self._batch = max(self._batch, replica.batches()[1])
+        self._batch = max(self._batch, replica.unpushed.batches[1])
         reduction = next((each for each in self._gathering if replica.number not in each.vectors), None)
         if reduction is None:
             reduction = Reduction(part, whole, mean, self._cluster.environment.event())
@@ -116,7 +116,7 @@ class ByReduction(RequestHandler):
             reduction = self._gathering.popleft()
             reduction.batch = self._batch
             for number in reduction.vectors if reduction.whole else ():
-                self._cluster.replicas[number].pushed()
+                self._cluster.replicas[number].unpushed.pushed()
             self._cluster.environment.process(self._exchange(reduction))
 
     def _exchange(self, reduction: Reduction) -> Process:
@@ -179,7 +179,8 @@ class InMemory(RequestHandler):
 
     def _update(self, replica: VirtualReplica, request: Update) -> Process:
         yield from ()
-        _, batch = replica.pushed()
+        batch = replica.unpushed.batch
+        replica.unpushed.pushed()
         (server,), (read,) = self._cluster.servers, replica.fetched
         shard = server.shard
         staleness = shard.clock - read
