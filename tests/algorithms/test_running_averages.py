@@ -13,7 +13,7 @@ from mpidl.rules import Nesterov, Sgd
 SIZE, MOMENTUM, VARIANCE = 12, 0.1, 0.01
 STATISTICS = [Range(3, 5), Range(8, 9)]
 CASES = {
-    **{name: cls() for name, cls in ALGORITHMS.items() if cls.takes_statistics},
+    **{name: cls() for name, cls in ALGORITHMS.items() if not cls.coordinated},
     "accrued": Downpour(n_push=30),
     "accrued between fetches": Downpour(n_push=15, n_fetch=15),
     "local steps": Downpour(n_push=15, n_fetch=15, rate=0.01),

@@ -38,8 +38,8 @@ def run(lab, problem, algorithm=None, replicas=1, iterations=100, **options):
 def test_two_algorithms_have_a_coordinator(name):
     algorithm = ALGORITHMS[name]()
     coordinated = name in ("sandblaster", "stacking")
-    assert isinstance(algorithm, Coordinated) is coordinated
-    assert (algorithm.vectors() != ()) is (not algorithm.takes_statistics) is coordinated
+    assert algorithm.coordinated is isinstance(algorithm, Coordinated) is coordinated
+    assert (algorithm.vectors() != ()) is coordinated
     assert algorithm.warm_start_run() is None
 
 

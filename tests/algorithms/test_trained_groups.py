@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import ALGORITHMS, Diloco, Downpour, Eamsgd, Sandblaster
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.engines.virtual.times import Exponential, Times
 from mpidl.nn.groups import Penalised
 from mpidl.parameters import Range
@@ -36,7 +35,7 @@ def problem_of(least_squares, algorithm):
     """Return a problem that begins away from 0."""
     model, split = least_squares()
     model.parameters[:] = np.random.default_rng(1).normal(size=13)
-    return (Penalised(model, SEGMENTS) if isinstance(algorithm, Coordinated) else model), split
+    return (Penalised(model, SEGMENTS) if algorithm.coordinated else model), split
 
 
 @pytest.mark.parametrize("servers", [1, 2, 5])

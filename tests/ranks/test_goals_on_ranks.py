@@ -7,7 +7,6 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import Downpour, Hogwild, Sandblaster, Sync
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.data import Arrays, Dataset
 from mpidl.errors import UsageError
 from mpidl.metrics import METRICS
@@ -39,7 +38,7 @@ def figures_of(network, split):
 @pytest.mark.parametrize("algorithm", [Downpour(), Sync(), Hogwild(), Sandblaster()], ids=lambda each: each.name)
 def test_the_figures_of_all_ranks_are_those_of_all_samples(comm, tmp_path, algorithm):
     network, run = Network([Dense(3)], (3,)), comm.bcast(tmp_path) / "run"
-    rule = {} if isinstance(algorithm, Coordinated) else {"rule": Sgd(0.1)}
+    rule = {} if algorithm.coordinated else {"rule": Sgd(0.1)}
     summary = mpidl.train(
         network, DATA, algorithm=algorithm, metrics=NAMES, epochs=4, batch=20, dir=run.parent, device="cpu", **rule
     )

@@ -30,7 +30,7 @@ DAILY = ("downpour", "easgd", "diloco", "sync", "hogwild", "sandblaster")
 def test_every_algorithm_trains_a_module(comm, shared_path, name):
     algorithm = ALGORITHMS[name]()
     # Sandblaster minimises one function: statistics are not part of it.
-    module = cnn() if algorithm.takes_statistics else transformer()
+    module = transformer() if algorithm.coordinated else cnn()
     before = loss_of_batch(module)
     summary = train(module, shared_path, algorithm=algorithm, epochs=3)
     assert np.isfinite(summary["test_loss"])

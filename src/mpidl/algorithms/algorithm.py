@@ -26,6 +26,11 @@ class Exchange(Enum):
     SHARED_MEMORY = "shared memory"
     OPERATIONS = "operations"
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether servers have the shards."""
+        return self in (Exchange.SERVERS, Exchange.OPERATIONS)
+
 
 class Pattern(NamedTuple):
     """Properties of a replica's requests that engines can rely on, for instance to overlap exchanges with computation.
@@ -103,14 +108,18 @@ class Algorithm(Checked):
         a push.
     outer : bool
         Whether the shards' rule is an outer rule, whose rate a schedule doesn't change.
-    takes_statistics : bool
-        Whether models may keep statistics, such as running means, among their parameters.
+    coordinated : bool
+        Whether a coordinator drives the run; models then keep no statistics, such as running means, among their
+        parameters.
+    makes_model : bool
+        Whether the algorithm makes the layers; replicas then compute with them on one rank's CPU each.
     """
 
     name: ClassVar[str]
     default_rule: ClassVar[Rule | None] = Adagrad(0.01)
     outer: ClassVar[bool] = False
-    takes_statistics: ClassVar[bool] = True
+    coordinated: ClassVar[bool] = False
+    makes_model: ClassVar[bool] = False
 
     wire: str = "fp32"
     wire_fetch: str = "fp32"

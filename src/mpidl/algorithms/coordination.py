@@ -201,7 +201,7 @@ class Coordinated(Algorithm):
     """
 
     default_rule: ClassVar[Rule | None] = None
-    takes_statistics: ClassVar[bool] = False
+    coordinated: ClassVar[bool] = True
 
     unit: int
     backups: bool
@@ -238,11 +238,6 @@ class Coordinated(Algorithm):
     def model(self, outputs: int) -> dict[str, Any]:
         """Return the keys of ``[model]`` that the algorithm determines, such as `layer`, for a number of outputs."""
         return {}
-
-    @property
-    def makes_model(self) -> bool:
-        """Whether the algorithm makes the layers; replicas then compute with them on one rank's CPU each."""
-        return bool(self.model(1))
 
     @property
     def least_epochs(self) -> int:

@@ -56,6 +56,7 @@ class Stacking(Coordinated):
     """
 
     name: ClassVar[str] = "stacking"
+    makes_model: ClassVar[bool] = True
 
     modules: Count = 3
     hidden: Count = 300

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import toml
 from mpidl.config.sections import (
     PYTHON_MODEL,
@@ -99,7 +98,7 @@ class Config:
     @property
     def servers(self) -> int:
         """Number of ranks that are servers; 0 if the algorithm needs none."""
-        return self.topology.servers if self.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+        return self.topology.servers if self.algorithm.exchange.has_servers else 0
 
     @property
     def of_script(self) -> bool:
@@ -223,7 +222,7 @@ def from_dict(
 def _check_model(config: Config) -> None:
     """Check that the configuration describes a model if the algorithm doesn't."""
     section, algorithm = config.model, config.algorithm
-    if not (section.layer or section.factory or (isinstance(algorithm, Coordinated) and algorithm.makes_model)):
+    if not (section.layer or section.factory or algorithm.makes_model):
         raise UsageError("model.layer: expected [[model.layer]] sections or model.factory, found neither")
 
 

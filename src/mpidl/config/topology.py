@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.config.sections import RunSection
 from mpidl.errors import UsageError
 from mpidl.partition.schedules import SCHEDULES
@@ -89,7 +88,7 @@ class TopologySection(Checked):
 
     def check(self, algorithm: Algorithm, run: RunSection) -> None:
         """Raise UsageError if the topology is incompatible with the algorithm or the run."""
-        if isinstance(algorithm, Coordinated) and algorithm.makes_model:
+        if algorithm.makes_model:
             self.check_whole(f"but {algorithm.name} trains whole modules")
         if self.partitions > 1 and algorithm.exchange is Exchange.SHARED_MEMORY:
             found = f"topology.partitions: {self.partitions}"

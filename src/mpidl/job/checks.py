@@ -35,7 +35,7 @@ def check_parts(config: Config, dataset: Dataset, model: CompleteModel) -> None:
     if dataset.order is not None and config.data.shuffle is not None:
         raise UsageError(f"data.shuffle: {quoted(config.data.shuffle)}, but the data have a sampler; leave it out")
     name, size = config.algorithm.name, model.layout.size
-    if model.statistics and not config.algorithm.takes_statistics:
+    if model.statistics and config.algorithm.coordinated:
         statistic = next(each.name for each in model.layout if each.start == model.statistics[0].start)
         raise UsageError(
             f"algorithm.name: {name} minimises one function of the parameters; a model with statistics ({statistic}) "

@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 
 from mpidl.algorithms import Algorithm
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.callbacks import Callbacks
@@ -184,7 +183,7 @@ class Job:
         """Whether the algorithm resumes from the checkpoint, and doesn't just start from its parameters."""
         if self.checkpoint is None:
             return False
-        if not isinstance(self.algorithm, Coordinated):
+        if not self.algorithm.coordinated:
             return True
         saved = self.checkpoint.sections.get("algorithm", {}).get("name", self.algorithm.name)
         return self.checkpoint.position.state is not None and saved == self.algorithm.name

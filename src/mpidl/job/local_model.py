@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.algorithms.replica_state import GradientNorm, ReplicaState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
@@ -80,7 +79,7 @@ def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: Group 
     job, section = placed.job, placed.job.config.model
     own = section.layer is None
     l2, clip = (section.l2, section.clip) if own else (0.0, None)
-    coordinated = isinstance(job.algorithm, Coordinated) and bool(placed.segments)
+    coordinated = job.algorithm.coordinated and bool(placed.segments)
     if not (l2 or clip or coordinated):
         return model
     segments = own_segments(placed, part)
@@ -115,7 +114,7 @@ def _device(job: Job, number: int) -> Device | None:
         if kind == "cuda":
             raise UsageError("device.kind: 'cuda', but the model has tables, whose rows are in the host's memory")
         return None
-    if isinstance(job.algorithm, Coordinated) and job.algorithm.makes_model:
+    if job.algorithm.makes_model:
         if kind == "cuda":
             raise UsageError(f"device.kind: 'cuda', but {job.algorithm.name} computes on the CPU, expected 'auto'")
         return None
@@ -132,7 +131,7 @@ def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     """Return the initial state of a replica, or of this rank's part of one."""
     part = local.slice
     # A coordinator knows the norm of the whole gradient.
-    trained = [] if isinstance(placed.job.algorithm, Coordinated) else own_trained(placed, part)
+    trained = [] if placed.job.algorithm.coordinated else own_trained(placed, part)
     return ReplicaState(
         placed.rate_at, own_statistics(placed, part), own_segments(placed, part),
         partial(kept_by_replica, local.host, placed.job.dataset.kept), own_fragments(placed, part),

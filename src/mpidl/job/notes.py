@@ -73,7 +73,7 @@ def _on_unused(config: Config) -> list[str]:
             topology.stages == 1 and topology.schedule != type(topology).schedule
         ),
         f"rate: {name} has no use for a schedule: it searches for the length of each step": (
-            isinstance(config.algorithm, Coordinated) and config.rate != RateSchedule()
+            config.algorithm.coordinated and config.rate != RateSchedule()
         ),
     }
     return [line for line, found in unused.items() if found]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset
 from mpidl.data.dealing import Deal
@@ -29,7 +28,7 @@ def check_ownership(config: Config, dataset: Dataset) -> None:
         )
     if config.data.split is not None and dataset.owners is not None:
         raise UsageError(f"{key}, but each of the data belongs to a worker; leave it out")
-    if isinstance(config.algorithm, Coordinated):
+    if config.algorithm.coordinated:
         raise UsageError(f"{key}, but {name} lets any worker compute any portion, expected another algorithm")
     if dataset.order is not None or dataset.kept is not None:
         what = "a sampler" if dataset.order is not None else "a state"

@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.coordination import Coordinated
 from mpidl.data.drawing import Draws, OwnDraws
 from mpidl.data.schedule import REDUCTION, Schedule
@@ -102,7 +101,7 @@ class PlacedJob:
     @property
     def sends_values(self) -> bool:
         """Whether workers send the coordinator what they evaluate: callbacks take values that no server has."""
-        servers = self.job.algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS)
+        servers = self.job.algorithm.exchange.has_servers
         return self.job.script.callbacks.take_values and not servers
 
     def tensors(self, vector: np.ndarray) -> dict[str, np.ndarray]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import FinishReduction, Gradient, NextBatch, Reduce, Request, Speed, StartReduction
 from mpidl.data import Batch
@@ -57,7 +56,7 @@ def rehearse_own(job: Job) -> str | None:
             raise UsageError(f"{error}: {what}") from error.__cause__
     algorithm = job.algorithm
     # Others push what has become of the parameters, or change them in place.
-    by_gradients = isinstance(algorithm, Coordinated) or (job.config.rule is not None and not algorithm.outer)
+    by_gradients = algorithm.coordinated or (job.config.rule is not None and not algorithm.outer)
     if not changed or not by_gradients or algorithm.exchange is Exchange.SHARED_MEMORY:
         return None
     return (
@@ -93,7 +92,7 @@ def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:
         for rule in {Sgd(), job.config.rule or Sgd()}:
             for segments in _forms(placed):
                 rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
-    elif not isinstance(job.algorithm, Coordinated):  # `Vectors.rehearse` compiles a coordinator's operations.
+    elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
         for segments in _forms(placed):
             scheduled = ScheduledRule(job.config.rule, segments=segments)
             rehearse(xp, scheduled, job.algorithm.shard_policy(1), job.dtype)

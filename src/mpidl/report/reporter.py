@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.coordination import Coordinated, Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
@@ -89,7 +89,7 @@ class Reporter:
                 self._samples_per_epoch,
                 scoring(job.original, job.dataset).accuracy,
                 next(iter(job.evaluated), "test"),
-                isinstance(job.algorithm, Coordinated),
+                job.algorithm.coordinated,
             ),
             begun=origin is None,
         )

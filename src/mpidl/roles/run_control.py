@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from mpidl.algorithms.coordination import Coordinated, Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
@@ -65,7 +65,7 @@ class RunControl:
             every=job.config.checkpoint.every,
             interim=checkpoints.interim,
             resumed=job.checkpoint is not None,
-            coordinated=isinstance(job.algorithm, Coordinated),
+            coordinated=job.algorithm.coordinated,
             goal=job.goal,
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,

@@ -230,7 +230,7 @@ class Worker(Role):
 
         A coordinator's line search tries steps that are too long, and decides itself.
         """
-        if not self._job.config.run.terminate_on_nan or isinstance(self._job.algorithm, Coordinated):
+        if not self._job.config.run.terminate_on_nan or self._job.algorithm.coordinated:
             return
         self.status.figures["diverged"] = 1 + self._engine.state.portion
         self._link.reports.post(self.status.row, wake=True)
@@ -372,7 +372,7 @@ class Worker(Role):
         done, evaluated = Phase.TRAIN, set[int]()
         while done != Phase.EXIT:
             order = self._link.orders.read()
-            if not isinstance(self._job.algorithm, Coordinated):
+            if not self._job.algorithm.coordinated:
                 self._engine.participant.obey_at_the_end(order)
             self._report_interruption()
             self._lend_model()

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.device import Device, choose
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
@@ -166,6 +165,6 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
     return Server(
         number, shards, ready.directory, ready.scratch, workers=len(world.roles.pushers()),
         portion=ready.placed.schedule.portion, deterministic=job.config.run.deterministic,
-        coordinated=isinstance(job.algorithm, Coordinated),
+        coordinated=job.algorithm.coordinated,
         save=ShardFiles(job.config.checkpoint.full_every, job.config.run.terminate_on_nan).save,
     )  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.config.sections import DataSection
 from mpidl.config.topology import TopologySection
 from mpidl.errors import UsageError
@@ -233,7 +232,7 @@ def unpredictable(job: Job, ranks: int, most: int, name: str = "CONFIG") -> str 
     """Return the reason why the speed of a job, with a configuration's file, can't be predicted, if there is one."""
     if ranks > most:
         return f"there are more than {most} ranks"
-    if isinstance(job.algorithm, Coordinated):
+    if job.algorithm.coordinated:
         return f"the steps of {job.algorithm.name} depend on their results"
     section, layers = job.config.virtual, summaries(job.original)
     if not Durations.known(section).gradient_given and not any(each.operations for each in layers or ()):

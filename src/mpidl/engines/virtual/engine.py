@@ -15,7 +15,7 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.coordination import Coordinated, Iteration
+from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import Course, Saved
@@ -70,7 +70,7 @@ class VirtualEngine:
             assert machines is not None
             self.course = Course(
                 self, times.failures, machines.nodes, self._time.seed, self._hooks.on_event,
-                coordinated=self._coordinated,
+                coordinated=self._algorithm.coordinated,
             )  # fmt: skip
 
     def _begin(self, resumed: Resumed, in_turn: bool, at: float = 0.0, wasted: int = 0) -> None:
@@ -80,7 +80,7 @@ class VirtualEngine:
         """
         time, times, replicas = self._time, self._time.times, len(self._vectors)
         environment = self._environment = simpy.Environment(at)
-        ranks = len(self.shards) if self._algorithm.exchange in (Exchange.SERVERS, Exchange.OPERATIONS) else 0
+        ranks = len(self.shards) if self._algorithm.exchange.has_servers else 0
         seed = (time.seed, self._restarts) if self._restarts else time.seed
         machines = Machines(environment, times, seed, replicas, ranks) if times is not None else None
         servers = [VirtualServer(environment, shard) for shard in self.shards]
@@ -94,16 +94,12 @@ class VirtualEngine:
         deaths = [death for death in (times.deaths if times is not None else ()) if death.at > at]
         self._lives.begin(self._make_handler(), resumed, in_turn, deaths)
 
-    @property
-    def _coordinated(self) -> bool:
-        return isinstance(self._algorithm, Coordinated)
-
     def _make_handler(self) -> RequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
             return ByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
             return InMemory(self._cluster, self._lives.gradient)
-        if self._coordinated:
+        if self._algorithm.coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
             return VirtualSandblaster(self._cluster, self._training, hooks, self._state, self._accrued)
         return ThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)

@@ -12,7 +12,6 @@ import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Exchange
-from mpidl.algorithms.coordination import Coordinated
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, WaitForEpoch, drive
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
@@ -110,7 +109,6 @@ class Lives:
     ) -> None:
         self._cluster, self._environment, self._training = cluster, cluster.environment, training
         self._supply, self._hooks, self._vectors = supply, hooks, vectors
-        self._coordinated = isinstance(training.algorithm, Coordinated)
         self._advanced = Signal(cluster.environment)
         self.wasted_batches = wasted_batches
         self._handler: RequestHandler
@@ -249,7 +247,7 @@ class Lives:
             model.parameters = request.parameters
         beside.computing(replica)
         loss, gradient = request.function(model, batch)
-        if not math.isfinite(loss) and not self._coordinated:
+        if not math.isfinite(loss) and not self._training.algorithm.coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:
             # The next gradient overwrites the model's buffer.
