@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Averaging, BackupSync, Diloco, Downpour, Hogwild, Sandblaster, Softsync, Ssp, Sync
-from mpidl.engines.virtual.failures import Course
+from mpidl.engines.virtual.failures import FailureSimulation
 from mpidl.engines.virtual.times import Constant, Exponential, Failures, Times
 from mpidl.errors import MpidlError
 from mpidl.rules import Sgd
@@ -175,7 +175,7 @@ def test_goodput_is_that_of_young_and_daly(every, mean, restart):
     """Three ranks; the interval by Young for 1000 s between failures is 89.4 s."""
     saving, failed, work = 4.0, [], Work(2e6)
     failures = Failures(Exponential(3 * mean), None, every, saving, 0.0, Constant(restart))
-    Course(work, failures, [0, 0, 0], 1, lambda kind, *_, **details: failed.append(kind)).run()
+    FailureSimulation(work, failures, [0, 0, 0], 1, lambda kind, *_, **details: failed.append(kind)).run()
     share = work.length / work.now
     assert share == pytest.approx(expected(every, saving, restart, mean), rel=0.03)
     if mean > 500:
@@ -187,10 +187,10 @@ def test_a_checkpoint_that_a_failure_interrupts_does_not_count():
     """It begins after 20 s and takes 4; a rank dies at 22 s, and again in the restart of 10 s."""
     lives, work = iter([22.0, math.inf, math.inf, 5.0, math.inf]), Work(15.0)
     failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 0.0, Constant(10.0))
-    Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
+    FailureSimulation(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
     assert work.now == 15.0
     lives, work = iter([22.0, math.inf, math.inf, 5.0, math.inf]), Work(30.0)
-    course = Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None)
+    course = FailureSimulation(work, failures, [0, 0, 0], 1, lambda *_, **details: None)
     course.run()
     # Up at 37 s, a checkpoint from 57 to 61 s.
     assert (work.now, course.restarts) == (71.0, 2)
@@ -200,7 +200,7 @@ def test_a_checkpoint_begins_anew_when_the_coordinator_is_taken_over():
     """It begins after 20 s and takes 4; the coordinator dies at 22 s, and is taken over in 3 s."""
     lives, work = iter([22.0, *[math.inf] * 9]), Work(30.0)
     failures = Failures(lambda random: next(lives), None, 20.0, 4.0, 3.0, fixed=Fixed())
-    Course(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
+    FailureSimulation(work, failures, [0, 0, 0], 1, lambda *_, **details: None).run()
     # Work until 20 s, from 22 to 25 s, and from 29 s on.
     assert work.now == 36.0
 

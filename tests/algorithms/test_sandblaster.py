@@ -7,7 +7,7 @@ import pytest
 from test_lbfgs import history, two_loop
 
 from mpidl.algorithms import ALGORITHMS
-from mpidl.algorithms.coordination import Coordinated, Segment, cut_units, targets
+from mpidl.algorithms.coordination import BatchSegment, Coordinated, cut_units, targets
 from mpidl.algorithms.curvature import direction
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Death, Exponential, Jitter, Times
@@ -225,7 +225,7 @@ def test_every_portion_is_accrued_exactly_once(lab, numbered, replicas, deaths, 
 def test_a_unit_is_accrued_once_chunk_by_chunk():
     vectors = Vectors({"parameters": np.zeros(10), "gradient": np.full(10, 7.0)})
     accrual = Accrual(vectors, [Range(0, 4), Range(4, 8), Range(8, 10)])
-    segments = (Segment("gradient", 0, 3),)
+    segments = (BatchSegment("gradient", 0, 3),)
     accrual.begin(5, *targets(segments, cut_units(segments, 2)))
     values = np.arange(10.0)
     assert not accrual.add_chunk(5, 0, 0, values[:4], 1.5, 2.0)

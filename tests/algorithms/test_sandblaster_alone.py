@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mpidl.algorithms.coordination import Evaluate, Evaluation, Iteration, Operate
+from mpidl.algorithms.coordination import Evaluate, EvaluationResult, Iteration, Operate
 from mpidl.algorithms.requests import drive
 from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.shards.vectors import Vectors
@@ -45,7 +45,7 @@ def minimise(algorithm, start, portions, most=100):
                 weights[number] += weight
                 vectors[segment.vector] += weight * gradient
         counts = [segment.count for segment in request.segments]
-        return Evaluation(tuple(losses), tuple(weights), tuple(counts), sum(counts), 0, 0, 0.0)
+        return EvaluationResult(tuple(losses), tuple(weights), tuple(counts), sum(counts), 0, 0, 0.0)
 
     def iterate(request):
         yield from ()

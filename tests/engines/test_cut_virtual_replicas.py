@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_network_cards import engine
 
 from mpidl.algorithms import Downpour
-from mpidl.engines.virtual.cut import UNCUT, Cut, slice_stops
+from mpidl.engines.virtual.cut import UNCUT, ReplicaCut, slice_stops
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.times import Constant, Exponential, Times
 from mpidl.nn import BatchNormalisation, Conv2d, Dense
@@ -25,7 +25,7 @@ COSTS = Costs(flops=1000.0)
 def planned(layers, shape, partitions, batch, **times):
     """Return times of replicas that are cut."""
     plan, uncut = (make_plan(layers, shape, ranks, batch=batch, costs=COSTS) for ranks in (partitions, 1))
-    cut = Cut.of(plan, uncut, Basis(batch, COSTS, 4))
+    cut = ReplicaCut.of(plan, uncut, Basis(batch, COSTS, 4))
     return Times(Constant(cut.whole), cut=cut, **times)
 
 
@@ -117,14 +117,14 @@ def test_ranks_that_share_statistics_tell_each_other_their_sums():
 def test_stages_compute_one_after_the_other():
     plan = make_plan([Dense(8) for _ in range(3)], (8,), 3, batch=4, stages=3, costs=COSTS)
     uncut = make_plan([Dense(8) for _ in range(3)], (8,), 1, batch=4, costs=COSTS)
-    cut = Cut.of(plan, uncut, Basis(4, COSTS, 4))
+    cut = ReplicaCut.of(plan, uncut, Basis(4, COSTS, 4))
     # But gradients of weights, each an eighth of the work, are computed while earlier stages go on.
     assert seconds_of_a_gradient(Times(Constant(cut.whole), cut=cut)) == pytest.approx(cut.whole * 6 / 8)
 
 
 def test_ranks_of_cut_replicas_draw_their_own_durations():
     times = replace(planned(LAYERS, SHAPE, 2, BATCH), compute=Exponential(1.0))
-    without = replace(times, cut=Cut.busy(make_plan(LAYERS, SHAPE, 2, batch=BATCH), 1.0, 1.0))
+    without = replace(times, cut=ReplicaCut.busy(make_plan(LAYERS, SHAPE, 2, batch=BATCH), 1.0, 1.0))
     longest = max(np.random.default_rng(0).spawn(2)[0].exponential(1.0, 2))
     assert seconds_of_a_gradient(without) == pytest.approx(longest)
     assert seconds_of_a_gradient(times) < seconds_of_a_gradient(without)
@@ -151,7 +151,7 @@ def test_messages_between_ranks_share_cards_with_pushes():
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.integers(1, 9))
 def test_shares_of_shards_are_those_of_ranges(stops, servers):
-    cut = Cut((*sorted(stops)[:-1], 1.0))
+    cut = ReplicaCut((*sorted(stops)[:-1], 1.0))
     shares = cut.shares(servers)
     held = np.zeros(cut.partitions)
     for own in shares:
@@ -169,7 +169,7 @@ def test_an_uncut_replica_has_all_of_each_shard(servers):
 def test_a_rank_exchanges_its_slice_with_the_servers_that_hold_it():
     """Two servers, three ranks with 1/4, 1/4 and 1/2: the first two share the first server's card."""
     environment = simpy.Environment()
-    times = Times(bandwidth=10.0, cut=Cut((0.25, 0.5, 1.0)))
+    times = Times(bandwidth=10.0, cut=ReplicaCut((0.25, 0.5, 1.0)))
     machines, found = Machines(environment, times, 0, replicas=1, servers=2), {}
 
     def fetch(server):
@@ -180,11 +180,11 @@ def test_a_rank_exchanges_its_slice_with_the_servers_that_hold_it():
         environment.process(fetch(server))
     environment.run()
     assert found == {0: 12.0, 1: 12.0}
-    slow = replace(times, cut=Cut((0.5, 0.5, 1.0)), bandwidth=5.0)
+    slow = replace(times, cut=ReplicaCut((0.5, 0.5, 1.0)), bandwidth=5.0)
     assert [len(own) for own in slow.cut.shares(2)] == [1, 1]
     assert seconds_of_reduction(UNCUT) == 2 * 3 * 3
     # Four replicas of two ranks, whose halves go from node to node together with the others.
-    assert seconds_of_reduction(Cut((0.5, 1.0))) == 2 * 3 * 1.5
+    assert seconds_of_reduction(ReplicaCut((0.5, 1.0))) == 2 * 3 * 1.5
 
 
 def seconds_of_reduction(cut):
@@ -197,7 +197,7 @@ def seconds_of_reduction(cut):
 def test_a_run_with_cut_replicas_has_the_result_of_uncut_ones(least_squares):
     problem = least_squares()
     found = []
-    for cut in (UNCUT, Cut((0.3, 1.0))):
+    for cut in (UNCUT, ReplicaCut((0.3, 1.0))):
         run = engine(problem, Downpour(), Times(Constant(0.01), bandwidth=1e4, cut=cut), replicas=1)
         totals = run.run()
         found.append((run.parameters(), totals.bytes_pushed, totals.bytes_fetched, totals.pushes))

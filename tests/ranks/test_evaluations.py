@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Sandblaster
-from mpidl.algorithms.coordination import Evaluate, Segment
+from mpidl.algorithms.coordination import BatchSegment, Evaluate
 from mpidl.algorithms.requests import NextUnit
 from mpidl.data.schedule import Portions
 from mpidl.parameters import shards
@@ -82,10 +82,10 @@ def test_a_ticket_of_an_evaluation_that_is_over_is_let_go(comm, transport, verbs
     last = 1 + len(verbs)
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.evaluation.show(1, Evaluate((Segment("gradient", 0, PORTIONS),)))
+        link.evaluation.show(1, Evaluate((BatchSegment("gradient", 0, PORTIONS),)))
         for number in range(2, last + 1):
             comm.recv(source=LATE)
-            link.evaluation.show(number, Evaluate((Segment("gradient", 2, 4),)))
+            link.evaluation.show(number, Evaluate((BatchSegment("gradient", 2, 4),)))
             comm.send(None, LATE)
     elif comm.rank == LATE:
         units = next_units(transport, comm, verbs, 2)
@@ -95,13 +95,13 @@ def test_a_ticket_of_an_evaluation_that_is_over_is_let_go(comm, transport, verbs
 def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transport):
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.evaluation.show(1, Evaluate((Segment("gradient", 0, 2),)))
+        link.evaluation.show(1, Evaluate((BatchSegment("gradient", 0, 2),)))
         while link.evaluation.units_taken(1) < 2:
             link.posted.look()
         time.sleep(0.1)
         # The only unit, one useless ticket, and one more when it reads the evaluation that it knows.
         assert link.evaluation.units_taken(1) <= 3
-        link.evaluation.show(2, Evaluate((Segment("gradient", 2, 2),)))
+        link.evaluation.show(2, Evaluate((BatchSegment("gradient", 2, 2),)))
     elif comm.rank == LATE:
         units = next_units(transport, comm, [], 2)
         assert [(unit.evaluation, unit.number) for unit in units] == [(1, 0), (2, 0)]
@@ -110,10 +110,10 @@ def test_a_worker_that_finds_no_unit_waits_for_the_next_evaluation(comm, transpo
 def test_a_late_worker_leaves_the_next_evaluation_its_backups(comm, transport):
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        link.evaluation.show(1, Evaluate((Segment("gradient", 0, 2),)))
+        link.evaluation.show(1, Evaluate((BatchSegment("gradient", 0, 2),)))
         comm.send(None, LATE)
         comm.recv(source=LATE)
-        link.evaluation.show(2, Evaluate((Segment("gradient", 2, 2),)))
+        link.evaluation.show(2, Evaluate((BatchSegment("gradient", 2, 2),)))
         comm.send(None, LATE)
         comm.recv(source=LATE)
         assert link.evaluation.copies_taken(2) == 1

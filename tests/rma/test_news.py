@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mpidl.algorithms.coordination import Evaluate, Segment
+from mpidl.algorithms.coordination import BatchSegment, Evaluate
 from mpidl.parameters import shards
 from mpidl.transport.protocol import NOTICE, Notice, ShardClock
 
@@ -71,7 +71,7 @@ def test_who_waits_for_the_coordinator_is_told_each_time_it_shows_something(comm
     shown = [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 0), (3, 1, 1)]
     if comm.rank == COORDINATOR:
         link = transport.coordinator()
-        evaluate = Evaluate((Segment("gradient", 0, 2),))
+        evaluate = Evaluate((BatchSegment("gradient", 0, 2),))
         one, two, three = (partial(link.evaluation.show, number, evaluate) for number in (1, 2, 3))
         show(comm, transport, [one, two, partial(link.evaluation.show_test, 1), three, link.evaluation.show_over])
     elif comm.rank != SERVER:

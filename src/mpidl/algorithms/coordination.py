@@ -33,7 +33,7 @@ class Operate:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BatchSegment:
     """A part of a batch with a vector for its gradient.
 
     Attributes
@@ -53,21 +53,21 @@ class Segment:
 class Evaluate:
     """Let the replicas compute the loss and the gradient of a batch at the shards' `parameters`.
 
-    The vectors of the segments are set to 0 first. Answer: an `Evaluation`.
+    The vectors of the segments are set to 0 first. Answer: an `EvaluationResult`.
 
     Attributes
     ----------
-    segments : tuple of Segment
+    segments : tuple of BatchSegment
     task : int
         What replicas compute instead of the gradient, if the algorithm has several such tasks: `Unit.task`.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[BatchSegment, ...]
     task: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationResult:
     """The result of an `Evaluate`.
 
     Attributes
@@ -114,7 +114,7 @@ class Iteration:
     samples : int
         Number of samples whose gradients have been accrued since the coordinator began.
     portions, backups, won, waiting
-        Sums over every `Evaluation` since the previous iteration.
+        Sums over every `EvaluationResult` since the previous iteration.
     state : dict
         Scalars from which a coordinator resumes.
     operating : float
@@ -149,7 +149,7 @@ class UnitData(NamedTuple):
     portions: range
 
 
-def cut_units(segments: Sequence[Segment], size: int) -> list[UnitData]:
+def cut_units(segments: Sequence[BatchSegment], size: int) -> list[UnitData]:
     """Cut the segments of a batch into units of at most `size` consecutive portions."""
     return [
         UnitData(number, range(first, min(first + size, segment.first + segment.count)))
@@ -158,7 +158,7 @@ def cut_units(segments: Sequence[Segment], size: int) -> list[UnitData]:
     ]
 
 
-def targets(segments: Sequence[Segment], units: Sequence[UnitData]) -> tuple[list[str], list[str]]:
+def targets(segments: Sequence[BatchSegment], units: Sequence[UnitData]) -> tuple[list[str], list[str]]:
     """Return the names of an evaluation's vectors, and for each unit that of its segment."""
     vectors = [segment.vector for segment in segments]
     return vectors, [vectors[unit.segment] for unit in units]
@@ -171,7 +171,11 @@ def minibatches(unit: UnitData, portions: Portions) -> tuple[Minibatch, ...]:
 
 
 def segment_sums(
-    segments: Sequence[Segment], units: Sequence[UnitData], losses: np.ndarray, weights: np.ndarray, portions: Portions
+    segments: Sequence[BatchSegment],
+    units: Sequence[UnitData],
+    losses: np.ndarray,
+    weights: np.ndarray,
+    portions: Portions,
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
     """Return the sums of losses and weights and the number of samples of each segment, given those of all units."""
     sums, totals, samples = [], [], []

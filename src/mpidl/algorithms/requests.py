@@ -155,7 +155,7 @@ class FinishReduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateShared:
     """Update the shared parameters by the rule, in place, without locks, where the gradient isn't 0. Answer: None."""
 
     gradient: Any
@@ -204,7 +204,7 @@ class Accrue:
 
 Request = (
     NextBatch | Gradient | WaitForEpoch | Clock | Fetch | Push | Reduce | Speed | StartReduction | FinishReduction
-    | Update | NextUnit | Accrue
+    | UpdateShared | NextUnit | Accrue
 )  # fmt: skip
 
 

@@ -11,14 +11,14 @@ from msgspec import Meta
 
 from mpidl.algorithms.algorithm import WarmStart
 from mpidl.algorithms.coordination import (
+    BatchSegment,
     Coordinated,
     Coordinator,
     CoordinatorRequest,
     Evaluate,
-    Evaluation,
+    EvaluationResult,
     Iteration,
     Operate,
-    Segment,
 )
 from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Curvature, InverseHessian, LimitedMemory
 from mpidl.algorithms.downpour import Downpour
@@ -117,7 +117,7 @@ class Optimiser:
         self._number = int(state.get("iteration", 0))
         self._batch = int(state.get("batch", 0))
         self._evaluations = int(state.get("evaluations", 0))
-        self._found: list[Evaluation] = []
+        self._found: list[EvaluationResult] = []
         self._samples = 0
         self._means: list[float] = []
         self._value = self._step = 0.0
@@ -226,7 +226,7 @@ class Optimiser:
     def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
         """Compute objective and gradient of the current batch at the parameters."""
         segments = self._segments()
-        found: Evaluation = yield Evaluate(segments)
+        found: EvaluationResult = yield Evaluate(segments)
         weight = fsum(found.weights)
         self._value = fsum(found.losses) / weight
         self._means = [loss / part for loss, part in zip(found.losses, found.weights, strict=True) if part]
@@ -243,15 +243,15 @@ class Optimiser:
         terms = tuple((part / weight, each.vector) for each, part in zip(segments, found.weights, strict=True))
         yield Operate((*means, Combine(GRADIENT, terms)))
 
-    def _segments(self) -> tuple[Segment, ...]:
+    def _segments(self) -> tuple[BatchSegment, ...]:
         """Return the segments of the current batch."""
         if self._whole:
-            return (Segment(GRADIENT, 0, self._portions),)
+            return (BatchSegment(GRADIENT, 0, self._portions),)
         size = max(2, round(self._settings.batch * self._portions))
         shared = max(1, round(self._settings.overlap * size))
         start = self._batch * (size - shared)
         ends = (start, start + shared, start + size - shared, start + size)
         return tuple(
-            Segment(vector, first % self._portions, last - first)
+            BatchSegment(vector, first % self._portions, last - first)
             for vector, first, last in zip((FIRST, MIDDLE, LAST), ends, ends[1:], strict=False)
         )

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpidl.algorithms.coordination import (
+    BatchSegment,
     Coordinated,
     Coordinator,
     CoordinatorRequest,
     Evaluate,
-    Evaluation,
+    EvaluationResult,
     Operate,
-    Segment,
 )
 from mpidl.algorithms.curvature import GRADIENT
 from mpidl.algorithms.requests import Function
@@ -134,7 +134,7 @@ class _Modules(Optimiser):
     def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
         """Compute the upper weights of the module, its objective and its gradient, at the lower weights."""
         module, task = Module.of(self._layout, self._module), self._module * PARTS
-        segment, found = Segment(GRADIENT, 0, self._portions), []
+        segment, found = BatchSegment(GRADIENT, 0, self._portions), []
         sums = np.empty((module.hidden, module.hidden + module.outputs))
         for part in range(module.parts):
             found.append((yield Evaluate((segment,), task + 1 + part)))
@@ -152,7 +152,7 @@ class _Modules(Optimiser):
         yield Operate((Combine(GRADIENT, ((1 / weight, GRADIENT),)),))
 
 
-def _together(found: list[Evaluation]) -> Evaluation:
+def _together(found: list[EvaluationResult]) -> EvaluationResult:
     """Return what several passes over the data have counted as one evaluation of the objective."""
     names = ("portions", "backups", "won", "waiting")
     return replace(found[-1], **{name: sum(getattr(each, name) for each in found) for name in names})

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, Update
+from mpidl.algorithms.requests import Gradient, NextBatch, Reduce, UpdateShared
 from mpidl.rules import Rule
 
 
@@ -53,7 +53,7 @@ class Hogwild(Algorithm):
         """Return the processor in algorithm 1 of the paper."""
         while (batch := (yield NextBatch())) is not None:
             gradient = yield Gradient(parameters, batch)
-            yield Update(gradient)
+            yield UpdateShared(gradient)
 
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         check_timing(self, deterministic, "name")

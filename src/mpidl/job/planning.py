@@ -8,7 +8,7 @@ from math import isfinite, prod
 from typing import NamedTuple
 
 from mpidl.algorithms import Exchange
-from mpidl.engines.virtual.cut import UNCUT, Cut
+from mpidl.engines.virtual.cut import UNCUT, ReplicaCut
 from mpidl.engines.virtual.times import Times
 from mpidl.errors import UsageError
 from mpidl.job.durations import Durations
@@ -83,7 +83,7 @@ class CutModel(NamedTuple):
     micro_batches: int
     seconds: float
     plan: Plan | None
-    virtual: Cut
+    virtual: ReplicaCut
 
 
 def cuts(job: Job, durations: Durations, times: Times, most: int) -> Iterator[CutModel]:
@@ -123,7 +123,7 @@ def _stages(job: Job, partitions: int, basis: Basis, whole: float) -> Iterator[C
             return
         micro_batches = min(MICRO_BATCHES * stages, basis.samples) if stages > 1 else 1
         seconds = plan_seconds(plan, basis, micro_batches)
-        yield CutModel(partitions, stages, micro_batches, seconds, plan, Cut.busy(plan, seconds, whole))
+        yield CutModel(partitions, stages, micro_batches, seconds, plan, ReplicaCut.busy(plan, seconds, whole))
         stages *= 2
 
 
@@ -132,7 +132,7 @@ def basis_of(job: Job, costs: Costs) -> Basis:
     return Basis(job.config.data.batch, costs, job.dtype.itemsize)
 
 
-def virtual_cut(job: Job, costs: Costs) -> Cut:
+def virtual_cut(job: Job, costs: Costs) -> ReplicaCut:
     """Return how virtual replicas of several ranks share a job's model.
 
     With stages, its ranks are busy for as long as a minibatch takes to pass through them; see `plan_seconds`. Raise
@@ -143,6 +143,6 @@ def virtual_cut(job: Job, costs: Costs) -> Cut:
         return UNCUT
     basis, uncut, plan = basis_of(job, costs), plan_model(job, 1), plan_model(job, topology.partitions, topology.stages)
     if topology.stages == 1:
-        return Cut.of(plan, uncut, basis)
+        return ReplicaCut.of(plan, uncut, basis)
     seconds = plan_seconds(plan, basis, topology.pipeline["micro_batches"])
-    return Cut.busy(plan, seconds, plan_seconds(uncut, basis))
+    return ReplicaCut.busy(plan, seconds, plan_seconds(uncut, basis))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextBatch, Push, Update
+from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextBatch, Push, UpdateShared
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.handler import Hooks
 from mpidl.launch.output import say
@@ -20,7 +20,7 @@ from mpidl.tracing.spans import KINDS, Ring
 
 #: What a replica does while its request is carried out; all others wait for other ranks.
 REQUESTS = {
-    Gradient: "gradient", NextBatch: "step", Fetch: "fetch", Push: "push", Accrue: "push", Update: "push",
+    Gradient: "gradient", NextBatch: "step", Fetch: "fetch", Push: "push", Accrue: "push", UpdateShared: "push",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.algorithms.coordination import SEGMENTS, Segment
+from mpidl.algorithms.coordination import SEGMENTS, BatchSegment
 from mpidl.shards.beside import FIGURES
 from mpidl.shards.staleness import BINS
 from mpidl.storage.position import ReplicaPosition
@@ -376,7 +376,7 @@ class Begin:
     """Coordinator to servers: expect the units of an evaluation. Answer: None."""
 
     evaluation: int
-    segments: tuple[Segment, ...]
+    segments: tuple[BatchSegment, ...]
     unit: int
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.requests import Update
+from mpidl.algorithms.requests import UpdateShared
 from mpidl.data.drawing import ENDLESS, OwnPosition
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShards
@@ -139,7 +139,7 @@ class InMemory(OwnShards):
         self._gate = Gate(number, shard)
         super().__init__((shard,), self._gate)
         self.shard = shard
-        self.actions = {Update: self._update}
+        self.actions = {UpdateShared: self._update}
         self._model, self._own = model, model.parameters
         self._read = 0
 
@@ -177,7 +177,7 @@ class InMemory(OwnShards):
         if parameters is not self._whole.parameters:
             np.copyto(parameters, self._whole.parameters)
 
-    def _update(self, request: Update) -> None:
+    def _update(self, request: UpdateShared) -> None:
         total, shard = self._gate.clock, self.shard
         staleness, shard.batch = max(0, total - self._read), self.unpushed.batch
         with self._gate:

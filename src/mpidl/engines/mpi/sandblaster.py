@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpidl.algorithms.coordination import (
+    BatchSegment,
     Coordinated,
     Evaluate,
-    Evaluation,
+    EvaluationResult,
     Iteration,
     Operate,
-    Segment,
     UnitData,
     cut_units,
     minibatches,
@@ -129,7 +129,7 @@ class SandblasterCoordinator:
         portions = sum(len(unit.portions) for unit in units)
         waiting = time.perf_counter() - handed_out
         backups = self._link.evaluation.copies_taken(self._evaluation)
-        return Evaluation(*sums, portions, backups, first.won, waiting)
+        return EvaluationResult(*sums, portions, backups, first.won, waiting)
 
     def _iterate(self, request: Iteration) -> Steps:
         counted = replace(request, operating=self._operating, messages=self._messages)
@@ -325,7 +325,7 @@ class SandblasterWorker(ThroughServers):
         if evaluation == self._known:
             return
         self._known, self._places, self._taken = evaluation, places, set()
-        segments = [Segment("", first, of) for first, of in zip(places[::2], places[1::2], strict=True)]
+        segments = [BatchSegment("", first, of) for first, of in zip(places[::2], places[1::2], strict=True)]
         self._units = cut_units(segments, self._algorithm.unit)
 
     def _take_copy(self) -> int | None:

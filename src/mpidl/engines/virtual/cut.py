@@ -16,7 +16,7 @@ from mpidl.partition.plan import Plan
 
 
 @dataclass(frozen=True)
-class Cut:
+class ReplicaCut:
     """The division of a model over the ranks of a replica.
 
     Attributes
@@ -35,12 +35,12 @@ class Cut:
     whole: float = 1.0
 
     @classmethod
-    def of(cls, plan: Plan, uncut: Plan, basis: Basis) -> Cut:
+    def of(cls, plan: Plan, uncut: Plan, basis: Basis) -> ReplicaCut:
         """Return the cut of a plan; `uncut` is the model's plan for one rank."""
         return cls(slice_stops(plan), tuple(flows(plan, basis)), plan_seconds(uncut, basis))
 
     @classmethod
-    def busy(cls, plan: Plan, seconds: float, whole: float) -> Cut:
+    def busy(cls, plan: Plan, seconds: float, whole: float) -> ReplicaCut:
         """Return a cut whose ranks are busy for `seconds`, including their own messages."""
         return cls(slice_stops(plan), ((Compute(seconds),),) * plan.partitions, whole)
 
@@ -70,7 +70,7 @@ class Cut:
 #: Fractions of the vector below this are zero.
 ROUNDING = 1e-12
 #: A replica of one rank.
-UNCUT = Cut((1.0,))
+UNCUT = ReplicaCut((1.0,))
 
 
 def slice_stops(plan: Plan) -> tuple[float, ...]:

@@ -18,15 +18,15 @@ from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.failures import Course, Saved
-from mpidl.engines.virtual.handler import Hooks, RequestHandler, Training
+from mpidl.engines.virtual.failures import FailureSimulation, RestartPoint
+from mpidl.engines.virtual.handler import Hooks, Training, VirtualRequestHandler
 from mpidl.engines.virtual.lives import Lives, Resumed, Supply
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import VirtualServer
-from mpidl.engines.virtual.through_servers import ThroughServers
+from mpidl.engines.virtual.through_servers import VirtualThroughServers
 from mpidl.engines.virtual.times import VirtualTime
-from mpidl.engines.virtual.without_servers import ByReduction, InMemory
+from mpidl.engines.virtual.without_servers import VirtualByReduction, VirtualInMemory
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 from mpidl.shards.state import PARAMETERS
@@ -64,11 +64,11 @@ class VirtualEngine:
         self._vectors = self._allocate(replicas)
         self._begin(resumed or {}, taken > 0)
         times = self._time.times
-        self.course: Course | None = None
+        self.course: FailureSimulation | None = None
         if times is not None and times.failures is not None:
             machines = self._cluster.machines
             assert machines is not None
-            self.course = Course(
+            self.course = FailureSimulation(
                 self, times.failures, machines.nodes, self._time.seed, self._hooks.on_event,
                 coordinated=self._algorithm.coordinated,
             )  # fmt: skip
@@ -94,15 +94,15 @@ class VirtualEngine:
         deaths = [death for death in (times.deaths if times is not None else ()) if death.at > at]
         self._lives.begin(self._make_handler(), resumed, in_turn, deaths)
 
-    def _make_handler(self) -> RequestHandler:
+    def _make_handler(self) -> VirtualRequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
-            return ByReduction(self._cluster)
+            return VirtualByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return InMemory(self._cluster, self._lives.gradient)
+            return VirtualInMemory(self._cluster, self._lives.gradient)
         if self._algorithm.coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
             return VirtualSandblaster(self._cluster, self._training, hooks, self._state, self._accrued)
-        return ThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)
+        return VirtualThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""
@@ -225,7 +225,7 @@ class VirtualEngine:
         """Let a server apply no push for a time."""
         self._environment.process(self._cluster.servers[server].rest(seconds))
 
-    def save(self) -> Saved:
+    def save(self) -> RestartPoint:
         """Return what a restart of the job goes on from, as a checkpoint would have it."""
         shards = [
             copy.copy() if copy is own else copy for own, copy in zip(self.shards, self.settled_shards(), strict=True)
@@ -237,11 +237,11 @@ class VirtualEngine:
         batches = self._totals.batches - self._lives.wasted_batches
         batches -= sum(last - first for _, first, last in unpushed)
         owners = [replica.unpushed.own_position(replica.loader) for replica in self.replicas]
-        return Saved(
+        return RestartPoint(
             shards, self.supply.tickets, sorted(firsts.items()), samples, batches, self._state, self._accrued, owners
         )
 
-    def restart(self, saved: Saved, at: float) -> None:
+    def restart(self, saved: RestartPoint, at: float) -> None:
         """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
         totals = self._totals
         totals.again = totals.samples - saved.samples

@@ -22,7 +22,7 @@ FRUITLESS = 100
 
 
 @dataclass(frozen=True)
-class Saved:
+class RestartPoint:
     """What a restart goes on from.
 
     Attributes
@@ -53,7 +53,7 @@ class Saved:
     owners: list[OwnPosition | None]
 
 
-class Mortal(Protocol):
+class FailingRun(Protocol):
     """A run to which failures happen; see `mpidl.engines.virtual.engine.VirtualEngine`.
 
     Times are in seconds after its beginning.
@@ -70,9 +70,9 @@ class Mortal(Protocol):
 
     def delay(self, server: int, seconds: float) -> None: ...
 
-    def save(self) -> Saved: ...
+    def save(self) -> RestartPoint: ...
 
-    def restart(self, saved: Saved, at: float) -> None: ...
+    def restart(self, saved: RestartPoint, at: float) -> None: ...
 
 
 def renewals(distribution: Distribution | None, count: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
@@ -88,7 +88,7 @@ def renewals(distribution: Distribution | None, count: int, random: np.random.Ge
         heapreplace(due, (at + distribution(random), number))
 
 
-class Course:
+class FailureSimulation:
     """Leads a run through its failures to its end.
 
     Ranks and nodes fail at times that depend on the `seed` only: the same whatever follows from them, so that runs with
@@ -109,7 +109,7 @@ class Course:
 
     def __init__(
         self,
-        run: Mortal,
+        run: FailingRun,
         failures: Failures,
         nodes: Sequence[int],
         seed: int,

@@ -70,7 +70,7 @@ class VirtualSideChannel:
 Action = Callable[[VirtualReplica, Any], Process]
 
 
-class RequestHandler:
+class VirtualRequestHandler:
     """Handles the requests of one kind of exchange for all replicas, by an action for each type of request."""
 
     actions: Mapping[type, Action]

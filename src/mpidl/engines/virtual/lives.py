@@ -17,7 +17,7 @@ from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
 from mpidl.engines.progress import UnpushedBatches
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Training, reported
+from mpidl.engines.virtual.handler import Action, Hooks, Training, VirtualRequestHandler, reported
 from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.times import Death
 from mpidl.nn.capabilities import loss_sums
@@ -111,10 +111,10 @@ class Lives:
         self._supply, self._hooks, self._vectors = supply, hooks, vectors
         self._advanced = Signal(cluster.environment)
         self.wasted_batches = wasted_batches
-        self._handler: RequestHandler
+        self._handler: VirtualRequestHandler
         self._actions: Mapping[type, Action]
 
-    def begin(self, handler: RequestHandler, resumed: Resumed, in_turn: bool, deaths: Sequence[Death]) -> None:
+    def begin(self, handler: VirtualRequestHandler, resumed: Resumed, in_turn: bool, deaths: Sequence[Death]) -> None:
         """Let all replicas live, with a handler of the requests that are not only their own.
 
         Those of `resumed` go on where they were; see `VirtualReplica.load` for `in_turn`.

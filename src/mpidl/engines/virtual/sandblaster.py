@@ -13,7 +13,7 @@ import numpy as np
 from mpidl.algorithms.coordination import (
     Coordinated,
     Evaluate,
-    Evaluation,
+    EvaluationResult,
     Iteration,
     Operate,
     UnitData,
@@ -27,7 +27,7 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Hooks, Training
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import Process, Signal, VirtualServer
-from mpidl.engines.virtual.through_servers import ThroughServers
+from mpidl.engines.virtual.through_servers import VirtualThroughServers
 from mpidl.engines.virtual.traffic import InFlight
 from mpidl.shards.matrix import nbytes
 from mpidl.shards.vectors import Accrual, Vectors, merged
@@ -42,7 +42,7 @@ class UnitInFlight(InFlight):
     weight: float
 
 
-class VirtualSandblaster(ThroughServers):
+class VirtualSandblaster(VirtualThroughServers):
     """Handles the requests of a coordinator and of the replicas that compute for it.
 
     Units consist of the portions of the schedule's first epoch; the run ends with the schedule. The coordinator resumes
@@ -126,7 +126,7 @@ class VirtualSandblaster(ThroughServers):
         self._messages += 3 * len(self._accruals)
         first = self._accruals[0]
         sums = segment_sums(request.segments, self._units, first.losses, first.weights, self._portions)
-        return Evaluation(
+        return EvaluationResult(
             *sums, sum(len(unit.portions) for unit in self._units),
             self._backups, self._won, self._cluster.clock() - self._handed_out,
         )  # fmt: skip

@@ -47,7 +47,7 @@ class Load(NamedTuple):
     seconds: float
 
 
-class Arrival(NamedTuple):
+class ArrivingPush(NamedTuple):
     """A push that arrives at a server: the arguments of `Shard.receive_push`, and what it has for `Shard.beside`."""
 
     worker: int
@@ -85,7 +85,7 @@ class VirtualServer:
         self._environment = environment
         self.shard = shard
         self.part = slice(*shard.range)
-        self.coming: dict[Any, Arrival] = {}
+        self.coming: dict[Any, ArrivingPush] = {}
         self.last: dict[int, simpy.Process | None] = {}
         self.busy_seconds = 0.0
         self.due = math.inf

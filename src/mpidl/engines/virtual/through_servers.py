@@ -11,7 +11,7 @@ import simpy
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, RequestHandler, VirtualSideChannel
+from mpidl.engines.virtual.handler import Action, VirtualRequestHandler, VirtualSideChannel
 from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 
@@ -36,7 +36,7 @@ class Intermediary(Protocol):
         ...
 
 
-class ThroughServers(RequestHandler):
+class VirtualThroughServers(VirtualRequestHandler):
     """Handles the requests of algorithms whose replicas exchange through servers, with what is `beside` vectors."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpidl.engines.virtual.cut import UNCUT, Cut
+from mpidl.engines.virtual.cut import UNCUT, ReplicaCut
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import Natural, Positive
 from mpidl.shards.shard import CHUNK_BYTES
@@ -248,7 +248,7 @@ class Times:
     deaths: tuple[Death, ...] = ()
     failures: Failures | None = None
     standby: int = 0
-    cut: Cut = UNCUT
+    cut: ReplicaCut = UNCUT
 
 
 @dataclass(frozen=True)

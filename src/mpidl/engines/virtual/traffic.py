@@ -11,7 +11,7 @@ import numpy as np
 import simpy
 
 from mpidl.engines.virtual.cluster import Exchanger, VirtualCluster
-from mpidl.engines.virtual.server import Arrival, Load, Process, Signal, VirtualServer
+from mpidl.engines.virtual.server import ArrivingPush, Load, Process, Signal, VirtualServer
 from mpidl.wire import Wire
 
 
@@ -98,7 +98,7 @@ class Traffic:
         sender, vector = push.sender.number, push.vector
         loads = [each.values for each in push.beside] or [None] * len(fetched)
         for server, clock, beside in zip(self._cluster.servers, fetched, loads, strict=True):
-            server.coming[push] = Arrival(sender, clock, vector[..., server.part], batches, beside)
+            server.coming[push] = ArrivingPush(sender, clock, vector[..., server.part], batches, beside)
 
     def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
         """Send a push to all servers, `followed` by fetches into a vector from some of them."""

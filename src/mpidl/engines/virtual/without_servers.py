@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from mpidl.algorithms.requests import FinishReduction, Gradient, Reduce, Speed, StartReduction, Update
+from mpidl.algorithms.requests import FinishReduction, Gradient, Reduce, Speed, StartReduction, UpdateShared
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
-from mpidl.engines.virtual.handler import Action, RequestHandler
+from mpidl.engines.virtual.handler import Action, VirtualRequestHandler
 from mpidl.engines.virtual.server import Process
 from mpidl.parameters.ranges import Range
 
@@ -47,7 +47,7 @@ class Reduction:
     given: int | None = None
 
 
-class ByReduction(RequestHandler):
+class VirtualByReduction(VirtualRequestHandler):
     """Handles the requests of algorithms that exchange by reduction.
 
     A part is updated when the first replica finishes the reduction. Each shard is within one part.
@@ -158,7 +158,7 @@ class ByReduction(RequestHandler):
                 server.shard.receive_sum([vector[server.part] for vector in vectors], weights, batches)
 
 
-class InMemory(RequestHandler):
+class VirtualInMemory(VirtualRequestHandler):
     """Handles the requests of algorithms whose replicas share the parameters of the cluster's only server.
 
     `compute` computes a gradient after the passage of its time.
@@ -166,7 +166,7 @@ class InMemory(RequestHandler):
 
     def __init__(self, cluster: VirtualCluster, compute: Action) -> None:
         self._cluster, self._compute = cluster, compute
-        self.actions = {Gradient: self._gradient, Update: self._update}
+        self.actions = {Gradient: self._gradient, UpdateShared: self._update}
 
     def _gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
         replica.fetched = [server.shard.clock for server in self._cluster.servers]
@@ -177,7 +177,7 @@ class InMemory(RequestHandler):
         self._cluster.spares.give(read)
         return gradient
 
-    def _update(self, replica: VirtualReplica, request: Update) -> Process:
+    def _update(self, replica: VirtualReplica, request: UpdateShared) -> Process:
         yield from ()
         batch = replica.unpushed.batch
         replica.unpushed.pushed()
