@@ -62,7 +62,7 @@ MATHEMATICS = (
     Wrong("algorithms/curvature.py", "if curvature > ROUNDING * square:", "if True:"),
     Wrong("algorithms/sandblaster.py", "min(1.0, 1 / norm)", "1 / norm"),
     Wrong("algorithms/sandblaster.py", "yield Operate((copy(PARAMETERS, ORIGIN),))", "pass"),
-    Wrong("algorithms/curvature.py", "self._history.order.clear()", "pass"),
+    Wrong("algorithms/curvature.py", "self._order.clear()", "pass"),
     Wrong("algorithms/sandblaster.py", "return self._means[0], slope", "return self._value, slope"),
     Wrong("algorithms/sandblaster.py", "(self._shared, DIRECTION)", "(GRADIENT, DIRECTION)"),
     Wrong("algorithms/sandblaster.py", "self._number + 1, accepted.step", "self._number + 1, 1.0"),

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.algorithms import (
-    Aeasgd,
-    Eamsgd,
-    Easgd,
-)  # fmt: skip
+from mpidl.algorithms import Aeasgd, Eamsgd, Easgd
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 

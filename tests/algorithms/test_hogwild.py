@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.algorithms import (
-    Hogwild,
-)  # fmt: skip
+from mpidl.algorithms import Hogwild
 from mpidl.data import Batch
 from mpidl.data.dataset import ArraySplit
 from mpidl.engines.virtual.times import Exponential, Times

@@ -1,6 +1,7 @@
 """Whole trajectories, step by step, against loops written from the papers; and what users get who choose nothing."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,19 +81,13 @@ def test_downpour_with_local_steps(lab, least_squares, n_fetch, n_push):
 
 @pytest.mark.parametrize("inner", PLAIN)
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_averaging(lab, least_squares, inner, replicas):
-    algorithm = Averaging(rate=0.02, tau=3, inner=inner)
+@pytest.mark.parametrize(
+    ("algorithm", "window", "mu"), [(partial(Averaging, tau=3), 3, 0.0), (partial(Fedprox, window=4, mu=0.3), 4, 0.3)]
+)
+def test_averaging_and_fedprox(lab, least_squares, algorithm, window, mu, inner, replicas):
+    algorithm = algorithm(rate=0.02, inner=inner)
     found = lab.trained(least_squares(), algorithm, servers=1, replicas=replicas, times=LOCKSTEP)
-    expected = averaged(lab, least_squares(), PLAIN[inner], replicas, 3)
-    assert found == pytest.approx(expected, rel=1e-10)
-
-
-@pytest.mark.parametrize("inner", PLAIN)
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_fedprox(lab, least_squares, inner, replicas):
-    algorithm = Fedprox(rate=0.02, window=4, mu=0.3, inner=inner)
-    found = lab.trained(least_squares(), algorithm, servers=1, replicas=replicas, times=LOCKSTEP)
-    expected = averaged(lab, least_squares(), PLAIN[inner], replicas, 4, mu=0.3)
+    expected = averaged(lab, least_squares(), PLAIN[inner], replicas, window, mu)
     assert found == pytest.approx(expected, rel=1e-10)
 
 

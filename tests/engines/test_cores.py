@@ -106,32 +106,6 @@ def test_jobs_end_when_those_of_an_exact_fluid_do(count, jobs):
     assert play(count, jobs) == pytest.approx(ends, abs=1e-12)
 
 
-@given(COUNTS, st.lists(st.tuples(SECONDS, st.booleans()), min_size=1, max_size=20))
-def test_the_work_bounds_the_end(count, jobs):
-    total, longest = sum(seconds for seconds, _ in jobs), max(seconds for seconds, _ in jobs)
-    urgent = sum(seconds for seconds, urgent in jobs if urgent)
-    end = max(play(count, [(0, *each) for each in jobs]))
-    assert end >= max(longest, total / count) - 1e-9
-    assert end <= total / count + longest + urgent + 1e-9
-
-
-@given(COUNTS, SECONDS, st.integers(0, 20))
-def test_cores_that_always_have_work_end_after_their_part_of_it(count, seconds, more):
-    jobs = [(0, seconds, False)] * (count + more)
-    assert max(play(count, jobs)) == pytest.approx(len(jobs) * seconds / count)
-
-
-@given(st.lists(st.tuples(SECONDS, st.booleans()), min_size=1, max_size=20))
-def test_one_core_ends_after_all_work(jobs):
-    assert max(play(1, [(0, *each) for each in jobs])) == pytest.approx(sum(seconds for seconds, _ in jobs))
-
-
-@given(COUNTS, st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
-def test_of_jobs_that_start_together_the_shorter_ends_first(count, seconds):
-    ends = play(count, [(0, each, False) for each in seconds])
-    assert [end for _, end in sorted(zip(seconds, ends, strict=True))] == sorted(ends)
-
-
 @given(COUNTS, st.lists(st.tuples(st.floats(0, 1), st.floats(1e-5, 1e-2), st.booleans()), min_size=1, max_size=15))
 def test_short_jobs_end_late_in_a_long_run(count, jobs):
     origin = 1e7  # seconds: half a step of the clock, 1e-9, is a rest that no timeout can wait for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, inf
 from typing import Any, ClassVar, NamedTuple
@@ -170,21 +170,19 @@ def minibatches(unit: UnitData, portions: Portions) -> tuple[Minibatch, ...]:
     return tuple(minibatch for number in numbers for minibatch in portions.minibatches(number))
 
 
-def segment_sums(
-    segments: Sequence[BatchSegment],
-    units: Sequence[UnitData],
-    losses: np.ndarray,
-    weights: np.ndarray,
-    portions: Portions,
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
-    """Return the sums of losses and weights and the number of samples of each segment, given those of all units."""
+def evaluated(
+    segments: Sequence[BatchSegment], units: Sequence[UnitData], losses: np.ndarray, weights: np.ndarray,
+    portions: Portions, backups: int, won: int, waiting: float,
+) -> EvaluationResult:  # fmt: skip
+    """Return the result of an evaluation, given the sums of losses and weights of all units, each of shape (units,)."""
     sums, totals, samples = [], [], []
     for number in range(len(segments)):
         own = [i for i, unit in enumerate(units) if unit.segment == number]
         sums.append(fsum(losses[own]))
         totals.append(fsum(weights[own]))
         samples.append(sum(len(portions.indices(p % portions.per_epoch)) for i in own for p in units[i].portions))
-    return tuple(sums), tuple(totals), tuple(samples)
+    accrued = sum(len(unit.portions) for unit in units)
+    return EvaluationResult(tuple(sums), tuple(totals), tuple(samples), accrued, backups, won, waiting)
 
 
 Coordinator = Generator[CoordinatorRequest, Any, None]

@@ -85,55 +85,16 @@ def direction(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     return coefficients
 
 
-class History:
-    """The pairs of steps and gradient differences, each in a slot, and the inner products of these and the gradient."""
-
-    def __init__(self, most: int, order: list[int]) -> None:
-        self._most, self.order = most, order
-        self._products: dict[tuple[str, str], float] = {}
-
-    @property
-    def free(self) -> int:
-        """An unused slot."""
-        return next(slot for slot in range(self._most + 1) if slot not in self.order)
-
-    def names(self) -> list[str]:
-        """Return the names of the basis vectors, the oldest pair first."""
-        return [f"{letter}{slot}" for letter in "sy" for slot in self.order] + [GRADIENT]
-
-    def push(self, slot: int) -> None:
-        """Add the pair of a slot to the history, and remove the oldest pair from a full one."""
-        self.order.append(slot)
-        del self.order[: -self._most]
-
-    def missing(self, fresh: list[str]) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of basis vectors whose inner product is unknown; `fresh` vectors have changed."""
-        names = self.names()
-        for key in [key for key in self._products if set(key) & set(fresh)]:
-            del self._products[key]
-        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
-        return tuple(pair for pair in pairs if pair not in self._products)
-
-    def learn(self, pairs: tuple[tuple[str, str], ...], values: list[float]) -> None:
-        """Store the inner products of pairs of vectors."""
-        self._products.update(zip(pairs, values, strict=True))
-
-    def gram(self) -> np.ndarray:
-        """Return the matrix of all inner products."""
-        names = self.names()
-        matrix = np.empty((len(names), len(names)))
-        for i, a in enumerate(names):
-            for j, b in enumerate(names[i:], i):
-                matrix[i, j] = matrix[j, i] = self._products[a, b]
-        return matrix
-
-
 class LimitedMemory:
-    """The curvature in a history of at most `most` pairs, which resumes from `state` (`mpidl.algorithms.curvature`)."""
+    """The curvature in the last `most` pairs of a step and a change of the gradient, which resumes from `state`.
+
+    Each pair has a slot: two vectors on the shards, s and y. Only inner products of these and the gradient are known
+    here.
+    """
 
     def __init__(self, most: int, state: Mapping[str, Any]) -> None:
-        self._history = History(most, list(state.get("order", ())))
-        self._fresh = self._history.names()
+        self._most, self._order = most, list(state.get("order", ()))
+        self._products: dict[tuple[str, str], float] = {}
 
     @staticmethod
     def vectors(most: int) -> tuple[str, ...]:
@@ -142,20 +103,30 @@ class LimitedMemory:
 
     @property
     def known(self) -> bool:
-        return bool(self._history.order)
+        return bool(self._order)
+
+    def _basis(self) -> list[str]:
+        """Return the names of the basis vectors, the oldest pair first."""
+        return [f"{letter}{slot}" for letter in "sy" for slot in self._order] + [GRADIENT]
 
     def gradient_norm(self) -> Operating[float]:
-        pairs = self._history.missing(self._fresh)
-        self._history.learn(pairs, (yield Operate((Dot(pairs),))))
-        return sqrt(self._history.gram()[-1, -1])
+        names = self._basis()
+        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
+        missing = tuple(pair for pair in pairs if pair not in self._products)
+        self._products.update(zip(missing, (yield Operate((Dot(missing),))), strict=True))
+        return sqrt(self._products[GRADIENT, GRADIENT])
 
     def direction(self) -> tuple[Combine, ...]:
-        coefficients = direction(self._history.gram()).tolist()
-        return (Combine(DIRECTION, tuple(zip(coefficients, self._history.names(), strict=True))),)
+        names = self._basis()
+        gram = np.empty((len(names), len(names)))
+        for i, a in enumerate(names):
+            for j, b in enumerate(names[i:], i):
+                gram[i, j] = gram[j, i] = self._products[a, b]
+        return (Combine(DIRECTION, tuple(zip(direction(gram).tolist(), names, strict=True))),)
 
     def learn(self, step: float, gradient: str) -> Operating[None]:
-        """Add the pair of a step to the history, unless its curvature isn't positive."""
-        slot = self._history.free
+        """Add the pair of a step to the history, unless its curvature isn't positive; a full one loses the oldest."""
+        slot = next(slot for slot in range(self._most + 1) if slot not in self._order)
         s, y = f"s{slot}", f"y{slot}"
         operations = (
             Combine(s, ((step, DIRECTION),)),
@@ -164,16 +135,21 @@ class LimitedMemory:
         )
         curvature, square = yield Operate(operations)
         if curvature > ROUNDING * square:
-            self._history.push(slot)
-        self._fresh = [GRADIENT, s, y]
+            self._order.append(slot)
+            del self._order[: -self._most]
+        self._change(GRADIENT, s, y)
 
     def forget(self) -> Operating[None]:
         yield from ()
-        self._history.order.clear()
-        self._fresh = [GRADIENT]
+        self._order.clear()
+        self._change(GRADIENT)
+
+    def _change(self, *vectors: str) -> None:
+        """Forget the inner products of vectors that change."""
+        self._products = {pair: value for pair, value in self._products.items() if not set(pair) & set(vectors)}
 
     def state(self) -> dict[str, Any]:
-        return {"order": list(self._history.order)}
+        return {"order": list(self._order)}
 
 
 #: The matrix on the shards, and the vector of its product with a change of the gradient.

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from mpidl.algorithms.requests import FinishReduction, StartReduction
 from mpidl.engines import monotonic
-from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, Reducing
+from mpidl.engines.mpi.request_handler import Contribution, ReducedCheckpoint, Reducing
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.progress import ProgressThread
@@ -92,21 +92,15 @@ class Fragment:
         self._to_all.gather(self.shard.parameters, vector)
 
 
-class FragmentsCheckpoint(CheckpointSource):
-    """The shards as the reduction that brought an order left them: all workers obey it when that one is finished.
+class FragmentsCheckpoint(ReducedCheckpoint):
+    """The shards as the reduction that brought an order left them: it is obeyed when that one is finished.
 
-    `latest` is the order of the last reduction that is finished. `lock` is held while shards are updated or copied.
+    `lock` is held while shards are updated or copied.
     """
-
-    together = True
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         super().__init__()
-        self._fragments, self._copied = fragments, 0
-        self.latest, self.lock = Order(0, 0, Phase.TRAIN), RLock()
-
-    def order(self, told: Order, marked: int) -> Order:
-        return self.latest
+        self._fragments, self._copied, self.lock = fragments, 0, RLock()
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution:
         with self.lock:
@@ -208,13 +202,12 @@ class ByFragments(Reducing):
     def _finish(self, request: FinishReduction) -> int:
         fragment = self._complete_first()
         own, given = slice(*fragment.part), len(fragment.given)
-        says = fragment.all
-        self._orders.latest = Order(int(says[0, Meeting.ORDER]), int(says[0, Meeting.LAST]), Phase.TRAIN)
+        self._orders.reduced(fragment.all[0])
         self.unpushed.pushed(request.rest)
         if given:
             self._latest[own] = request.vector[own] = fragment.result
             self._count(int(fragment.says[Meeting.GIVES]), fragment.result.nbytes)
-        epoch = int(says[:, Meeting.EPOCH].max())
+        epoch = int(fragment.all[:, Meeting.EPOCH].max())
         if epoch:
             self._evaluate(epoch, self._latest)
         return given

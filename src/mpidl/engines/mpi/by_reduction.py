@@ -9,31 +9,25 @@ import numpy as np
 from mpidl.algorithms.requests import Reduce, Speed
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.group import Waiting
-from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, Reducing
+from mpidl.engines.mpi.request_handler import Contribution, ReducedCheckpoint, Reducing
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import Meeting, Order, Phase
+from mpidl.transport.protocol import Meeting
 
 #: Parts of the fastest replica's speed that ranks of a replica share as integers.
 SPEEDS = 1 << 30
 
 
-class ReductionCheckpoint(CheckpointSource):
-    """The shard as the last reduction left it: all workers obey an order after the same one."""
-
-    together = True
+class ReductionCheckpoint(ReducedCheckpoint):
+    """The shard as the last reduction left it."""
 
     def __init__(self, shard: Shard, number: int) -> None:
         super().__init__()
         self._shard, self._number, self._snapshot = shard, number, Snapshot(shard)
-        self.latest = Order(0, 0, Phase.TRAIN)
-
-    def order(self, told: Order, marked: int) -> Order:
-        return self.latest
 
     def cut(self, order: int, number: int, position: ReplicaPosition) -> Contribution:
         self._snapshot.begin(())
@@ -120,7 +114,7 @@ class ByReduction(Reducing):
         if self._peers.rank == 0:
             self._says[[Meeting.ORDER, Meeting.LAST]] = self.lead.share(self._link.orders.read)[:2]
         self._waiting.until(self._peers.Iallgather(self._says, self._all).Test)
-        self._orders.latest = Order(int(self._all[0, Meeting.ORDER]), int(self._all[0, Meeting.LAST]), Phase.TRAIN)
+        self._orders.reduced(self._all[0])
         return self._all[:, Meeting.GIVES].astype(bool)
 
     def _mean_seconds(self) -> float:

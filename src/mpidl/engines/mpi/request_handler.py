@@ -17,7 +17,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import Order, State
+from mpidl.transport.protocol import Meeting, Order, Phase, State
 from mpidl.transport.status import ShardStatus, WorkerStatus
 
 
@@ -191,6 +191,26 @@ class OwnShards(RequestHandler):
         for number, status in enumerate(self._shard_statuses):
             status.figures["state"] = State.TRAINED
             self._link.reports.post_shard(status.taken(), wake=True, shard=number)
+
+
+class ReducedCheckpoint(CheckpointSource):
+    """The shards as a reduction left them: all workers obey an order after the same one.
+
+    `latest` is the order of the last reduction that is finished.
+    """
+
+    together = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = Order(0, 0, Phase.TRAIN)
+
+    def order(self, told: Order, marked: int) -> Order:
+        return self.latest
+
+    def reduced(self, message: np.ndarray) -> None:
+        """Note that a reduction is finished, with this message of the first worker; see `Meeting`."""
+        self.latest = Order(int(message[Meeting.ORDER]), int(message[Meeting.LAST]), Phase.TRAIN)
 
 
 class Reducing(OwnShards):

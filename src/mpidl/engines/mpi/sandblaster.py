@@ -13,13 +13,12 @@ from mpidl.algorithms.coordination import (
     BatchSegment,
     Coordinated,
     Evaluate,
-    EvaluationResult,
     Iteration,
     Operate,
     UnitData,
     cut_units,
+    evaluated,
     minibatches,
-    segment_sums,
     targets,
 )
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit, drive
@@ -125,11 +124,10 @@ class SandblasterCoordinator:
             yield
         self._messages += len(complete)
         first = complete[0]
-        sums = segment_sums(request.segments, units, first.losses, first.weights, self._portions)
-        portions = sum(len(unit.portions) for unit in units)
-        waiting = time.perf_counter() - handed_out
-        backups = self._link.evaluation.copies_taken(self._evaluation)
-        return EvaluationResult(*sums, portions, backups, first.won, waiting)
+        return evaluated(
+            request.segments, units, first.losses, first.weights, self._portions,
+            self._link.evaluation.copies_taken(self._evaluation), first.won, time.perf_counter() - handed_out,
+        )  # fmt: skip
 
     def _iterate(self, request: Iteration) -> Steps:
         counted = replace(request, operating=self._operating, messages=self._messages)

@@ -39,7 +39,7 @@ class VirtualEngine:
 
     The shards make up the parameter vector; there is only one if replicas share memory. By default nothing takes time.
     A run resumes from `state`, that of a coordinator's earlier `Iteration`, or from the `resumed` positions and vectors
-    of replicas, after `taken` tickets.
+    of replicas, after `taken` tickets. `totals` are the running totals without those of the shards.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class VirtualEngine:
         self.shards = shards
         self._training, self._state = training, state
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
-        self.supply, self._totals = Supply(training.schedule, self._hooks.on_epoch, taken), Totals(0.0)
+        self.supply, self.totals = Supply(training.schedule, self._hooks.on_epoch, taken), Totals(0.0)
         self._accrued, self._paused, self._restarts = 0, 0.0, 0
         self._drawn_before = [draws.drawn for draws in training.draws or ()]
         self._vectors = self._allocate(replicas)
@@ -85,9 +85,7 @@ class VirtualEngine:
         machines = Machines(environment, times, seed, replicas, ranks) if times is not None else None
         servers = [VirtualServer(environment, shard) for shard in self.shards]
         clock = time.clock or (lambda: time.start + float(environment.now) + self._paused)
-        self._cluster = VirtualCluster(
-            environment, machines, servers, self._model.parameters.dtype, clock, self._totals
-        )
+        self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters.dtype, clock, self.totals)
         self.supply.begin(environment)
         self._cluster.on_applied = self._hooks.on_applied
         self._lives = Lives(self._cluster, self._training, self.supply, self._hooks, self._vectors, wasted)
@@ -120,11 +118,6 @@ class VirtualEngine:
         if self.course is not None:
             self.course.iterated(float(self._environment.now) + self._paused)
         return self._hooks.on_iteration(iteration)
-
-    @property
-    def totals(self) -> Totals:
-        """The running totals, without those of the shards."""
-        return self._totals
 
     @property
     def replicas(self) -> list[VirtualReplica]:
@@ -233,8 +226,8 @@ class VirtualEngine:
         left = [part for replica in self.replicas for part in replica.unfinished()]
         firsts = first_batches([*left, *self.supply.given_back.values()])
         unpushed = [part for replica in self.replicas for part in replica.unpushed.parts]
-        samples = self._totals.samples - self._totals.again - sum(self._schedule.samples(*part) for part in unpushed)
-        batches = self._totals.batches - self._lives.wasted_batches
+        samples = self.totals.samples - self.totals.again - sum(self._schedule.samples(*part) for part in unpushed)
+        batches = self.totals.batches - self._lives.wasted_batches
         batches -= sum(last - first for _, first, last in unpushed)
         owners = [replica.unpushed.own_position(replica.loader) for replica in self.replicas]
         return RestartPoint(
@@ -243,7 +236,7 @@ class VirtualEngine:
 
     def restart(self, saved: RestartPoint, at: float) -> None:
         """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
-        totals = self._totals
+        totals = self.totals
         totals.again = totals.samples - saved.samples
         for shard, copy in zip(self.shards, saved.shards, strict=True):
             shard.become(copy)

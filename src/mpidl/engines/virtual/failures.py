@@ -96,7 +96,7 @@ class FailureSimulation:
 
     Parameters
     ----------
-    run : Mortal
+    run : FailingRun
     failures : Failures
     nodes : sequence of int
         The node of each rank.

@@ -36,7 +36,8 @@ class Machines:
     """The machines on which virtual replicas and servers run.
 
     The `seed` determines every duration. There are 0 servers if the replicas have the shards. As arguments of methods,
-    intermediaries have the numbers after those of the replicas; `served` lists the replicas of each.
+    intermediaries have the numbers after those of the replicas; `served` lists the replicas of each. `cores` are those
+    that all replicas and servers share, if they do.
     """
 
     def __init__(self, environment: simpy.Environment, times: Times, seed: Any, replicas: int, servers: int) -> None:
@@ -46,7 +47,7 @@ class Machines:
         streams = np.random.default_rng(seed).spawn(replicas + servers + len(roles.intermediaries))
         self._servers = streams[replicas : replicas + servers]
         self._replicas = streams[:replicas] + streams[replicas + servers :]
-        self._cores = Cores(environment, times.cores) if times.cores is not None else None
+        self.cores = Cores(environment, times.cores) if times.cores is not None else None
         self._cut = times.cut
         first = {ranks[0]: replica for replica, ranks in enumerate(roles.replicas)}
         self.replicas, self.intermediaries = replicas, times.intermediaries
@@ -60,14 +61,9 @@ class Machines:
         self._network = Fabric(environment, np.full(nodes[-1] + 1, times.bandwidth)) if finite else None
 
     @property
-    def shares_cores(self) -> bool:
-        """Whether all replicas and servers share a number of cores."""
-        return self._cores is not None
-
-    @property
     def together(self) -> bool:
         """Whether ranks compute a gradient together, or on cores that they share with others."""
-        return self._cores is not None or self._cut.partitions > 1
+        return self.cores is not None or self._cut.partitions > 1
 
     @property
     def load(self) -> float:
@@ -97,7 +93,7 @@ class Machines:
     def tell(self, replica: int) -> Generator[simpy.Event, Any, None]:
         """Send a message without data to or from a replica."""
         latency = self._times.latency(self._replicas[replica])
-        if latency or self._cores is None:
+        if latency or self.cores is None:
             yield self._environment.timeout(latency)
 
     def push(self, replica: int, server: int, size: float) -> Generator[simpy.Event, Any, None]:
@@ -123,7 +119,7 @@ class Machines:
 
     def near(self, replica: int, server: int) -> bool:
         """Return whether a replica and a server are on one node."""
-        return self._cores is not None or all(own == its for own, its, _ in self._paths(replica, server))
+        return self.cores is not None or all(own == its for own, its, _ in self._paths(replica, server))
 
     def by_messages(self, replica: int, server: int) -> bool:
         """Return whether everything between a replica and a server crosses the network as messages."""
@@ -133,11 +129,11 @@ class Machines:
         """Let the replicas reduce vectors of `size` bytes; each sends and receives all parts except its own, twice."""
         for _ in range(2):
             yield self._environment.timeout(max(self._times.latency(random) for random in self._replicas[:replicas]))
-            if self._cores is None:
+            if self.cores is None:
                 yield self._environment.timeout(self._exchange(replicas, size / replicas))
             else:
                 transfer = (replicas - 1) / replicas * size / self._times.bandwidth
-                copies = [self._cores.work(transfer * part) for part in self._cut.parts for _ in range(replicas)]
+                copies = [self.cores.work(transfer * part) for part in self._cut.parts for _ in range(replicas)]
                 yield self._environment.all_of(copies)
 
     def _exchange(self, replicas: int, size: float) -> float:
@@ -182,9 +178,9 @@ class Machines:
         yield from self.tell(replica)
         if not size:
             return
-        if self._cores is not None:
+        if self.cores is not None:
             # Ranks that share the cores of a node use these to copy.
-            yield self._cores.work(size / self._times.bandwidth)
+            yield self.cores.work(size / self._times.bandwidth)
         elif sender == receiver:
             yield self._environment.timeout(self.copying(size))
         elif self._network is not None:
@@ -192,6 +188,6 @@ class Machines:
 
     def work(self, seconds: float, urgent: bool = False) -> simpy.Event:
         """Return an event that occurs after some seconds of work by a replica or, if it is urgent, by a server."""
-        if self._cores is None:
+        if self.cores is None:
             return self._environment.timeout(seconds)
-        return self._cores.work(seconds, urgent)
+        return self.cores.work(seconds, urgent)

@@ -13,13 +13,12 @@ import numpy as np
 from mpidl.algorithms.coordination import (
     Coordinated,
     Evaluate,
-    EvaluationResult,
     Iteration,
     Operate,
     UnitData,
     cut_units,
+    evaluated,
     minibatches,
-    segment_sums,
     targets,
 )
 from mpidl.algorithms.requests import Accrue, Fetch, NextUnit, Unit, drive
@@ -125,9 +124,8 @@ class VirtualSandblaster(VirtualThroughServers):
             yield self._traffic.updated.next
         self._messages += 3 * len(self._accruals)
         first = self._accruals[0]
-        sums = segment_sums(request.segments, self._units, first.losses, first.weights, self._portions)
-        return EvaluationResult(
-            *sums, sum(len(unit.portions) for unit in self._units),
+        return evaluated(
+            request.segments, self._units, first.losses, first.weights, self._portions,
             self._backups, self._won, self._cluster.clock() - self._handed_out,
         )  # fmt: skip
 

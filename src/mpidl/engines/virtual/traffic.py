@@ -167,7 +167,7 @@ class Traffic:
         first = 0.0 if there else min(size, machines.chunk)
         yield from machines.push(exchanger.number, number, first)
         rest = environment.process(machines.push(exchanger.number, number, size - first)) if size > first else None
-        if machines.shares_cores:
+        if machines.cores is not None:
             yield environment.timeout(0)  # the sender is still copying when the server wakes up
         if earlier is not None and earlier.is_alive:
             yield earlier
