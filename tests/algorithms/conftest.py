@@ -34,19 +34,9 @@ class Lab:
 
     def engine(
         self,
-        problem,
-        algorithm,
-        rule=None,
-        servers=2,
-        replicas=1,
-        epochs=2,
-        times=None,
-        seed=0,
-        chunk=None,
-        of_shards=None,
-        of_steps=None,
-        **hooks,
-    ):
+        problem, algorithm, rule=None, servers=2, replicas=1, epochs=2, times=None, seed=0, chunk=None, of_shards=None,
+        of_steps=None, **hooks,
+    ):  # fmt: skip
         model, split = problem
         parts = [
             Shard(
@@ -60,13 +50,9 @@ class Lab:
             for part in shards(model.parameters.size, servers)
         ]
         training = Training(
-            algorithm,
-            model,
-            split,
-            self.schedule(problem, epochs),
-            partial(ReplicaState, **(of_steps or {})),
+            algorithm, model, split, self.schedule(problem, epochs), partial(ReplicaState, **(of_steps or {})),
             layout=getattr(model, "layout", None),
-        )
+        )  # fmt: skip
         return VirtualEngine(
             training, parts, replicas, time=VirtualTime(times, seed, start=self.start), hooks=Hooks(**hooks)
         )

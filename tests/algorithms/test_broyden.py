@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from test_sandblaster import run
-from test_sandblaster_alone import concave, minimise, quadratic, rising, rosenbrock
+from test_sandblaster_alone import minimise, quadratic, rosenbrock
 
 from mpidl.algorithms.curvature import self_scaling
 from mpidl.algorithms.sandblaster import Sandblaster
@@ -160,27 +160,6 @@ def test_batches_that_change_get_near_the_solution(lab, least_squares):
     algorithm = Sandblaster(method="ssbroyden", batch=0.7, overlap=0.4)
     _, seen = run(lab, problem, algorithm, replicas=3, iterations=40)
     assert seen[-1].objective < 0.2 * seen[0].objective
-
-
-@pytest.mark.parametrize("method", ["bfgs", "ssbroyden"])
-def test_steps_without_curvature_change_nothing(method):
-    """On a concave function: the next step begins along the negative gradient again."""
-
-    seen = minimise(Sandblaster(method=method), np.array([0.1, 0.2]), [(1.0, concave)], 3)
-    assert [each.report.state["updates"] for each in seen] == [0, 0, 0]
-    for before, after in pairwise(seen):
-        np.testing.assert_allclose(after.trials[0] - before.parameters, -before.gradient, rtol=1e-3)
-
-
-def test_where_no_step_decreases_the_objective_the_search_begins_anew_from_the_identity():
-    function, start = quadratic(np.array([1.0, 30.0, 0.1]), np.array([1.0, 2.0, 3.0])), np.zeros(3)
-    algorithm = Sandblaster(method="ssbroyden")
-    plain = minimise(algorithm, start, [(1.0, function)], 3)
-    place, before = plain[-1].parameters, sum(len(each.trials) for each in plain)
-    *_, third, again, fourth = minimise(algorithm, start, [(1.0, rising(function, place, before))], 5)
-    assert (third.report.state["updates"], again.report.state["updates"]) == (3, 0)
-    step = min(1, 1 / np.linalg.norm(again.gradient))
-    np.testing.assert_allclose(fourth.trials[0], again.parameters - step * again.gradient)
 
 
 def test_a_history_is_for_l_bfgs_alone():

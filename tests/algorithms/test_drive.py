@@ -50,37 +50,6 @@ def test_each_request_is_answered_by_the_action_of_its_type():
     assert answers == [3, None, 7]
 
 
-def test_a_request_is_made_only_when_the_one_before_is_answered():
-    made = []
-
-    def requests():
-        for number in range(3):
-            made.append(number)
-            yield Wait(1)
-
-    loop = drive(requests(), {Wait: wait})
-    for number in range(3):
-        next(loop)
-        assert made == list(range(number + 1))
-
-
-def test_what_is_thrown_at_a_wait_reaches_the_action():
-    interrupted = []
-
-    def watched(request):
-        try:
-            yield "waiting"
-        except KeyboardInterrupt:
-            interrupted.append(request)
-            raise
-
-    loop = drive(iter_once(Wait(1)), {Wait: watched})
-    next(loop)
-    with pytest.raises(KeyboardInterrupt):
-        loop.throw(KeyboardInterrupt())
-    assert interrupted == [Wait(1)]
-
-
 def iter_once(request):
     yield request
 

@@ -78,13 +78,8 @@ def test_a_takeover_delays_those_that_wait_for_the_server_only(lab, tally):
     """All ranks of a node whose servers die: a push waits for a server, and nothing starts again."""
     times = Times(Constant(1.0), ranks_per_node=9)
     plain = lab.engine(tally(), Downpour(), replicas=REPLICAS, epochs=40, times=times).run()
-    mortal = {"of_rank": Constant(50.0), "takeover": 7.0}
-
-    def only_servers(random):
-        return next(lives)
-
     lives = iter([math.inf, 50.0, *[math.inf] * 99])
-    times = replace(times, failures=Failures(**mortal | {"of_rank": only_servers}, fixed=Fixed()))
+    times = replace(times, failures=Failures(lambda random: next(lives), takeover=7.0, fixed=Fixed()))
     engine = lab.engine(tally(), Downpour(), replicas=REPLICAS, epochs=40, times=times)
     totals = engine.run()
     assert totals.samples == plain.samples

@@ -6,8 +6,7 @@ import pytest
 from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Softsync, Ssp
 from mpidl.algorithms.algorithm import Exchange, Pattern
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
-from mpidl.engines.replay import pushes
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, pushes
 
 PATTERNS = {
     Downpour(): Pattern(False, True, True, only_reads=True),

@@ -218,35 +218,26 @@ def test_a_quorum_of_all_is_plain_diloco_bit_for_bit(lab, least_squares, window,
     assert not np.array_equal(found, least_squares()[0].parameters)
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"quorum": 2, "asynchronous": True}, "quorum: 2, can't be combined with asynchronous"),
-        ({"quorum": 2, "fragments": 2}, "quorum: 2, can't be combined with fragments"),
-        ({"quorum": 2, "overlap": 1}, "quorum: 2, can't be combined with overlap"),
-        ({"quorum": 2, "dynamic": True}, "quorum: 2, can't be combined with dynamic"),
-        ({"grace": 0.5}, "grace: 0.5, expected 0 without quorum"),
-        ({"quorum": 0}, "Diloco.quorum: expected int >= 1, found 0"),
-        ({"quorum": 1, "grace": -1.0}, "Diloco.grace: expected float >= 0, found -1.0"),
-    ],
-)
-def test_what_a_quorum_does_not_go_with(settings, line):
-    with pytest.raises(UsageError) as error:
-        Diloco(**settings)
-    assert str(error.value) == line
-
-
 def configured(algorithm, **run):
     layer = {"type": "dense", "units": 10}
     return from_dict({"data": {"source": "digits"}, "model": {"layer": [layer]}, "algorithm": algorithm, "run": run})
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "backup_sync"}, {"name": "diloco", "quorum": 2}])
-def test_a_grace_window_is_not_deterministic(algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "key", "value"),
+    [
+        ({"name": "backup_sync"}, "grace", 0.5),
+        ({"name": "diloco", "quorum": 2}, "grace", 0.5),
+        *(({"name": name}, "dynamic", True) for name in ("averaging", "diloco", "fedprox")),
+    ],
+)
+def test_what_depends_on_timing_is_not_deterministic(algorithm, key, value):
     configured(algorithm, deterministic=True)
     with pytest.raises(UsageError) as error:
-        configured(algorithm | {"grace": 0.5}, deterministic=True)
-    assert str(error.value) == "algorithm.grace: 0.5 depends on timing, which rules out run.deterministic = true"
+        configured(algorithm | {key: value}, deterministic=True)
+    found = str(value).lower()
+    rest = "depends on timing, which rules out run.deterministic = true"
+    assert str(error.value) == f"algorithm.{key}: {found} {rest}"
 
 
 def test_a_quorum_is_of_the_replicas_that_there_are():

@@ -138,22 +138,28 @@ def test_a_failed_search_goes_back_to_its_best_step(place, left, right):
     assert first.report.state["order"] == []
 
 
-def test_pairs_without_curvature_are_no_part_of_the_history():
-    """On a concave function each search only ends with its last trial (Liu and Nocedal 1989: s'y > 0)."""
+#: Each method, and in a coordinator's state what it has learnt: nothing, and after three steps.
+METHODS = [("lbfgs", "order", [], [0, 1, 2]), ("bfgs", "updates", 0, 3), ("ssbroyden", "updates", 0, 3)]
 
-    seen = minimise(Sandblaster(), np.array([0.1, 0.2]), [(1.0, concave)], 3)
+
+@pytest.mark.parametrize(("method", "key", "nothing", "learnt"), METHODS)
+def test_steps_without_curvature_teach_nothing(method, key, nothing, learnt):
+    """On a concave function each search only ends with its last trial (Liu and Nocedal 1989: s'y > 0)."""
+    seen = minimise(Sandblaster(method=method), np.array([0.1, 0.2]), [(1.0, concave)], 3)
+    assert [each.report.state[key] for each in seen] == [nothing] * 3
     for before, after in pairwise(seen):
-        assert after.report.state["order"] == []
         # A step of 1 along the negative gradient, whose length is less than 1.
         np.testing.assert_allclose(after.trials[0] - before.parameters, -before.gradient, rtol=1e-3)
 
 
-def test_where_no_step_decreases_the_objective_the_search_begins_anew_without_a_history():
+@pytest.mark.parametrize(("method", "key", "nothing", "learnt"), METHODS)
+def test_where_no_step_decreases_the_objective_the_search_begins_anew(method, key, nothing, learnt):
     function, start = quadratic(np.array([1.0, 30.0, 0.1]), np.array([1.0, 2.0, 3.0])), np.zeros(3)
-    plain = minimise(Sandblaster(), start, [(1.0, function)], 3)
+    algorithm = Sandblaster(method=method)
+    plain = minimise(algorithm, start, [(1.0, function)], 3)
     place, before = plain[-1].parameters, sum(len(each.trials) for each in plain)
-    *_, third, again, fourth = minimise(Sandblaster(), start, [(1.0, rising(function, place, before))], 5)
-    assert third.report.state["order"] != again.report.state["order"] == []
+    *_, third, again, fourth = minimise(algorithm, start, [(1.0, rising(function, place, before))], 5)
+    assert (third.report.state[key], again.report.state[key]) == (learnt, nothing)
     assert (third.report.number, again.report.number, fourth.report.number) == (3, 3, 4)
     np.testing.assert_array_equal(again.parameters, place)
     np.testing.assert_array_equal(again.gradient, third.gradient)

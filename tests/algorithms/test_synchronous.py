@@ -138,33 +138,10 @@ def local_rounds(lab, problem, window, local, combine):
     return x
 
 
-@pytest.mark.parametrize("tau", [2, 4])
-def test_model_averaging(lab, least_squares, tau):
-    found = lab.trained(least_squares(), Averaging(rate=0.05, tau=tau, inner="sgd"), replicas=REPLICAS, times=EVEN)
-    expected = local_rounds(
-        lab, least_squares(), tau, lambda w, g, _: w - 0.05 * g, lambda _, results: np.mean(results, axis=0)
-    )
-    assert found == pytest.approx(expected, rel=1e-12)
-
-
 def test_fedprox_without_proximal_term_is_federated_averaging(lab, least_squares):
     options = {"replicas": REPLICAS, "times": EVEN}
     found = lab.trained(least_squares(), Fedprox(rate=0.05, window=4, mu=0.0, inner="sgd"), **options)
     assert np.array_equal(found, lab.trained(least_squares(), Averaging(rate=0.05, tau=4, inner="sgd"), **options))
-
-
-def test_fedprox_adds_the_pull_to_the_last_average(lab, least_squares):
-    found = lab.trained(
-        least_squares(), Fedprox(rate=0.05, window=4, mu=0.7, inner="sgd"), replicas=REPLICAS, times=EVEN
-    )
-    expected = local_rounds(
-        lab,
-        least_squares(),
-        4,
-        lambda w, g, start: w - 0.05 * (g + 0.7 * (w - start)),
-        lambda _, results: np.mean(results, axis=0),
-    )
-    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_fedprox_on_a_quadratic_ends_a_round_at_the_proximal_minimum():

@@ -76,15 +76,10 @@ def test_downpour_settles_at_the_mean_by_speed_and_rescaled_at_the_mean(lab):
 WITH_STATES = [Momentum(0.01), Nesterov(0.01), Adagrad(0.3), Rmsprop(0.02, 0.99), Adam(0.03)]
 
 
+@pytest.mark.parametrize("algorithm", [Rescaled(), Ringleader()])
 @pytest.mark.parametrize("rule", WITH_STATES)
-def test_rescaled_settles_at_the_mean_with_every_rule(lab, rule):
-    found = settled(lab, Rescaled(), rule, 500, servers=1, mean_of=200)
-    assert found == pytest.approx(MEAN, abs=0.04)
-
-
-@pytest.mark.parametrize("rule", WITH_STATES)
-def test_ringleader_settles_at_the_mean_with_every_rule(lab, rule):
-    found = settled(lab, Ringleader(), rule, 500, servers=1, mean_of=200)
+def test_rescaled_and_ringleader_settle_at_the_mean_with_every_rule(lab, algorithm, rule):
+    found = settled(lab, algorithm, rule, 500, servers=1, mean_of=200)
     assert found == pytest.approx(MEAN, abs=0.04)
 
 

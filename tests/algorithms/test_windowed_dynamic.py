@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from mpidl.algorithms import Averaging, Diloco, Fedprox
-from mpidl.config import from_dict
 from mpidl.engines.virtual.times import Constant, Times
-from mpidl.errors import UsageError
 from mpidl.rules import Nesterov, Sgd
 
 #: Seconds that each replica needs for a gradient, and the steps that it makes in a round of 12 seconds.
@@ -84,30 +82,3 @@ def test_replicas_of_equal_speed_are_as_without(lab, least_squares):
         found = lab.trained(least_squares(), Averaging(inner="sgd", dynamic=True, **settings), **options)
         without = lab.trained(least_squares(), Averaging(inner="sgd", **settings), **options)
         assert found == pytest.approx(without, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", ["averaging", "diloco", "fedprox"])
-def test_a_deterministic_run_can_not_go_by_speed(name):
-    with pytest.raises(UsageError) as error:
-        from_dict(
-            {
-                "data": {"source": "digits"},
-                "model": {"layer": [{"type": "dense", "units": 10}]},
-                "run": {"deterministic": True},
-                "algorithm": {"name": name, "dynamic": True},
-            }
-        )
-    assert str(error.value) == "algorithm.dynamic: true depends on timing, which rules out run.deterministic = true"
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"asynchronous": True}, "dynamic: true, can't be combined with asynchronous"),
-        ({"fragments": 2}, "dynamic: true, can't be combined with fragments"),
-    ],
-)
-def test_what_dynamic_rounds_do_not_go_with(settings, line):
-    with pytest.raises(UsageError) as error:
-        Diloco(dynamic=True, **settings)
-    assert str(error.value) == line

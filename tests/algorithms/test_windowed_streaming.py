@@ -255,6 +255,15 @@ def test_it_says_how_many_batches_are_not_in_all_fragments(fragments, overlap):
         ({"fragments": 2, "asynchronous": True}, "fragments: 2, can't be combined with asynchronous"),
         ({"overlap": 1, "asynchronous": True}, "overlap: 1, can't be combined with asynchronous"),
         ({"mixing": 0.5}, "mixing: 0.5, expected 0 without fragments or overlap"),
+        ({"dynamic": True, "asynchronous": True}, "dynamic: true, can't be combined with asynchronous"),
+        ({"dynamic": True, "fragments": 2}, "dynamic: true, can't be combined with fragments"),
+        ({"quorum": 2, "asynchronous": True}, "quorum: 2, can't be combined with asynchronous"),
+        ({"quorum": 2, "fragments": 2}, "quorum: 2, can't be combined with fragments"),
+        ({"quorum": 2, "overlap": 1}, "quorum: 2, can't be combined with overlap"),
+        ({"quorum": 2, "dynamic": True}, "quorum: 2, can't be combined with dynamic"),
+        ({"quorum": 0}, "Diloco.quorum: expected int >= 1, found 0"),
+        ({"grace": 0.5}, "grace: 0.5, expected 0 without quorum"),
+        ({"quorum": 1, "grace": -1.0}, "Diloco.grace: expected float >= 0, found -1.0"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, line):

@@ -1,4 +1,4 @@
-"""The requests that a replica's generator makes of the engine that runs it, and the loop that answers them.
+"""The requests that a replica's generator makes of the engine that runs it, and the loops that answer them.
 
 The generator yields a request, and the value of the `yield` is the answer. Vectors are flat arrays with as many
 elements as the model has parameters.
@@ -6,7 +6,7 @@ elements as the model has parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -229,3 +229,38 @@ def drive(
             result: Result = end.value
             return result
         answer = yield from actions[type(request)](request)
+
+
+def pushes(
+    replica: Generator[Request, Any, None],
+    next_batch: Callable[[], Any],
+    fetch: Callable[[Any], None],
+    gradient: Callable[[Gradient], Any],
+) -> Iterator[Any]:
+    """Yield the vectors that a replica pushes, each valid until the next, as another replica would make them.
+
+    All requests are answered in place; it waits for no others.
+
+    Parameters
+    ----------
+    replica : generator
+        The requests of an algorithm that exchanges through servers.
+    next_batch, fetch, gradient : callable
+        Answer `NextBatch`, `Fetch`, given its parameters, and `Gradient`.
+    """
+    answer = None
+    while True:
+        try:
+            request = replica.send(answer)
+        except StopIteration:
+            return
+        answer = None
+        match request:
+            case NextBatch():
+                answer = next_batch()
+            case Gradient():
+                answer = gradient(request)
+            case Fetch(parameters):
+                fetch(parameters)
+            case Push(vector):
+                yield vector

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.algorithms.requests import Gradient
+from mpidl.algorithms.requests import Gradient, pushes
 from mpidl.data.schedule import Assignment
 from mpidl.engines.progress import Encodings
-from mpidl.engines.replay import pushes
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import replica_position
 from mpidl.job.fill import own_statistics

@@ -20,8 +20,8 @@ from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import FailureSimulation, RestartPoint
 from mpidl.engines.virtual.handler import Hooks, Training, VirtualRequestHandler
-from mpidl.engines.virtual.lives import Lives, Resumed, Supply
 from mpidl.engines.virtual.machines import Machines
+from mpidl.engines.virtual.processes import ReplicaProcesses, Resumed, Supply
 from mpidl.engines.virtual.sandblaster import VirtualSandblaster
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.through_servers import VirtualThroughServers
@@ -88,15 +88,17 @@ class VirtualEngine:
         self._cluster = VirtualCluster(environment, machines, servers, self._model.parameters.dtype, clock, self.totals)
         self.supply.begin(environment)
         self._cluster.on_applied = self._hooks.on_applied
-        self._lives = Lives(self._cluster, self._training, self.supply, self._hooks, self._vectors, wasted)
+        self._processes = ReplicaProcesses(
+            self._cluster, self._training, self.supply, self._hooks, self._vectors, wasted
+        )
         deaths = [death for death in (times.deaths if times is not None else ()) if death.at > at]
-        self._lives.begin(self._make_handler(), resumed, in_turn, deaths)
+        self._processes.begin(self._make_handler(), resumed, in_turn, deaths)
 
     def _make_handler(self) -> VirtualRequestHandler:
         if self._algorithm.exchange is Exchange.REDUCTION:
             return VirtualByReduction(self._cluster)
         if self._algorithm.exchange is Exchange.SHARED_MEMORY:
-            return VirtualInMemory(self._cluster, self._lives.gradient)
+            return VirtualInMemory(self._cluster, self._processes.gradient)
         if self._algorithm.coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
             return VirtualSandblaster(self._cluster, self._training, hooks, self._state, self._accrued)
@@ -147,7 +149,7 @@ class VirtualEngine:
     def positions(self) -> list[ReplicaPosition]:
         """Return the positions of the replicas; the first one counts the batches and samples of all."""
         totals, first = self.totals, self.replicas[0]
-        positions = [first.position(totals.batches - self._lives.wasted_batches, totals.samples - totals.again)]
+        positions = [first.position(totals.batches - self._processes.wasted_batches, totals.samples - totals.again)]
         return positions + [replica.position(0, 0) for replica in self.replicas[1:]]
 
     def stop(self) -> None:
@@ -227,7 +229,7 @@ class VirtualEngine:
         firsts = first_batches([*left, *self.supply.given_back.values()])
         unpushed = [part for replica in self.replicas for part in replica.unpushed.parts]
         samples = self.totals.samples - self.totals.again - sum(self._schedule.samples(*part) for part in unpushed)
-        batches = self.totals.batches - self._lives.wasted_batches
+        batches = self.totals.batches - self._processes.wasted_batches
         batches -= sum(last - first for _, first, last in unpushed)
         owners = [replica.unpushed.own_position(replica.loader) for replica in self.replicas]
         return RestartPoint(

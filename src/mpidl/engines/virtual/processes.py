@@ -92,8 +92,8 @@ class Supply:
 Resumed = Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]]
 
 
-class Lives:
-    """Lets the replicas of a cluster live.
+class ReplicaProcesses:
+    """Runs the replicas of a cluster, each as a process.
 
     `vectors` has the parameters of each. `wasted_batches` counts the batches whose gradients were lost.
     """
@@ -115,7 +115,7 @@ class Lives:
         self._actions: Mapping[type, Action]
 
     def begin(self, handler: VirtualRequestHandler, resumed: Resumed, in_turn: bool, deaths: Sequence[Death]) -> None:
-        """Let all replicas live, with a handler of the requests that are not only their own.
+        """Run all replicas, with a handler of the requests that are not only their own.
 
         Those of `resumed` go on where they were; see `VirtualReplica.load` for `in_turn`.
         """
@@ -156,7 +156,7 @@ class Lives:
         if position is not None:
             replica.load(position, kept or {}, in_turn)
             self._training.beside.load(replica, kept or {})
-        replica.process = self._environment.process(self._live(replica))
+        replica.process = self._environment.process(self._run(replica))
         return replica
 
     def _loader(self, number: int, resumed: Sequence[tuple[int, int]] = ()) -> Loader:
@@ -172,7 +172,7 @@ class Lives:
             draws=None if training.draws is None else training.draws[number],
         )
 
-    def _live(self, replica: VirtualReplica) -> Process:
+    def _run(self, replica: VirtualReplica) -> Process:
         try:
             # A process starts at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
