@@ -30,7 +30,7 @@ class UnpushedBatches:
         self.portion, self._batch, self.unused = -1, -1, 0
 
     def load(self, position: ReplicaPosition) -> None:
-        """Go on where a replica was."""
+        """Continue from a replica's position."""
         self.parts = [list(part) for part in position.unpushed]
         self.portion = position.portion
 

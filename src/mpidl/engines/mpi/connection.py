@@ -1,4 +1,4 @@
-"""A worker's connection to the servers: the steps of which every exchange consists."""
+"""A worker's connection to the servers: the steps of every exchange."""
 
 from __future__ import annotations
 

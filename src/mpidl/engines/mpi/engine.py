@@ -73,7 +73,7 @@ class MpiEngine:
 
     `split` has the training data. `handler` carries out the requests of the algorithm's exchange, and `state` is the
     replica's between steps. `resumed` has the portions that the replica had taken, each with its next batch, and
-    `draws` is what it draws samples from, by default from all.
+    `draws` is the source of its samples, by default all.
     `participant`, the worker's part in checkpoints, is set before `bind`.
     """
 
@@ -242,7 +242,7 @@ class MpiEngine:
             # The replica's state is complete while it waits.
             self.participant.look()
             self._hooks.between_batches()
-            # If one of those ahead has ended, what it has left is to be done.
+            # If a replica ahead has ended, the data that it left remain.
             (found,) = self.handler.lead.share(
                 lambda: (self._link.tickets.taken() >= taken or self._link.clocks.one_has_stopped(),)
             )

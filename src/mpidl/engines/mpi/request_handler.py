@@ -22,7 +22,7 @@ from mpidl.transport.status import ShardStatus, WorkerStatus
 
 
 class SideChannel:
-    """The interface, and the exchange of nothing."""
+    """What a worker exchanges with servers beside its vectors; this base class exchanges nothing."""
 
     def split(self, split: Split) -> Split:
         """Return the training data, whose batches may be looked at ahead."""
@@ -32,7 +32,7 @@ class SideChannel:
         """Reach the servers by `link` from now on; the worker's `status` counts bytes and time."""
 
     def push(self) -> None:
-        """Send what the worker's next push changes; its vector follows."""
+        """Send the side data of the worker's next push; its vector follows."""
 
     def vectors(self) -> dict[str, np.ndarray]:
         """Return arrays, by name, with what has not been pushed yet, for a checkpoint."""
@@ -214,7 +214,7 @@ class ReducedCheckpoint(CheckpointSource):
 
 
 class Reducing(OwnShards):
-    """Exchanges by reductions, of which a worker's shards have the results.
+    """Exchanges by reductions, whose results update the worker's shards.
 
     `evaluate` is called on all workers, with an epoch and the parameters after it. `epoch_over` is the epoch to
     evaluate with the next reduction; 0 for none.

@@ -80,7 +80,7 @@ class Prefetching(InOrder):
 
 
 class PrefetchingBehindPush(Prefetching):
-    """A fetch begins behind the push before it, ahead of which the worker takes the prefetched values."""
+    """A fetch begins right behind a push, before which the worker takes the prefetched values."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)

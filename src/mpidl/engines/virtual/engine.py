@@ -76,7 +76,7 @@ class VirtualEngine:
     def _begin(self, resumed: Resumed, in_turn: bool, at: float = 0.0, wasted: int = 0) -> None:
         """Make a cluster whose replicas begin at a time, in seconds of its environment.
 
-        Those of `resumed` go on where they were; `wasted` counts the batches whose gradients are lost.
+        Those in `resumed` continue from their positions; `wasted` counts the batches whose gradients are lost.
         """
         time, times, replicas = self._time, self._time.times, len(self._vectors)
         environment = self._environment = simpy.Environment(at)
@@ -221,7 +221,7 @@ class VirtualEngine:
         self._environment.process(self._cluster.servers[server].rest(seconds))
 
     def save(self) -> RestartPoint:
-        """Return what a restart of the job goes on from, as a checkpoint would have it."""
+        """Return the state for a restart of the job, as in a checkpoint."""
         shards = [
             copy.copy() if copy is own else copy for own, copy in zip(self.shards, self.settled_shards(), strict=True)
         ]
@@ -237,7 +237,7 @@ class VirtualEngine:
         )
 
     def restart(self, saved: RestartPoint, at: float) -> None:
-        """Begin again from what was saved, with all replicas, at a number of seconds after the beginning."""
+        """Restart all replicas from a saved state, a number of seconds after the beginning."""
         totals = self.totals
         totals.again = totals.samples - saved.samples
         for shard, copy in zip(self.shards, saved.shards, strict=True):

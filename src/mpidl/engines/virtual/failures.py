@@ -1,4 +1,4 @@
-"""The course of a virtual run through failures: who dies when, what is taken over, and what is begun again."""
+"""Failures in a virtual run: which ranks die when, which are taken over, and when the job restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRUITLESS = 100
 
 @dataclass(frozen=True)
 class RestartPoint:
-    """What a restart goes on from.
+    """The state from which the job restarts.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class FailingRun(Protocol):
 
 
 def renewals(distribution: Distribution | None, count: int, random: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """Yield the times of events, in order, each with the number, below `count`, of what it happens to.
+    """Yield the times of renewal events in order, each with the number, below `count`, of its process.
 
     The distribution is that of the time between two events of the same number; None stands for no events.
     """
@@ -89,7 +89,7 @@ def renewals(distribution: Distribution | None, count: int, random: np.random.Ge
 
 
 class FailureSimulation:
-    """Leads a run through its failures to its end.
+    """Runs a cluster to its end, with failures.
 
     Ranks and nodes fail at times that depend on the `seed` only: the same whatever follows from them, so that runs with
     different intervals between checkpoints and different topologies meet the same fate.
@@ -133,7 +133,7 @@ class FailureSimulation:
         self._processes, self._alive = list(range(len(self._nodes))), set(range(len(self._nodes)))
 
     def run(self) -> None:
-        """Lead the run until no replica is at work."""
+        """Run until no replica is at work."""
         for at, ranks in self._strikes():
             if not self._advance(at):
                 return

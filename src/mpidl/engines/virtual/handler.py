@@ -24,7 +24,7 @@ from mpidl.parameters import Layout
 
 
 class VirtualSideChannel:
-    """The interface, and the exchange of nothing.
+    """What virtual replicas exchange with servers beside their vectors; this base class exchanges nothing.
 
     Attributes
     ----------
@@ -41,22 +41,22 @@ class VirtualSideChannel:
         """Begin anew in a cluster, through its traffic."""
 
     def bring(self, replica: VirtualReplica, batch: Minibatch, coming: Sequence[Minibatch]) -> Process:
-        """Wait for what a replica needs for a batch, and begin to bring what it needs for the `coming` ones."""
+        """Wait for the side data of a replica's batch, and begin to fetch those of the `coming` ones."""
         yield from ()
 
     def computing(self, replica: VirtualReplica) -> None:
         """Note that the model computes for a replica from now on."""
 
     def computed(self, replica: VirtualReplica) -> Process:
-        """Wait for what the computation of a gradient needed beyond what was brought."""
+        """Wait for side data that only the computation of a gradient has asked for."""
         yield from ()
 
     def push(self, replica: VirtualReplica) -> Sequence[Load]:
-        """Return what a replica's next push has for each server; empty if it has nothing."""
+        """Return the side data of a replica's next push for each server; empty if there are none."""
         return ()
 
     def show(self) -> None:
-        """Let the model evaluate what the servers have at present."""
+        """Let the model evaluate with the servers' present side data."""
 
     def vectors(self, replica: VirtualReplica) -> dict[str, np.ndarray]:
         """Return arrays, by name, with what a replica has not pushed yet, for a checkpoint."""
@@ -130,7 +130,7 @@ class Hooks:
         Called as (replica, portion, loss) when the loss of a batch is NaN or infinite, except under a coordinator.
     on_request : callable, optional
         Called as (replica, request, start, end) when a request of a `VirtualReplica` has been carried out, and with
-        None in the place of the request when it has waited for its pushes.
+        None instead of the request when it has waited for its pushes.
     on_applied : callable
         Called as (shard, sender, fetched, clock, start, end) when a push has been applied: the number of the replica or
         intermediary that has sent it, the clocks at its fetch and before its application, and the times of that.

@@ -117,7 +117,7 @@ def next_ends(flows: int, left: Any, rates: Any, count: int, waits: Any) -> tupl
 def advance(flows: int, left: Any, rates: Any, least: Any, seconds: float, ended: Any) -> int:
     """Lower the bytes `left` of each flow by those of `seconds` at its rate; return the number of ended flows.
 
-    A flow ends at `least` bytes; those that do are listed in `ended` in falling order.
+    A flow ends at `least` bytes; ended flows are listed in `ended`, the last first.
     """
     count = 0
     for flow in range(flows - 1, -1, -1):

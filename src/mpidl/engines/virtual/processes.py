@@ -88,7 +88,7 @@ class Supply:
             yield self._taken.next
 
 
-#: Where each resumed replica goes on, and the vectors that it kept.
+#: The position of each resumed replica, and its saved vectors.
 Resumed = Mapping[int, tuple[ReplicaPosition, Mapping[str, np.ndarray]]]
 
 
@@ -117,7 +117,7 @@ class ReplicaProcesses:
     def begin(self, handler: VirtualRequestHandler, resumed: Resumed, in_turn: bool, deaths: Sequence[Death]) -> None:
         """Run all replicas, with a handler of the requests that are not only their own.
 
-        Those of `resumed` go on where they were; see `VirtualReplica.load` for `in_turn`.
+        Those in `resumed` continue from their positions; see `VirtualReplica.load` for `in_turn`.
         """
         self._handler = handler
         self._actions = {

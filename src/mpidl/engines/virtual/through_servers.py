@@ -17,7 +17,7 @@ from mpidl.engines.virtual.traffic import PushInFlight, Traffic
 
 
 class Intermediary(Protocol):
-    """Exchanges with the servers for several replicas; `fetched` has the clock of each shard in what it shows them."""
+    """Exchanges with the servers for several replicas; `fetched` has the clock of each shard's part that it serves."""
 
     fetched: list[int]
 

@@ -167,7 +167,7 @@ class Failures:
     fixed : Fixed
         Why ranks can't be taken over. By default every failure ends the job, which starts again.
     min_workers : int
-        Number of workers with fewer of which the job ends, and starts again.
+        Smallest number of workers; with fewer, the job ends and restarts.
     """
 
     of_rank: Distribution | None = None
