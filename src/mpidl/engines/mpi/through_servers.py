@@ -191,6 +191,7 @@ class ThroughServers(RequestHandler):
             self._exchange: InOrder = (PrefetchingBehindPush if behind else Prefetching)(self.connection)
         else:
             self._exchange = (BehindPush if behind else InOrder)(self.connection, zero_copy=pattern.fetches_next)
+        self._observer = None
         # What is beside a push leaves before it, and is complete after the gradient.
         if pattern.pushes_gradients and self._model is not None and not link.asked:
             self._observer = self._send_final
