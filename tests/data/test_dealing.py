@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.data.dealing import Deal
+from mpidl.data.labels import Deal
 from mpidl.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mpidl.config import from_dict
 from mpidl.data.dataset import ArraySplit
-from mpidl.data.likeness import portions_are_alike
+from mpidl.data.labels import portions_are_alike
 from mpidl.job.build import build
 from mpidl.job.placed import place
 from rows import in_turn

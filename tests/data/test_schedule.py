@@ -57,7 +57,7 @@ def test_a_run_of_steps_ends_after_that_many_batches(size, steps):
     while loader.next() is not None:
         batches += 1
     assert batches == steps
-    assert schedule.epochs == -(-steps // schedule.steps_per_epoch)
+    assert schedule.epochs == -(-steps // schedule.portions.steps_per_epoch)
 
 
 @given(size=sizes, epochs=st.integers(1, 3), workers=st.integers(1, 3), contiguous=st.booleans(), data=st.data())
@@ -206,7 +206,11 @@ def test_epochs_open_with_their_first_portion_once():
     assert schedule.portions.per_epoch == 3
     assignments = [schedule.assignment(ticket) for ticket in range(7)]
     assert assignments[0] == Assignment(3, 1, 2)
-    assert [schedule.opens_epoch(a) for a in assignments[:4]] == [None, None, None, 2]
+    opened, portions = [], []
+    (loader,) = loaders(schedule, 1, on_epoch=lambda epoch: opened.append((epoch, loader.current.portion)))
+    while loader.next() is not None:
+        portions.append(loader.current.portion)
+    assert (opened, list(dict.fromkeys(portions))) == ([(2, 6)], [3, 4, 5, 6, 7, 8])
     assert assignments[6] is None
     assert schedule.tickets == 6
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data import Synthetic
-from mpidl.data.builtin import SyntheticSplit, Table
+from mpidl.data.builtin import SampleTable, SyntheticSplit
 
 
 def everything(split) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +85,7 @@ def test_gather_allocates_nothing_once_warm(peak):
 
 
 def test_load_makes_the_table():
-    table = Table(Synthetic(samples=500))
+    table = SampleTable(Synthetic(samples=500))
     split = SyntheticSplit(table, 0, 500)
     assert "rows" not in vars(table)
     split.load()

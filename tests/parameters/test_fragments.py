@@ -56,6 +56,6 @@ def test_a_fragment_must_have_a_parameter_for_each_replica():
     with pytest.raises(UsageError) as error:
         held_by_replicas([Range(0, 25)], 3, [fragments(LAYOUT, Range(0, 25), 3)])
     assert str(error.value) == (
-        "algorithm.fragments: 3, of which number 2 has 2 parameters, fewer than the 3 replicas that divide them; "
+        "algorithm.fragments: 3, but fragment 2 has 2 parameters to divide among 3 replicas; "
         "expected fewer fragments or replicas"
     )

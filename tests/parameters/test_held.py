@@ -47,7 +47,7 @@ def range_of(count):
 def test_replicas_divide_each_slice_among_themselves(sizes, replicas):
     slices = slices_of(sizes)
     if min(sizes) < replicas:
-        with pytest.raises(UsageError, match=rf"^topology.partitions: {len(sizes)}, of which number "):
+        with pytest.raises(UsageError, match=rf"^topology.partitions: {len(sizes)}, but partition "):
             held_by_replicas(slices, replicas)
         return
     for partition, own in enumerate(slices):

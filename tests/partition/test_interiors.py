@@ -14,7 +14,7 @@ from mpidl.nn.workspaces import Call
 from mpidl.parameters import Range
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.flow import Compute, Receive, flows
-from mpidl.partition.group import Message
+from mpidl.partition.group import PersistentMessage
 from mpidl.partition.local import interior, interior_parts
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
@@ -130,7 +130,7 @@ class Telling:
             self.told.append("waits")
             message.wait()
 
-        return Message(message.start, wait, message.free)
+        return PersistentMessage(message.start, wait, message.free)
 
 
 NETWORKS = [

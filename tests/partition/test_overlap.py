@@ -9,7 +9,7 @@ import threads
 from hand_plans import batch_for
 from mpidl.nn import Dense, LocallyConnected2d, Network
 from mpidl.nn.workspaces import Call
-from mpidl.partition.group import Message
+from mpidl.partition.group import PersistentMessage
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import make_plan
 
@@ -31,7 +31,7 @@ class Telling:
             self.told.append(("sent", tag))
             message.start()
 
-        return Message(start, message.wait, message.free)
+        return PersistentMessage(start, message.wait, message.free)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import threads
 from mpidl.parameters import Box, Range, split
-from mpidl.partition.group import Message
-from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
+from mpidl.partition.group import PersistentMessage
+from mpidl.partition.persistent_transfer import MessageBuffers, PersistentTransfer
 from mpidl.partition.transfer import Transfer
 
 
@@ -22,7 +22,7 @@ def carried_out(transfer, values, before=None, rounds=1):
             np.full(box.shape, np.nan) if before is None else before[group.rank][number]
             for number, box in enumerate(transfer.target[group.rank])
         ]
-        exchange = PersistentTransfer(transfer, group, np, own, taken, 3, Memory(np), adds=before is not None)
+        exchange = PersistentTransfer(transfer, group, np, own, taken, 3, MessageBuffers(np), adds=before is not None)
         for _ in range(rounds):
             exchange.start()
             exchange.finish()
@@ -83,16 +83,16 @@ class Recording:
 
     def send(self, to, array, tag):
         self.sent.append(array)
-        return Message(*[lambda: None] * 3)
+        return PersistentMessage(*[lambda: None] * 3)
 
     def receive(self, source, array, tag):
         self.received.append(array)
-        return Message(*[lambda: None] * 3)
+        return PersistentMessage(*[lambda: None] * 3)
 
 
 def recorded(transfer, rank, source, target):
     group = Recording(rank)
-    PersistentTransfer(transfer, group, np, [source], [target], 0, Memory(np))
+    PersistentTransfer(transfer, group, np, [source], [target], 0, MessageBuffers(np))
     return group.sent, group.received
 
 
@@ -121,10 +121,10 @@ def test_parts_that_follow_one_another_are_one_message():
     gather = Transfer([pieces, rest], [whole, whole])
     first, second = Recording(0), Recording(1)
     PersistentTransfer(
-        gather, first, np, [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)], [tensor], 0, Memory(np)
+        gather, first, np, [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)], [tensor], 0, MessageBuffers(np)
     )
     PersistentTransfer(
-        gather, second, np, [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)], [tensor], 0, Memory(np)
+        gather, second, np, [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)], [tensor], 0, MessageBuffers(np)
     )
     for group, size in ((first, 8), (second, 12)):
         (sent,), (received,) = group.sent, group.received
@@ -135,7 +135,7 @@ def test_parts_that_follow_one_another_are_one_message():
 
 def test_packed_messages_have_the_memory_of_the_largest():
     """A gradient travels in the memory in which the value did, and a smaller batch in that of a larger one."""
-    memory, used = Memory(np), []
+    memory, used = MessageBuffers(np), []
     for samples in (6, 4):
         columns = [Box((Range(0, samples), part)) for part in split(6, 2)]
         gather = Transfer(columns, [Box.whole((samples, 6))] * 2)

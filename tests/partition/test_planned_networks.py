@@ -25,8 +25,7 @@ from mpidl.nn import (
     Network,
 )
 from mpidl.parameters import Range
-from mpidl.partition.cutting import cut_layer
-from mpidl.partition.planner import make_plan
+from mpidl.partition.planner import cut_layer, make_plan
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.partition.sections import Module, cut_into_sections
+from mpidl.partition.sections import Submodule, cut_into_sections
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
 
@@ -13,7 +13,7 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
 def modules_of(sizes):
     """Return modules with a tensor of the given numbers of elements each, none of 0, and the shapes."""
     modules = [
-        Module([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
+        Submodule([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
     ]
     shapes = {f"{n}.weight": (size,) for n, size in enumerate(sizes)} | {f"{n}.mean": (2,) for n in range(len(sizes))}
     return modules, shapes
@@ -39,7 +39,12 @@ def test_each_stage_has_consecutive_modules_with_something_to_train(sizes, data)
 
 
 def test_the_first_modules_without_parameters_go_with_those_after_them():
-    modules = [Module([], cost=9.0), Module(["a"], cost=1.0), Module([], cost=1.0), Module(["b"], cost=1.0)]
+    modules = [
+        Submodule([], cost=9.0),
+        Submodule(["a"], cost=1.0),
+        Submodule([], cost=1.0),
+        Submodule(["b"], cost=1.0),
+    ]
     assert cut_into_sections(modules, {"a": (1,), "b": (1,)}, 2).runs == ((0, 3), (3, 4))
 
 

@@ -3,7 +3,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpidl.partition.cutting import balanced
+from mpidl.partition.planner import balanced
 
 
 @settings(max_examples=100)  # Few weights can be divided in several ways with the same heaviest run.

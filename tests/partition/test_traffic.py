@@ -11,8 +11,8 @@ import threads
 from hand_plans import Cutter, batch_for, by_samples, cut, dense_by_units, network, unlike
 from mpidl.nn import Add, Dense, Flatten, LocallyConnected2d
 from mpidl.parameters import Box, Range, split
-from mpidl.partition.group import Message
-from mpidl.partition.plan import Part
+from mpidl.partition.group import PersistentMessage
+from mpidl.partition.plan import TensorPart
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Counting:
             self.nbytes += array.nbytes
             message.start()
 
-        return Message(start, message.wait, message.free)
+        return PersistentMessage(start, message.wait, message.free)
 
 
 def elements_sent(net, plan, samples):
@@ -76,8 +76,9 @@ def test_locally_connected_layers_exchange_halos_only(parts):
     net = network(layers, (14, 5, 1))
     rows = split(12, parts)
     boxes = [Box((Range(own.start * 9, own.stop * 9),)) for own in rows]
-    images = [Part(Box((own, Range(0, 3), Range(0, 3)))) for own in rows]
-    cutter = Cutter(net, parts).rows(0).rows(1).rows(2).step(3, [Flatten()] * parts, [images], list(map(Part, boxes)))
+    images = [TensorPart(Box((own, Range(0, 3), Range(0, 3)))) for own in rows]
+    flat = list(map(TensorPart, boxes))
+    cutter = Cutter(net, parts).rows(0).rows(1).rows(2).step(3, [Flatten()] * parts, [images], flat)
     reached = [Range(own.start, own.stop + 2) for own in rows]
     halo = sum(own.size - own.intersect(held).size for own, held in zip(reached, split(14, parts), strict=True))
     last = to_shares(5, [box.size for box in boxes])

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, BatchMaker
+from mpidl.data.batch import Batch
+from mpidl.data.collation import BatchMaker
 from mpidl.errors import MpidlError, UsageError, raised
 from mpidl.launch.output import show_traceback
 

@@ -94,7 +94,8 @@ class TensorBoard(Logger):
         now = time.time()
         self._tell_events(now)
         if summary is not None:
-            self._scalars(now, {"summary": {key: value for key, value in summary.items() if not _nested(value)}})
+            flat = {key: value for key, value in summary.items() if not isinstance(value, Mapping | list)}
+            self._scalars(now, {"summary": flat})
             if not summary.get("interrupted"):
                 _, _, end = self._summary.hparams(self._parameters, {})
                 self._write(now, summary=end)
@@ -126,10 +127,6 @@ class TensorBoard(Logger):
             self._file.truncate(end)
             self._file.seek(end)
             raise
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
 
 
 def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:

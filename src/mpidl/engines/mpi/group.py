@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.partition.group import Group, Message
+from mpidl.partition.group import PersistentMessage, RankGroup
 
 #: Elements of one message: counts are C ints, except in MPI 4.
 LARGEST = 2**31 - 1
 
 
-class MpiGroup(Group):
-    """A group (`Group`) made of a communicator's ranks, with persistent messages.
+class MpiGroup(RankGroup):
+    """A group (`RankGroup`) made of a communicator's ranks, with persistent messages.
 
     The communicator is of this group alone. Freeing it is up to the caller; `free` frees what was made from it. `sent`
     counts the bytes of messages that this rank has begun to send, without those of `share`, `gather` and `sum`.
@@ -27,7 +27,7 @@ class MpiGroup(Group):
         self.rank, self.size = communicator.rank, communicator.size
         self._subgroups: dict[tuple[int, ...], MpiGroup] = {}
 
-    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+    def send(self, to: int, array: np.ndarray, tag: int) -> PersistentMessage:
         message, nbytes = _message(self.communicator.Send_init, array, to, tag), array.nbytes
 
         def start() -> None:
@@ -36,7 +36,7 @@ class MpiGroup(Group):
 
         return message._replace(start=start)
 
-    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+    def receive(self, source: int, array: np.ndarray, tag: int) -> PersistentMessage:
         return _message(self.communicator.Recv_init, array, source, tag)
 
     def subgroup(self, ranks: Sequence[int]) -> MpiGroup:
@@ -62,15 +62,15 @@ class MpiGroup(Group):
         self._subgroups.clear()
 
 
-def _message(init: Callable[..., MPI.Prequest], array: np.ndarray, other: int, tag: int) -> Message:
+def _message(init: Callable[..., MPI.Prequest], array: np.ndarray, other: int, tag: int) -> PersistentMessage:
     flat = array.reshape(-1)
     requests = [init(flat[first : first + LARGEST], other, tag) for first in range(0, flat.size, LARGEST)]
     if len(requests) == 1:
         (only,) = requests
-        return Message(only.Start, only.Wait, only.Free)
+        return PersistentMessage(only.Start, only.Wait, only.Free)
 
     def free() -> None:
         for each in requests:
             each.Free()
 
-    return Message(lambda: MPI.Prequest.Startall(requests), lambda: MPI.Request.Waitall(list(requests)), free)
+    return PersistentMessage(lambda: MPI.Prequest.Startall(requests), lambda: MPI.Request.Waitall(list(requests)), free)

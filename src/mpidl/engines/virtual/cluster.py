@@ -12,8 +12,8 @@ import simpy
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
-from mpidl.data.drawing import OwnPosition
 from mpidl.data.loader import Loader
+from mpidl.data.sampling import OwnPosition
 from mpidl.data.schedule import Assignment
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
@@ -223,7 +223,7 @@ class VirtualReplica(Exchanger):
 
     def draw_again(self) -> None:
         """Draw what it has not pushed of its own data again, if it has any."""
-        self.loader.draws.resume(self.own_position())
+        self.loader.sampler.resume(self.own_position())
 
     def unpushed_batches(self) -> list[Assignment]:
         """Return the batches whose gradients it has computed and not pushed."""

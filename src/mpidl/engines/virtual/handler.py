@@ -12,7 +12,7 @@ from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.dataset import Split
-from mpidl.data.drawing import Draws
+from mpidl.data.sampling import PortionSampler
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualReplica
@@ -53,7 +53,7 @@ class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
     `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
-    their vectors. `draws` is what each replica draws samples from, by default from all. `layout` is that of the
+    their vectors. `samplers` draw the samples of each replica, by default from all. `layout` is that of the
     parameters, for coordinators that depend on it.
     """
 
@@ -63,7 +63,7 @@ class Training:
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
     beside: Nothing = field(default_factory=Nothing)
-    draws: Sequence[Draws] | None = None
+    samplers: Sequence[PortionSampler] | None = None
     layout: Layout | None = None
 
 

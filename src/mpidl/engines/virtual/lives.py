@@ -102,7 +102,7 @@ class Lives:
             resumed,
             prepare=alone,
             ahead=training.beside.ahead > 0,
-            draws=None if training.draws is None else training.draws[number],
+            sampler=None if training.samplers is None else training.samplers[number],
         )
 
     def _live(self, replica: VirtualReplica) -> Process:

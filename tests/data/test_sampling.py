@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit
-from mpidl.data.drawing import OwnDraws
 from mpidl.data.loader import Loader
+from mpidl.data.sampling import OwnSampler
 from mpidl.data.schedule import Schedule
 
 sizes = st.tuples(st.integers(3, 60), st.integers(1, 7), st.integers(1, 4))
@@ -30,13 +30,13 @@ class Cluster:
         split = ArraySplit(np.zeros((portions.samples, 1)), np.zeros(portions.samples, int))
         split.contiguous = contiguous
         self.tickets = itertools.count(taken)
-        self.draws = [OwnDraws(portions, samples, owner) for owner, samples in enumerate(own)]
+        self.samplers = [OwnSampler(portions, samples, owner) for owner, samples in enumerate(own)]
         self.before = before or [((), None)] * len(own)
-        for draws, (_, position) in zip(self.draws, self.before, strict=True):
-            draws.resume(position, computed=True)
+        for sampler, (_, position) in zip(self.samplers, self.before, strict=True):
+            sampler.resume(position, computed=True)
         self.loaders = [
-            Loader(self.schedule, split, self.tickets.__next__, lambda epoch: None, working, draws=draws)
-            for draws, (working, _) in zip(self.draws, self.before, strict=True)
+            Loader(self.schedule, split, self.tickets.__next__, lambda epoch: None, working, sampler=sampler)
+            for sampler, (working, _) in zip(self.samplers, self.before, strict=True)
         ]
         self.active = list(range(len(own)))
 
@@ -100,9 +100,9 @@ def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, ep
     samples, batch, batches = size
     portions = Portions(samples, batch, batch * batches, 3, contiguous)
     schedule = Schedule(portions, epochs=epochs)
-    draws, split = OwnDraws(portions, np.arange(samples), 0), ArraySplit(np.zeros((samples, 1)), np.zeros(samples, int))
+    sampler = OwnSampler(portions, np.arange(samples), 0)
     for ticket in range(schedule.tickets):
-        found = draws.begin(schedule.assignment(ticket), split)
+        found = sampler.begin(schedule.assignment(ticket))
         for own, other in zip(found, portions.minibatches(ticket), strict=True):
             assert (own.indices.tolist(), *own[1:]) == (other.indices.tolist(), *other[1:])
 
@@ -110,38 +110,35 @@ def test_one_replica_with_all_samples_takes_the_order_of_undivided_data(size, ep
 @given(data=st.data())
 def test_what_was_not_pushed_is_drawn_again_unless_its_gradients_are_kept(data):
     portions = Portions(29, 3, 6, 1)
-    split, samples = ArraySplit(np.zeros((29, 1)), np.zeros(29, int)), np.arange(4, 21)
-    draws = OwnDraws(portions, samples, 1)
-    order = [each for number in range(8) for each in _drawn(draws, portions, split, number)]
-    draws.resume(None)
-    drawn = [each for number in range(3) for each in _drawn(draws, portions, split, number)]
+    sampler = OwnSampler(portions, np.arange(4, 21), 1)
+    order = [each for number in range(8) for each in _drawn(sampler, portions, number)]
+    sampler.resume(None)
+    drawn = [each for number in range(3) for each in _drawn(sampler, portions, number)]
     unused = data.draw(st.integers(0, 18))
     unpushed = data.draw(st.integers(0, 18 - unused))
-    position = draws.position(unused, unpushed)
+    position = sampler.position(unused, unpushed)
     for computed, again in ((True, unused), (False, unused + unpushed)):
-        draws.resume(position, computed)
+        sampler.resume(position, computed)
         if computed:
-            assert draws.position(0, unpushed) == position
-        coming = [each for number in range(5) for each in _drawn(draws, portions, split, number)]
+            assert sampler.position(0, unpushed) == position
+        coming = [each for number in range(5) for each in _drawn(sampler, portions, number)]
         assert coming == order[len(drawn) - again : len(order) - again]
 
 
 def test_owners_have_orders_of_their_own():
-    portions, split = Portions(40, 4, 20, 3), ArraySplit(np.zeros((40, 1)), np.zeros(40, int))
-    orders = [_drawn(OwnDraws(portions, np.arange(20), owner), portions, split, 0) for owner in range(3)]
+    portions = Portions(40, 4, 20, 3)
+    orders = [_drawn(OwnSampler(portions, np.arange(20), owner), portions, 0) for owner in range(3)]
     assert len(set(map(tuple, orders))) == 3
 
 
 def test_the_epoch_of_a_batch_is_that_of_its_first_sample():
     portions = Portions(20, 4, 8, 3)
-    draws, split = OwnDraws(portions, np.arange(5), 1), ArraySplit(np.zeros((20, 1)), np.zeros(20, int))
-    batches = [
-        batch for number in range(3) for batch in draws.begin(Schedule(portions, epochs=1).assignment(number), split)
-    ]
+    sampler = OwnSampler(portions, np.arange(5), 1)
+    batches = [batch for number in range(3) for batch in sampler.begin(Schedule(portions, epochs=1).assignment(number))]
     assert [batch.epoch for batch in batches] == [start // 5 for start in range(0, 20, 4)]
     assert [batch.number for batch in batches] == list(range(5))
 
 
-def _drawn(draws, portions, split, number):
+def _drawn(sampler, portions, number):
     part = Schedule(portions, epochs=9).assignment(number)
-    return [index for batch in draws.begin(part, split) for index in batch.indices.tolist()]
+    return [index for batch in sampler.begin(part) for index in batch.indices.tolist()]
