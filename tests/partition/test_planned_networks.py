@@ -1,15 +1,17 @@
-"""A network that is cut computes what the uncut one does, and holds every element once."""
+"""A network that is cut computes and trains as the uncut one does, and holds every element once."""
 
 import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from interpreter import Interpreter
 from job_networks import NETWORKS
 
+import threads
+from hand_plans import batch_for, check_training, trained
 from mpidl.data import Batch
 from mpidl.errors import UsageError
 from mpidl.nn import (
@@ -25,6 +27,7 @@ from mpidl.nn import (
     Network,
 )
 from mpidl.parameters import Range
+from mpidl.partition.network import CutNetwork
 from mpidl.partition.planner import cut_layer, make_plan
 
 
@@ -75,22 +78,27 @@ CASES = [
 def test_a_planned_network_has_the_outputs_and_gradients_of_the_uncut_one(name, cut, partitions, stages):
     layers, shape = NETWORKS[name]
     layers = [chosen(layer, cut) for layer in layers]
-    random, samples = np.random.default_rng(5), 5
+    samples = 5
     network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
     plan = make_plan(layers, shape, partitions, batch=samples, stages=stages)
     assert not cut or stages == partitions or cut in [step.cut for step in plan.steps]
-    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, *network.output_shape))
-    tensors = network.layout.views(network.parameters)
+    check_interpreted(network, plan, samples)
+
+
+def check_interpreted(network, plan, samples):
+    """Check that the steps of a plan have the outputs, the loss and the gradients of the uncut network."""
+    random = np.random.default_rng(5)
+    inputs = random.normal(size=(samples, *network.input_shape))
+    targets = random.normal(size=(samples, *network.output_shape))
     loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
-    outputs = network.predict(inputs) if not any("batch" in layer.type for layer in layers) else None
-    run = Interpreter(plan.steps, [inputs], tensors)
+    run = Interpreter(plan.steps, [inputs], network.layout.views(network.parameters))
     slope = np.empty_like(run.values[-1])
-    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-10)
-    if outputs is not None:
-        np.testing.assert_allclose(run.values[-1], outputs, rtol=1e-10, atol=1e-10)
-    _, found = run.backward(slope)
+    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-9)
+    if not any("batch" in layer.type for layer in network.layers):
+        np.testing.assert_allclose(run.values[-1], network.predict(inputs), rtol=1e-10, atol=1e-10)
+    found = run.backward(slope)[1]
     for tensor, expected in network.layout.views(gradient).items():
-        np.testing.assert_allclose(found[tensor], expected, rtol=1e-10, atol=1e-10 * np.abs(gradient).max())
+        np.testing.assert_allclose(found[tensor], expected, rtol=1e-9, atol=1e-10 * max(1, np.abs(gradient).max()))
 
 
 def chosen(layer, cut):
@@ -122,7 +130,7 @@ def stacks(draw):
 
 @given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
 def test_any_network_cut_in_any_way_computes_what_the_uncut_one_does(layers, partitions, samples):
-    random, shape = np.random.default_rng(5), (13, 11, 4)
+    shape = (13, 11, 4)
     try:
         network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
     except UsageError:  # a window larger than what is left of the image
@@ -132,14 +140,7 @@ def test_any_network_cut_in_any_way_computes_what_the_uncut_one_does(layers, par
         for index, each in enumerate(layers)
     ]
     plan = make_plan(layers, shape, partitions, batch=samples)
-    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, 5))
-    loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
-    run = Interpreter(plan.steps, [inputs], network.layout.views(network.parameters))
-    slope = np.empty_like(run.values[-1])
-    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-9)
-    found = run.backward(slope)[1]
-    for tensor, expected in network.layout.views(gradient).items():
-        np.testing.assert_allclose(found[tensor], expected, rtol=1e-9, atol=1e-10 * max(1, np.abs(gradient).max()))
+    check_interpreted(network, plan, samples)
 
 
 def possible(layers, index, shape, partitions):
@@ -150,3 +151,38 @@ def possible(layers, index, shape, partitions):
     except UsageError:
         return False
     return True
+
+
+def run(layers, cut_layers, shape, partitions, stages, samples):
+    plan = make_plan(cut_layers, shape, partitions, batch=max(samples), stages=stages)
+    net = Network(layers, shape, dtype="float64", seed=3)
+    batches = [batch_for(net, n, seed) for seed, n in enumerate(samples)]
+
+    def rank(group):
+        own = Network(cut_layers, shape, dtype="float64", seed=3)
+        return trained(CutNetwork(own, plan, group.rank), group, batches, rate=0.01)
+
+    check_training(net, plan, threads.run(partitions, rank), batches, rate=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "partitions", "stages"),
+    [*CASES, *(("digits", "", partitions, 1) for partitions in (1, 4)), *((name, "samples", 3, 1) for name in IMAGES)],
+)
+def test_networks_of_jobs(name, cut, partitions, stages):
+    layers, shape = NETWORKS[name]
+    layers = [replace(chosen(layer, ""), cut="") for layer in layers]
+    cut_layers = [chosen(layer, cut) if cut != "samples" else replace(layer, cut=cut) for layer in layers]
+    run(layers, cut_layers, shape, partitions, stages, [5, 2, 1, 5])
+
+
+@settings(max_examples=15)
+@given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
+def test_any_network_cut_in_any_way(layers, partitions, samples):
+    shape = (13, 11, 4)
+    try:
+        Network(layers, shape, dtype="float64")
+    except UsageError:
+        reject()
+    cut = [each if possible(layers, i, shape, partitions) else replace(each, cut="") for i, each in enumerate(layers)]
+    run(layers, cut, shape, partitions, 1, [samples, 3, samples])

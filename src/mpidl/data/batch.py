@@ -196,7 +196,7 @@ class Gatherer:
 
 
 def outside(indices: NDArray[np.int64], start: int, stop: int) -> IndexError:
-    """Return the error for indices of which some are outside [start, stop)."""
+    """Return the error for indices that are not all in [start, stop)."""
     return IndexError(f"samples {indices.min()} to {indices.max()}: outside [{start}, {stop})")
 
 

@@ -1,4 +1,4 @@
-"""The field's text form of clicks: a label, 13 numbers and 26 categories in a line."""
+"""The usual text format of click logs: a label, 13 numbers and 26 categories in a line."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LABELS = ("labels", "label", "label_ids")
 def pair(samples: Sequence[Any]) -> Any:
     """Return a batch (inputs, targets) of samples (input, target); ValueError if they don't stack.
 
-    Samples may also be mappings with `LABELS`, of which it is one.
+    If samples are mappings with one of the keys `LABELS`, the batch is such a mapping, too.
     """
     first = samples[0]
     if isinstance(first, Mapping) and targets_of(first) is not None:

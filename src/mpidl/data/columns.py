@@ -57,7 +57,7 @@ def first_masked(values: Any) -> int | None:
 
 
 def detached(values: Any) -> Any:
-    """Return a PyTorch tensor as one of which NumPy makes an array: detached, on the CPU, and float32 for bfloat16."""
+    """Return a PyTorch tensor in a form that NumPy converts: detached, on the CPU, and as float32 if it is bfloat16."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()

@@ -27,9 +27,9 @@ Given = Dataset | Source | list[Any]
 
 @dataclass(frozen=True)
 class Private:
-    """Sources of which each belongs to one worker, which alone trains with its samples.
+    """Sources that belong to one worker each: only that worker trains with its samples.
 
-    The test samples of all are one test split, and so are validation samples.
+    The test samples of all sources form one test split, and their validation samples one validation split.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class ConcatenatedSplit(Split):
         return Batch(inputs, targets)
 
     def checksum(self) -> str:
-        """Return a checksum of those of all parts, which keep nothing that was read for them."""
+        """Return a checksum of the checksums of the parts, and free what the parts have read for them."""
         digest = Digest(self.samples)
         for part in self._parts:
             digest.update(part.checksum())

@@ -190,7 +190,7 @@ class PortionSampler:
         return None
 
     def resume(self, position: OwnPosition | None, computed: bool = False) -> None:
-        """Go on at a position; `computed` says whether the gradients that weren't pushed have been kept."""
+        """Resume at a position; `computed`: the gradients that weren't pushed have been kept."""
 
 
 class OwnSampler(PortionSampler):

@@ -1,4 +1,4 @@
-"""The calls of a run's loggers, whose errors end no run."""
+"""The calls of a run's loggers, whose errors don't stop the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Loggers:
         return len(self._waiting) + len(self._active)
 
     def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int, strict: bool) -> None:
-        """Start all loggers; one that fails gets nothing of the run, or, if `strict`, raises UsageError."""
+        """Start all loggers; one that fails is left out or, if `strict`, raises UsageError."""
         while self._waiting:
             logger = self._waiting.pop(0)
             try:

@@ -115,7 +115,7 @@ class TensorBoard(Logger):
             self._events.clear()
 
     def _write(self, now: float, **content: Any) -> None:
-        """Write an event, whole or, where there is no room, not at all: nothing could be read behind half an event."""
+        """Write a whole event or, without room on the disk, nothing: readers stop at an incomplete event."""
         event = self._protocol.Event(**{"wall_time": now, "step": self._samples, **content}).SerializeToString()
         size, checksum = struct.pack("<Q", len(event)), self._format.masked_crc32c
         framed = size + struct.pack("<I", checksum(size)) + event + struct.pack("<I", checksum(event))

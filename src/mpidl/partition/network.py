@@ -29,7 +29,7 @@ class CutNetwork(CutModel):
     Parameters
     ----------
     network : Network
-        The whole network, of which nothing is allocated.
+        The whole network; nothing is allocated for it.
     rank : int
         The rank's number in its replica.
     schedule : str
@@ -166,7 +166,7 @@ class CutNetwork(CutModel):
         return [piece.range.shift(-self.slice.start) for piece in held]
 
     def _begin(self, batch: Batch, samples: int) -> RankGroup:
-        """Prepare for a batch of which at most `samples` pass at a time, and return the group."""
+        """Prepare for a batch whose micro-batches have at most `samples` samples, and return the group."""
         self._network.check_inputs(batch.inputs)
         group, self._number = self._bound(), batch.number
         if self._gradient is None:

@@ -192,7 +192,7 @@ class _Search:
         return self._movements[key]
 
     def _kept(self, index: int, states: Sequence[_State]) -> list[_State]:
-        """Return the states to keep: the fastest and the lightest of those that are the same for all later layers."""
+        """Return the states to keep: the fastest and the lightest of those that are equivalent for later layers."""
         limit = inf if self._basis.costs.memory is None else self._basis.costs.memory
         fitting = [state for state in states if state.memory.max() <= limit]
         if not fitting:
