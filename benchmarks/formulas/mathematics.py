@@ -171,7 +171,7 @@ MATHEMATICS = (
     Wrong("data/sampling.py", "places[0][0] // self._own.samples", "(places[-1][1] - 1) // self._own.samples"),
     Wrong("job/notes.py", "ArraySplit(own[:, None], labels[own])", "data.train"),
     Wrong("data/sampling.py", 'f"{seed} {epoch}"', 'f"{seed}"'),
-    Wrong("data/sampling.py", "            generator.manual_seed(seed)", "            pass"),
+    Wrong("data/sampling.py", "                generator.manual_seed(of_epoch)", "                pass"),
     Wrong("data/preprocessing.py", "[indices], epoch)\n\n    def labels", "[indices])\n\n    def labels"),
     Wrong("data/preprocessing.py", "min(max(1, round(share * blocks)), blocks - 1)", "max(1, round(share * blocks))"),
     Wrong("data/schedule.py", "epoch * self.portions.steps_per_epoch + place *", "portion *"),

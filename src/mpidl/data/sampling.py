@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import random
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from operator import index
 from typing import Any
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Minibatch
 from mpidl.data.schedule import Assignment, Portions
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
+from mpidl.functions import same_random_numbers, seed_generators
 
 EXPECTED = "expected a function of the epoch that returns indices, or an iterable with __len__ that yields them"
 
@@ -81,7 +80,12 @@ class SampledOrder:
                 return self._checked(order, epoch)
 
     def _next(self, seed: int, epoch: int = 0) -> Any:
-        with _seeded(zlib.crc32(f"{seed} {epoch}".encode()), getattr(self._sampler, "generator", None)):
+        of_epoch = zlib.crc32(f"{seed} {epoch}".encode())
+        generator, torch = getattr(self._sampler, "generator", None), sys.modules.get("torch")
+        with same_random_numbers():
+            seed_generators(of_epoch)
+            if torch is not None and isinstance(generator, torch.Generator):
+                generator.manual_seed(of_epoch)
             try:
                 if self._called:
                     return self._sampler(epoch)
@@ -105,27 +109,6 @@ class SampledOrder:
                 f"{where}: samples {indices.min()} to {indices.max()}, expected indices from 0 to {self._samples - 1}"
             )
         return indices
-
-
-@contextmanager
-def _seeded(seed: int, generator: Any) -> Iterator[None]:
-    """Seed all generators, and give the common ones their states back afterwards."""
-    torch = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the generator that samplers use)
-    ours = None if torch is None else torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    if torch is not None:
-        torch.manual_seed(seed)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        if torch is not None:
-            torch.set_rng_state(ours)
 
 
 #: Separates the orders of several owners' data, and the end of data that never end.
