@@ -23,7 +23,7 @@ from mpidl.data import (
     normalised,
 )
 from mpidl.data.cached import AHEAD, part
-from mpidl.data.idx import Idx, IdxFile
+from mpidl.data.images import Idx, IdxFile
 from mpidl.job.build import build
 
 INDICES = np.array([36, 0, 7, 7, 12])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpidl.data import Cifar10
-from mpidl.data.cifar10 import ARCHIVE, FOLDER, TEST, TRAIN
+from mpidl.data.images import ARCHIVE, FOLDER, TEST, TRAIN
 
 EACH = 4
 

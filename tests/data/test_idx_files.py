@@ -9,7 +9,7 @@ import pytest
 from data_files import IDX_NAMES, TEST, TRAIN, idx_bytes
 
 from mpidl.data import Idx
-from mpidl.data.idx import IdxFile
+from mpidl.data.images import IdxFile
 from mpidl.errors import UsageError
 
 both = pytest.mark.parametrize("zipped", [False, True])
@@ -31,7 +31,7 @@ def put(path, contents: bytes, zipped: bool) -> None:
 @both
 @pytest.mark.parametrize("bytes_per_read", [7, 1 << 18])
 def test_reads_what_was_written(arrays, write_idx, zipped, bytes_per_read, monkeypatch):
-    monkeypatch.setattr("mpidl.data.idx.BYTES_PER_READ", bytes_per_read)
+    monkeypatch.setattr("mpidl.data.images.BYTES_PER_READ", bytes_per_read)
     dataset = Idx(str(write_idx(arrays, zipped))).open()
     assert (dataset.name, dataset.input_shape, dataset.classes) == ("idx", (5, 3), 10)
     assert (dataset.train.samples, dataset.test.samples) == (TRAIN, TEST)

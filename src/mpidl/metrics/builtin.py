@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.errors import UsageError
-from mpidl.metrics.metric import LABELLED, Mean, RowMetric, Vector, are_labels, one_hot
-from mpidl.metrics.scoring import without_nan
+from mpidl.metrics.metric import LABELLED, Mean, RowMetric, Vector, are_labels, one_hot, without_nan
 
 #: Relative to the mean, a standard deviation below this is rounding error.
 ROUNDING = 1e-14
