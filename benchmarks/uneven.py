@@ -20,7 +20,7 @@ import numpy as np
 
 import mpidl
 from harness import parse, save, table
-from mpidl.data.dealing import Deal
+from mpidl.data.labels import Deal
 from training import Job, add_data, fashion, simulate, with_sections
 
 #: The worker that is slow, and the seed by which data are dealt out.

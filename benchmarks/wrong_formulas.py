@@ -30,7 +30,7 @@ OF_NOTES = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tes
 LEFT_BEHIND = "tests/survival/test_takings.py"
 #: Files with their tests in the folder of another room.
 ELSEWHERE = {
-    "job/notes.py": "tests/data/test_likeness.py",
+    "job/notes.py": "tests/data/test_labels.py",
     "storage/deltas.py": "tests/sparse/test_deltas_of_checkpoints.py",
 }
 

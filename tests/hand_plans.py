@@ -14,7 +14,7 @@ from mpidl.nn.layers.workspace import Buffer
 from mpidl.nn.losses import Regularisation
 from mpidl.parameters import Box, Layout, Range, boxes, split
 from mpidl.partition.network import CutNetwork
-from mpidl.partition.plan import CutLayer, Part, Plan
+from mpidl.partition.plan import CutLayer, Plan, TensorPart
 
 
 @dataclass(frozen=True)
@@ -142,17 +142,17 @@ class Cutter:
         def only(value, others=None):
             return [value if each == rank else others for each in range(self.parts)]
 
-        taken = [only(Part(each)) for each in inputs]
+        taken = [only(TensorPart(each)) for each in inputs]
         return self.step(
-            index, only(self.network.layers[index]), taken, only(Part(outputs)), only(self.tensors(index), {})
+            index, only(self.network.layers[index]), taken, only(TensorPart(outputs)), only(self.tensors(index), {})
         )
 
     def samples(self, index):
         """Let each rank compute a share of the samples, with all parameters."""
         inputs, outputs = self.shapes(index)
         shares = [(rank, self.parts) for rank in range(self.parts)]
-        taken = [[Part(each, share) for share in shares] for each in inputs]
-        given = [Part(outputs, share) for share in shares]
+        taken = [[TensorPart(each, share) for share in shares] for each in inputs]
+        given = [TensorPart(outputs, share) for share in shares]
         return self.step(
             index, [self.network.layers[index]] * self.parts, taken, given, [self.tensors(index)] * self.parts
         )
@@ -165,8 +165,8 @@ class Cutter:
         return self.step(
             index,
             [each and replace(layer, units=each.size) for each in used],
-            [[each and Part(inputs) for each in used]],
-            [each and Part(Box((each,))) for each in used],
+            [[each and TensorPart(inputs) for each in used]],
+            [each and TensorPart(Box((each,))) for each in used],
             [{"weight": box((0, inputs.size), each), "bias": Box((each,))} if each else {} for each in used],
         )
 
@@ -182,11 +182,11 @@ class Cutter:
         self.step(
             index,
             layers,
-            [[Part(Box((each, *inputs.ranges[1:]))) for each in own]],
-            [Part(outputs)] * self.parts,
+            [[TensorPart(Box((each, *inputs.ranges[1:]))) for each in own]],
+            [TensorPart(outputs)] * self.parts,
             [{"weight": box(each, (0, layer.units))} | bias for each, bias in zip(rows, biases, strict=True)],
         )
-        units = [Part(Box((each,))) for each in split(layer.units, self.parts)]
+        units = [TensorPart(Box((each,))) for each in split(layer.units, self.parts)]
         activation = Activation(layer.activation)
         return self.step(index, [activation] * self.parts, [units], units, operands=[len(self.steps)])
 
@@ -195,7 +195,7 @@ class Cutter:
         (inputs,), outputs = self.shapes(index)
         layer, own = self.network.layers[index], split(outputs.shape[0], self.parts)
         taken = [
-            Part(
+            TensorPart(
                 Box((Range(each.start * layer.stride, (each.stop - 1) * layer.stride + layer.size), *inputs.ranges[1:]))
             )
             for each in own
@@ -205,13 +205,13 @@ class Cutter:
             cut = [{key: Box((each, *box.ranges[1:])) for key, box in tensors.items()} for each in own]
         else:
             cut = [tensors] * self.parts
-        given = [Part(Box((each, *outputs.ranges[1:]))) for each in own]
+        given = [TensorPart(Box((each, *outputs.ranges[1:]))) for each in own]
         return self.step(index, [layer] * self.parts, [taken], given, cut)
 
     def alike(self, index):
         """Let each rank compute its part of the first axis of a layer that works element by element."""
         inputs, outputs = self.shapes(index)
-        own = [Part(Box((each, *outputs.ranges[1:]))) for each in split(outputs.shape[0], self.parts)]
+        own = [TensorPart(Box((each, *outputs.ranges[1:]))) for each in split(outputs.shape[0], self.parts)]
         return self.step(index, [self.network.layers[index]] * self.parts, [own] * len(inputs), own)
 
     def plan(self, outputs=None):
@@ -231,7 +231,7 @@ class Cutter:
         slices = [Range(start, stop) for start, stop in pairwise(stops)]
         if outputs is None:
             whole = Box.whole(self.network.output_shape)
-            outputs = tuple(Part(whole, (rank, self.parts)) for rank in range(self.parts))
+            outputs = tuple(TensorPart(whole, (rank, self.parts)) for rank in range(self.parts))
         return Plan(self.parts, tuple(self.steps), outputs, layout, tuple(slices))
 
 
@@ -287,7 +287,7 @@ def in_stages(parts):
     cutter, outputs = Cutter(net, parts), [None] * parts
     for index in range(5):
         cutter.whole(index, index * parts // 5)
-    outputs[4 * parts // 5] = Part(Box.whole((4,)))
+    outputs[4 * parts // 5] = TensorPart(Box.whole((4,)))
     return net, cutter.plan(tuple(outputs))
 
 
@@ -304,7 +304,7 @@ def crossed(parts):
     groups = 2 if parts % 2 == 0 else 1
     net = network([Dense(6, "tanh"), Centred(), Dense(3)], (4,))
     units = [Box((each,)) for each in split(6, groups)] * (parts // groups)
-    own = [Part(box, (rank // groups, parts // groups)) for rank, box in enumerate(units)]
+    own = [TensorPart(box, (rank // groups, parts // groups)) for rank, box in enumerate(units)]
     cutter = Cutter(net, parts).units(0)
     cutter.step(1, [Centred()] * parts, [own], own, [{"mean": box} for box in units])
     return net, cutter.units(2).plan()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpidl.partition.group import Group, Message
+from mpidl.partition.group import PersistentMessage, RankGroup
 
 Result = TypeVar("Result")
 
@@ -58,13 +58,13 @@ class _Common:
             raise Broken
 
 
-class ThreadGroup(Group):
-    """A rank of a group (`Group`) whose ranks are threads; `run` makes them."""
+class ThreadGroup(RankGroup):
+    """A rank of a group (`RankGroup`) whose ranks are threads; `run` makes them."""
 
     def __init__(self, rank: int, common: _Common) -> None:
         self.rank, self.size, self._common = rank, common.size, common
 
-    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+    def send(self, to: int, array: np.ndarray, tag: int) -> PersistentMessage:
         common, channel = self._common, self._channel(self.rank, to, tag)
         last = 0
 
@@ -80,9 +80,9 @@ class ThreadGroup(Group):
             with common.changed:
                 common.wait(lambda: channel.copied >= last)
 
-        return Message(start, wait)
+        return PersistentMessage(start, wait)
 
-    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+    def receive(self, source: int, array: np.ndarray, tag: int) -> PersistentMessage:
         common, channel = self._common, self._channel(source, self.rank, tag)
         started = False
 
@@ -103,7 +103,7 @@ class ThreadGroup(Group):
                 channel.copied += 1
                 common.changed.notify_all()
 
-        return Message(start, wait)
+        return PersistentMessage(start, wait)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadGroup:
         with self._common.changed:
@@ -136,7 +136,7 @@ class ThreadGroup(Group):
         return found
 
 
-def run(size: int, work: Callable[[Group], Result]) -> list[Result]:
+def run(size: int, work: Callable[[RankGroup], Result]) -> list[Result]:
     """Return what `work`, called with a rank's group, returns on each of `size` threads.
 
     Raises

@@ -61,7 +61,7 @@ BOOKKEEPING = (
     Wrong("partition/schedules.py", "max(0, micro_batches - stage)", "max(0, micro_batches - stage + 1)"),
     Wrong("partition/schedules.py", "free.append(found[each.micro_batch])", "pass"),
     Wrong("partition/timeline.py", "transfer if each[0] != stage else 0.0", "0.0"),
-    Wrong("partition/cutting.py", "squares + (sums[stop] - sums[start]) ** 2", "squares"),
+    Wrong("partition/planner.py", "squares + (sums[stop] - sums[start]) ** 2", "squares"),
     Wrong("partition/costs.py", "=self.parameter_bandwidth / factor", "=self.parameter_bandwidth"),
     Wrong("partition/program.py", "part.offset(Box.whole(shape))", "0"),
     Wrong("partition/program.py", "tensors.get(statistic) == own and ", ""),

@@ -92,6 +92,16 @@ def same_random_numbers() -> Iterator[None]:
             restore(state)
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the generators of Python, NumPy and, if it is in use, PyTorch, from which users' code draws."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
 def _failure(where: str, error: BaseException) -> UsageError:
     """Return the error for one raised by the user's code."""
     if isinstance(error, MpidlError):

@@ -125,7 +125,7 @@ def test_outer_rates_do_not_follow_the_schedule(algorithm, factor):
         "run": {"epochs": 2},
     }  # fmt: skip
     job = place(build(from_dict(sections)), 1)
-    last = 2 * job.schedule.portions.per_epoch * job.schedule.per_portion - 1
+    last = 2 * job.schedule.portions.per_epoch * job.schedule.portions.per_portion - 1
     assert job.scheduled_rule.rate_at(last) == factor
     assert job.rate_at(last) == 0.5
 

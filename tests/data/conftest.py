@@ -1,20 +1,16 @@
 """Small datasets in files."""
 
-from __future__ import annotations
-
 import gzip
-from collections.abc import Callable
-from pathlib import Path
+import tracemalloc
+from functools import partial
 
-import h5py
 import numpy as np
 import pytest
-from data_files import IDX_NAMES, TEST, TRAIN, idx_bytes
-from numpy.typing import NDArray
+from data_files import IDX_NAMES, TEST, TRAIN, hdf5_file, idx_bytes
 
 
 @pytest.fixture
-def arrays() -> dict[str, NDArray[np.uint8]]:
+def arrays():
     """Inputs (samples, 5, 3) and labels of ten classes, by the keys of an HDF5 file."""
     random = np.random.default_rng(7)
     made = {}
@@ -26,41 +22,29 @@ def arrays() -> dict[str, NDArray[np.uint8]]:
 
 
 @pytest.fixture
-def write_idx(tmp_path: Path) -> Callable[..., Path]:
+def write_idx(tmp_path):
     """Write arrays as the four idx files, and return their directory."""
 
-    def write(arrays: dict[str, NDArray[np.uint8]], zipped: bool) -> Path:
+    def write(arrays, zipped):
         for key, name in IDX_NAMES.items():
             contents = idx_bytes(arrays[key])
-            if zipped:
-                (tmp_path / f"{name}.gz").write_bytes(gzip.compress(contents))
-            else:
-                (tmp_path / name).write_bytes(contents)
+            (tmp_path / f"{name}{'.gz' * zipped}").write_bytes(gzip.compress(contents) if zipped else contents)
         return tmp_path
 
     return write
 
 
 @pytest.fixture
-def write_hdf5(tmp_path: Path) -> Callable[..., Path]:
+def write_hdf5(tmp_path):
     """Write arrays into ``data.h5``, and return its path."""
-
-    def write(arrays: dict[str, NDArray[np.generic]], **keywords: object) -> Path:
-        path = tmp_path / "data.h5"
-        with h5py.File(path, "w") as file:
-            for key, array in arrays.items():
-                file.create_dataset(key, data=array, **keywords)
-        return path
-
-    return write
+    return partial(hdf5_file, tmp_path / "data.h5")
 
 
 @pytest.fixture
-def peak() -> Callable[[Callable[[], object]], int]:
+def peak():
     """Measure the peak number of bytes that a function allocates."""
-    import tracemalloc
 
-    def measure(function: Callable[[], object]) -> int:
+    def measure(function):
         function()
         tracemalloc.start()
         try:

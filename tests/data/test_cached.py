@@ -1,18 +1,29 @@
-"""Samples that are kept in memory are those of the files, which are read once."""
-
-from __future__ import annotations
+"""Samples that are kept in the memory of a node, or of several together, are those of the files, read once."""
 
 import h5py
 import numpy as np
 import pytest
-from data_files import TEST, TRAIN
+from data_files import TEST, TRAIN, fails, source_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mpidl
 from mpidl.config import from_dict
-from mpidl.data import CachedSplit, Hdf5, Portions, Synthetic, in_memory
-from mpidl.data.arrays import ArrayFiles
-from mpidl.data.idx import Idx, IdxFile
-from mpidl.errors import UsageError
+from mpidl.data import (
+    ArraySplit,
+    Augmentation,
+    CachedSplit,
+    Dataset,
+    Hdf5,
+    Normalisation,
+    Portions,
+    Synthetic,
+    augmented,
+    in_memory,
+    normalised,
+)
+from mpidl.data.cached import AHEAD, part
+from mpidl.data.images import Idx, IdxFile
 from mpidl.job.build import build
 
 INDICES = np.array([36, 0, 7, 7, 12])
@@ -26,14 +37,10 @@ def dataset_of(kind, arrays, tmp_path, write_hdf5, write_idx):
         return Hdf5(str(write_hdf5(doubles))).open()
     if kind == "idx":
         return Idx(str(write_idx(arrays, zipped=True))).open()
-    if kind == "npz":
-        np.savez(tmp_path / "data.npz", **arrays)
-        return ArrayFiles(str(tmp_path / "data.npz")).open()
-    if kind == "npy":
-        for key, array in arrays.items():
-            (tmp_path / key).parent.mkdir(exist_ok=True)
-            np.save(tmp_path / f"{key}.npy", array.astype(">f4") if key.endswith("x") else array)
-        return ArrayFiles(str(tmp_path)).open()
+    if kind in ("npz", "npy"):
+        types = {"npz": "u1", "npy": ">f4"}
+        made = {key: array.astype(types[kind]) if key.endswith("x") else array for key, array in arrays.items()}
+        return source_of(kind, tmp_path, made).open()
     return Synthetic(samples=TRAIN, test_samples=TEST, shape=(5, 3)).open()
 
 
@@ -161,8 +168,6 @@ def test_portions_that_share_chunks_are_said(arrays, write_hdf5, chunk, given, n
 
 def write_chunked(write_hdf5, arrays, chunk):
     """Write arrays into a file whose inputs are in chunks of `chunk` samples."""
-    import h5py
-
     path = write_hdf5({key: array for key, array in arrays.items() if key.endswith("y")})
     with h5py.File(path, "a") as file:
         for key in ("train/x", "test/x"):
@@ -182,9 +187,7 @@ class Ragged:
 def test_samples_without_one_form_can_not_be_kept():
     data = mpidl.Indexed(Ragged(), Ragged(), collate=lambda samples: (samples, None, 1.0)).open()
     split = in_memory(data).train
-    with pytest.raises(UsageError) as error:
-        split.load()
-    assert str(error.value) == "data.keep: 'memory' needs batches of arrays without weights, expected 'files'"
+    fails(split.load, "^data.keep: 'memory' needs batches of arrays without weights, expected 'files'$")
 
 
 def test_a_run_goes_on_wherever_its_samples_are(arrays, write_hdf5, tmp_path, monkeypatch):
@@ -194,7 +197,115 @@ def test_a_run_goes_on_wherever_its_samples_are(arrays, write_hdf5, tmp_path, mo
     mpidl.train(config=sections(path), device="cpu", epochs=1)
     summary = mpidl.train(config=sections(path, keep="memory"), device="cpu", epochs=2, resume=True)
     assert summary["samples"] == 2 * TRAIN
-    with pytest.raises(UsageError, match=r"^data.shuffle: samples, but .* was saved with none, which decides"):
-        mpidl.train(config=sections(path, shuffle="samples"), device="cpu", epochs=3, resume=True)
-    with pytest.raises(UsageError, match=r"^data.drop_last: True, but .* was saved with False, which decides"):
-        mpidl.train(config=sections(path), drop_last=True, device="cpu", epochs=3, resume=True)
+    for keys, option, line in (
+        ({"shuffle": "samples"}, {}, "^data.shuffle: samples, but .* was saved with none, which decides"),
+        ({}, {"drop_last": True}, "^data.drop_last: True, but .* was saved with False, which decides"),
+    ):
+        again = {"config": sections(path, **keys), "device": "cpu", "epochs": 3, "resume": True} | option
+        fails(lambda again=again: mpidl.train(**again), line)
+
+
+SAMPLES = 37
+
+
+@given(samples=st.integers(1, 500), chunk=st.integers(1, 64), count=st.integers(1, 40))
+def test_parts_are_whole_chunks_as_equal_as_possible(samples, chunk, count):
+    parts = [part(samples, chunk, number, count) for number in range(count)]
+    assert [row for each in parts for row in range(*each)] == list(range(samples))
+    assert all(each.start % chunk == 0 or each.start == samples for each in parts)
+    sizes = [-(-each.size // chunk) for each in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+class Pieces:
+    """Stands in for the memory of several nodes: a batch's samples come in another order, in memory used again."""
+
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+        self.asked, self.under_way = [], []
+
+    def ask(self, indices):
+        self.asked.append(indices.tolist())
+        self.under_way.append(self)
+        order = np.random.default_rng(len(self.asked)).permutation(len(indices))
+        store = self
+
+        class Coming:
+            def result(self):
+                rows = np.empty_like(order)
+                rows[order] = np.arange(len(order))
+                return store.inputs[indices[order]], store.targets[indices[order]], rows
+
+            def release(self):
+                store.under_way.pop()
+
+        return Coming()
+
+
+@pytest.fixture
+def dataset():
+    random = np.random.default_rng(3)
+    inputs, targets = random.integers(0, 256, (SAMPLES, 5, 3), np.uint8), random.integers(0, 9, SAMPLES)
+    split = ArraySplit(inputs, targets)
+    return Dataset("bytes", (5, 3), 9, split, split)
+
+
+def distributed(dataset):
+    """Return the dataset with its training samples in pieces, and these."""
+    found = in_memory(dataset, distributed=True)
+    assert isinstance(found.train, CachedSplit)
+    reader = dataset.train.as_integers().gather(np.arange(SAMPLES))
+    pieces = Pieces(reader.inputs.copy(), reader.targets.copy())
+    found.train.cached.use_store(pieces)
+    return found, pieces
+
+
+def changed(dataset):
+    return normalised(augmented(dataset, Augmentation(reflect=True, noise=0.1), 5), Normalisation(0.3, 0.7))
+
+
+@pytest.mark.parametrize("change", [lambda data: data, changed, lambda data: data.as_integers()])
+@given(batches=st.lists(st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=9), min_size=1, max_size=6))
+def test_batches_are_those_of_the_source(change, batches):
+    random = np.random.default_rng(3)
+    split = ArraySplit(random.integers(0, 256, (SAMPLES, 5, 3), np.uint8), random.integers(0, 9, SAMPLES))
+    data = Dataset("bytes", (5, 3), 9, split, split)
+    found, pieces = distributed(data)
+    mine, its = change(found).train, change(data).train
+    parts = [np.array(each) for each in batches]
+    for own, indices in zip(mine.in_turn(parts), parts, strict=True):
+        expected = its.gather(indices)
+        assert own.inputs.dtype == expected.inputs.dtype
+        assert own.inputs.tobytes() == expected.inputs.tobytes()
+        assert own.targets.tobytes() == expected.targets.tobytes()
+    assert pieces.asked == batches
+    assert pieces.under_way == []
+
+
+def test_each_batch_is_asked_for_once_and_ahead(dataset):
+    found, pieces = distributed(dataset)
+    split = found.train
+    assert split.lookahead == split.copy().lookahead == split.as_integers().lookahead == AHEAD
+    assert found.as_double().train.lookahead == AHEAD
+    parts = [np.arange(start, start + 4) for start in range(0, 20, 4)]
+    for number, _ in enumerate(split.in_turn(parts)):
+        assert len(pieces.asked) == min(len(parts), number + 1 + AHEAD)
+    split.gather(parts[0])
+    assert len(pieces.asked) == len(parts) + 1
+
+
+def test_the_checksum_is_that_of_the_source(dataset):
+    assert distributed(dataset)[0].train.checksum() == dataset.train.checksum()
+
+
+def test_a_process_alone_keeps_all_samples(dataset):
+    split = in_memory(dataset, distributed=True).train
+    indices = np.array([3, 36, 3])
+    split.prepare(indices)
+    assert split.gather(indices).inputs.tobytes() == dataset.train.gather(indices).inputs.tobytes()
+
+
+def test_other_ways_to_keep_are_one_line():
+    sections = {"data": {"source": "digits", "keep": "spread"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
+    fails(lambda: from_dict(sections), "^data.keep: .*distributed")

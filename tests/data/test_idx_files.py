@@ -1,27 +1,23 @@
 from __future__ import annotations
 
 import gzip
-import re
 from pathlib import Path
 
+import data_files
 import numpy as np
 import pytest
 from data_files import IDX_NAMES, TEST, TRAIN, idx_bytes
 
 from mpidl.data import Idx
-from mpidl.data.idx import IdxFile
+from mpidl.data.images import IdxFile
 from mpidl.errors import UsageError
 
 both = pytest.mark.parametrize("zipped", [False, True])
 
 
-def fails(directory, expected: str, **keys) -> None:
+def fails(directory, line, **keys):
     """Check that opening or loading raises an error with this text."""
-    with pytest.raises(UsageError) as caught:
-        Idx(str(directory), **keys).open().train.load()
-    line = str(caught.value)
-    assert "\n" not in line
-    assert re.search(expected, line), line
+    data_files.fails(lambda: Idx(str(directory), **keys).open().train.load(), line)
 
 
 def path_of(directory, key: str, zipped: bool):
@@ -35,7 +31,7 @@ def put(path, contents: bytes, zipped: bool) -> None:
 @both
 @pytest.mark.parametrize("bytes_per_read", [7, 1 << 18])
 def test_reads_what_was_written(arrays, write_idx, zipped, bytes_per_read, monkeypatch):
-    monkeypatch.setattr("mpidl.data.idx.BYTES_PER_READ", bytes_per_read)
+    monkeypatch.setattr("mpidl.data.images.BYTES_PER_READ", bytes_per_read)
     dataset = Idx(str(write_idx(arrays, zipped))).open()
     assert (dataset.name, dataset.input_shape, dataset.classes) == ("idx", (5, 3), 10)
     assert (dataset.train.samples, dataset.test.samples) == (TRAIN, TEST)
@@ -75,11 +71,8 @@ def test_images_are_not_read_to_open(arrays, write_idx, zipped, monkeypatch):
     assert read[2:] == [path_of(directory, "test/x", zipped).name]
 
 
-def test_missing_directory(tmp_path):
+def test_what_is_no_directory(tmp_path):
     fails(tmp_path / "none", r"^data\.path: .*none: no such directory, expected one with the four idx files$")
-
-
-def test_file_instead_of_directory(tmp_path):
     (tmp_path / "file").touch()
     fails(tmp_path / "file", r"^data\.path: .*file: not a directory")
 
@@ -92,19 +85,30 @@ def test_missing_file(arrays, write_idx, zipped, key):
     fails(directory, rf"^data\.path: .* has neither {IDX_NAMES[key]} nor {IDX_NAMES[key]}\.gz$")
 
 
-@both
-def test_wrong_magic_number(arrays, write_idx, zipped):
-    directory = write_idx(arrays, zipped)
-    put(path_of(directory, "train/x", zipped), idx_bytes(arrays["train/y"]) + bytes(99), zipped)
-    fails(directory, r"train-images-idx3-ubyte(\.gz)?: magic number 2049, expected 2051 \(idx3, bytes\)$")
+HUGE = np.array([2051, 2**31, 2**31, 2**31], ">u4").tobytes() + bytes(100)
+CONTENTS = {
+    "wrong magic number": (
+        lambda arrays: idx_bytes(arrays["train/y"]) + bytes(99), r"magic number 2049, expected 2051 \(idx3, bytes\)"
+    ),
+    **{
+        f"header cut short to {length}": (
+            lambda arrays, length=length: idx_bytes(arrays["train/x"])[:length],
+            f"ends after {length} bytes, expected a header of 16",
+        )
+        for length in (0, 3, 15)
+    },
+    "header that asks for more than there is": (
+        lambda arrays: HUGE, r"header says shape \(2147483648, .*\), expected one that fits in memory"
+    ),
+}  # fmt: skip
 
 
 @both
-@pytest.mark.parametrize("length", [0, 3, 15])
-def test_header_cut_short(arrays, write_idx, zipped, length):
-    directory = write_idx(arrays, zipped)
-    put(path_of(directory, "train/x", zipped), idx_bytes(arrays["train/x"])[:length], zipped)
-    fails(directory, rf"images-idx3-ubyte(\.gz)?: ends after {length} bytes, expected a header of 16$")
+@pytest.mark.parametrize("case", CONTENTS)
+def test_contents_that_are_wrong(arrays, write_idx, zipped, case):
+    directory, (contents, line) = write_idx(arrays, zipped), CONTENTS[case]
+    put(path_of(directory, "train/x", zipped), contents(arrays), zipped)
+    fails(directory, rf"train-images-idx3-ubyte(\.gz)?: {line}$")
 
 
 @both
@@ -116,8 +120,7 @@ def test_length_differs_from_header(arrays, write_idx, zipped, key, change):
     put(path_of(directory, key, zipped), contents[:change] if change < 0 else contents + b"x", zipped)
     size = arrays[key].size
     found = f"truncated: {size - 1} bytes" if change < 0 else "more bytes"
-    with pytest.raises(UsageError, match=rf"{IDX_NAMES[key]}(\.gz)?: {found}, expected {size} as its header says"):
-        Idx(str(directory)).open()
+    fails(directory, rf"{IDX_NAMES[key]}(\.gz)?: {found}, expected {size} as its header says")
 
 
 @pytest.mark.parametrize("key", IDX_NAMES)
@@ -126,9 +129,7 @@ def test_truncated_gzip(arrays, write_idx, key, kept):
     directory = write_idx(arrays, zipped=True)
     path = path_of(directory, key, True)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(UsageError, match=rf"{IDX_NAMES[key]}\.gz: truncated: the gzip stream ends early") as caught:
-        Idx(str(directory)).open()
-    assert "\n" not in str(caught.value)
+    fails(directory, rf"{IDX_NAMES[key]}\.gz: truncated: the gzip stream ends early")
 
 
 def test_truncation_that_the_end_hides_is_found_when_loaded(arrays, write_idx):
@@ -148,20 +149,8 @@ def test_damaged_gzip(arrays, write_idx):
     contents[-6] ^= 1  # a bit of the checksum
     path.write_bytes(contents)
     fails(directory, r"ubyte\.gz: not a valid gzip file \(CRC check failed")
-
-
-def test_not_gzip_at_all(arrays, write_idx):
-    directory = write_idx(arrays, zipped=True)
     path_of(directory, "train/y", True).write_bytes(idx_bytes(arrays["train/y"]))
     fails(directory, r"train-labels-idx1-ubyte\.gz: not a valid gzip file \(Not a gzipped file")
-
-
-@both
-def test_header_that_asks_for_more_than_there_is(arrays, write_idx, zipped):
-    directory = write_idx(arrays, zipped)
-    header = np.array([2051, 2**31, 2**31, 2**31], ">u4").tobytes()
-    put(path_of(directory, "train/x", zipped), header + bytes(100), zipped)
-    fails(directory, r"ubyte(\.gz)?: header says shape \(2147483648, .*\), expected one that fits in memory$")
 
 
 @both
@@ -194,11 +183,7 @@ def test_labels_out_of_range(arrays, write_idx, zipped, part):
 def test_number_of_classes(arrays, write_idx):
     directory = write_idx(arrays, zipped=False)
     assert Idx(str(directory), classes=26).open().classes == 26
-    fails(
-        directory,
-        r": label 9 at index \d+, expected 0 to 8$|: label \d at index \d+, expected 0 to 8$",
-        classes=9,
-    )
+    fails(directory, r": label 9 at index \d+, expected 0 to 8$", classes=9)
 
 
 def test_unreadable_file(arrays, write_idx, monkeypatch):

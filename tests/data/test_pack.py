@@ -1,12 +1,11 @@
 """Packing a folder of images into a file that the source hdf5 reads."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys
 import zlib
 
+import data_files
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from PIL import Image, ImageOps
 
 from mpidl.data import Hdf5
 from mpidl.data.pack import pack
-from mpidl.errors import UsageError
 
 SIZE = 8
 
@@ -152,9 +150,7 @@ def test_hidden_files_are_left_out(folder, tmp_path):
 
 
 def fails(line, *arguments, **keywords):
-    with pytest.raises(UsageError, match=line) as caught:
-        pack(*arguments, **keywords)
-    assert "\n" not in str(caught.value)
+    data_files.fails(lambda: pack(*arguments, **keywords), line)
 
 
 def test_what_is_wrong_is_one_line(folder, tmp_path):
@@ -164,27 +160,14 @@ def test_what_is_wrong_is_one_line(folder, tmp_path):
     fails(r"none: no such folder, expected one with a subfolder", tmp_path / "none", file)
     fails(r"none: no such folder, expected one with a subfolder", folder, file, test=tmp_path / "none")
     fails(r"empty: no subfolders, expected one of images for each class$", empty, file)
-    fails(
-        r"^--test-fraction: 0\.01 of each class selects no images; use a larger fraction$",
-        folder,
-        file,
-        test_fraction=0.01,
-    )
+    line = r"^--test-fraction: 0\.01 of each class selects no images; use a larger fraction$"
+    fails(line, folder, file, test_fraction=0.01)
     fails(r"^.*absent/packed\.h5: can't be written \(.*\)$", folder, tmp_path / "absent" / "packed.h5")
     draw(tmp_path / "other" / "dog" / "0.png", 0)
     fails(r"other/dog: no training images of the class 'dog'$", folder, file, test=tmp_path / "other")
     (folder / "dog").mkdir()
     fails(r"dog: no images, expected \.bmp, ", folder, file)
     assert not file.exists()
-
-
-@pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: b"text", lambda whole: whole[: len(whole) // 2]])
-def test_an_image_that_can_not_be_read_is_named(folder, tmp_path, damage):
-    path = folder / "bee" / "2.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
-    path.write_bytes(damage(path.read_bytes()))
-    fails(r"bee/2\.png: not a valid image \(.*\)$", folder, tmp_path / "packed.h5")
-    assert [path.name for path in tmp_path.iterdir()] == ["all"]
 
 
 def test_without_pillow(folder, tmp_path, monkeypatch):
@@ -221,27 +204,40 @@ def test_values_that_bytes_can_not_hold_are_kept(tmp_path, name, values):
         assert file["train/x"][0, :, :, 0].tolist() == values.tolist()
 
 
-def test_images_of_two_kinds_are_an_error(folder, tmp_path):
-    Image.fromarray(np.full((9, 9), 999, np.uint16)).save(folder / "bee" / "2.png")
-    fails(r"\.png: an image of .*, expected .* as in the others$", folder, tmp_path / "packed.h5", SIZE)
+def cut_short(path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def test_colours_of_16_bits_are_an_error(folder, tmp_path):
+def colours_of_16_bits(path):
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header, rows = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0), zlib.compress(bytes(7))
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    (folder / "bee" / "2.png").write_bytes(png)
-    fails(r"bee/2\.png: 16 bits a channel and several channels, expected", folder, tmp_path / "packed.h5", SIZE)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
 
 
-def test_a_program_that_is_named_as_an_image_is_not_run(folder, tmp_path):
-    (folder / "bee" / "2.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
-    fails(r"bee/2\.png: not a valid image \(cannot identify .*\)$", folder, tmp_path / "packed.h5", SIZE)
+#: What is written in the place of an image.
+WRONG = {
+    "nothing": (lambda path: path.write_bytes(b""), r"not a valid image \(.*\)$"),
+    "text": (lambda path: path.write_bytes(b"text"), r"not a valid image \(.*\)$"),
+    "half of it": (cut_short, r"not a valid image \(.*\)$"),
+    "another kind": (
+        lambda path: Image.fromarray(np.full((9, 9), 999, np.uint16)).save(path),
+        "an image of .*, expected .* as in the others$",
+    ),
+    "colours of 16 bits": (colours_of_16_bits, "16 bits a channel and several channels, expected"),
+    "a program": (
+        lambda path: path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"),
+        r"not a valid image \(cannot identify .*\)$",
+    ),
+    "a pipe, for which nobody waits": (lambda path: (path.unlink(), os.mkfifo(path)), "not a file, expected an image$"),
+}
 
 
-def test_a_pipe_is_not_waited_for(folder, tmp_path):
-    (folder / "bee" / "2.png").unlink()
-    os.mkfifo(folder / "bee" / "2.png")
-    fails(r"bee/2\.png: not a file, expected an image$", folder, tmp_path / "packed.h5", SIZE)
+@pytest.mark.parametrize("case", WRONG)
+def test_an_image_that_can_not_be_read_is_named(folder, tmp_path, case):
+    write, line = WRONG[case]
+    write(folder / "bee" / "2.png")
+    fails(rf"\.png: {line}" if case == "another kind" else rf"bee/2\.png: {line}", folder, tmp_path / "packed.h5", SIZE)
+    assert [path.name for path in tmp_path.iterdir()] == ["all"]

@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.config import from_dict, source_of
 from mpidl.data import Arrays, Private
-from mpidl.data.dealing import Deal
+from mpidl.data.labels import Deal
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Failures, Times
 from mpidl.errors import UsageError
 from mpidl.job.job import Job

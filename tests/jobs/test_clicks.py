@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpidl.metrics.auc import Auc
+from mpidl.metrics.builtin import Auc
 
 sys.path.append(str(Path(__file__).parents[2]))
 from jobs.clicks import Clicks

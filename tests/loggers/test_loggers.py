@@ -1,8 +1,12 @@
-"""Loggers: what they are called with, and what their errors do."""
+"""Loggers: what they are called with, what their errors do, and those that the manual shows."""
 
 import json
 import re
+import sys
+import textwrap
+from itertools import takewhile
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -129,8 +133,8 @@ def test_an_error_ends_no_run_and_is_said_once(tmp_path, capfd):
     cause = "OSError: [Errno 28] No space left on device (MPIDL_DEBUG=1 shows its traceback)"
     assert number > 1
     assert said == [
-        f"mpidl: loggers: Late raised {cause}; the run goes on",
-        f"mpidl: loggers: Late raised {number} errors, and what it was given then is lost to it",
+        f"mpidl: loggers: Late raised {cause}; the run continues",
+        f"mpidl: loggers: Late raised {number} errors and missed those records",
     ]
 
 
@@ -185,3 +189,57 @@ def test_what_is_no_logger(tmp_path, loggers, text):
     with pytest.raises(UsageError, match=f"^{re.escape(text)}"):
         train(tmp_path, loggers)
     assert not list(Path(tmp_path).iterdir())
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "seeing.rst"
+
+
+def shown(name, old="", new=""):
+    """Return a class in a block of code on the page, with a text in place of another one."""
+    (block,) = [block for block in PAGE.read_text().split("::\n")[1:] if f"    class {name}" in block]
+    lines = takewhile(lambda line: not line or line[0] == " ", block.splitlines())
+    found = {"mpidl": mpidl}
+    exec(textwrap.dedent("\n".join(lines)).replace(old or "\0", new), found)
+    return found[name]
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """Stands for MLflow, and checks what its functions demand."""
+    stub = ModuleType("mlflow")
+    stub.calls, stub.params, stub.metrics = [], {}, []
+
+    def start_run(run_id=None, run_name=None):
+        stub.calls.append(("start", run_id))
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id or "4711"))
+
+    def log_metrics(metrics, step):
+        assert all(isinstance(value, int | float) for value in metrics.values())
+        assert isinstance(step, int)
+        stub.metrics.append((step, metrics))
+
+    def log_params(params):
+        assert not params.keys() & stub.params.keys(), "MLflow refuses other values of a key"
+        stub.params.update(params)
+
+    stub.start_run, stub.log_metrics, stub.log_params = start_run, log_metrics, log_params
+    stub.end_run = lambda status: stub.calls.append(("end", status))
+    monkeypatch.setitem(sys.modules, "mlflow", stub)
+    return stub
+
+
+def test_mlflow(tmp_path, mlflow, capfd):
+    summary = train(tmp_path, [shown("MLflow")()])
+    train(tmp_path, [shown("MLflow")()], epochs=2, resume=True)
+    assert mlflow.calls == [("start", None), ("end", "FINISHED"), ("start", "4711"), ("end", "FINISHED")]
+    assert (mlflow.params["run.name"], mlflow.params["data.source"]) == ("run", "digits")
+    assert summary["test_loss"] in [metrics.get("test_loss") for _, metrics in mlflow.metrics]
+    assert mlflow.metrics[-1][0] == 2 * 1437
+    assert "loggers:" not in capfd.readouterr().err
+
+
+def test_a_table_of_runs(tmp_path, capfd):
+    table = tmp_path / "runs.csv"
+    summary = train(tmp_path, [shown("Table", "/groups/vision/runs.csv", str(table))()])
+    assert table.read_text() == f"{tmp_path / 'run'},{summary['test_accuracy']},{summary['seconds']}\n"
+    assert "loggers:" not in capfd.readouterr().err

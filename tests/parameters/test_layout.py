@@ -1,18 +1,14 @@
+"""Layouts of the vector, and moves from one to another."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cut_layouts import cut_layouts, in_layout, tensors_of
-from mpidl.parameters import Box, Layout, Range
+from cut_layouts import cut_layouts, in_layout, shapes_by_name, tensors_of
+from mpidl.parameters import Box, Layout, Range, moves, shards
 
-SHAPES = [
-    ("0-dense/weight", (5, 3)),
-    ("0-dense/bias", (3,)),
-    ("scale", ()),
-    ("none", (0, 4)),
-    ("last", (1, 7, 3)),
-]
+SHAPES = [("0-dense/weight", (5, 3)), ("0-dense/bias", (3,)), ("scale", ()), ("none", (0, 4)), ("last", (1, 7, 3))]
 
 
 def test_slices_follow_each_other():
@@ -124,3 +120,21 @@ def test_a_range_is_boxes_of_tensors_in_its_order(data):
         position = place.stop
     assert position == stop
     assert layout.uncut == Layout(SHAPES)
+
+
+@given(st.data())
+def test_any_layout_to_any_other(data):
+    shapes = data.draw(shapes_by_name)
+    old, new = (data.draw(cut_layouts(shapes)) for _ in range(2))
+    tensors = tensors_of(shapes)
+    source, target = (in_layout(tensors, layout) for layout in (old, new))
+    held = shards(old.size, data.draw(st.integers(1, min(old.size, 5))))
+    for wanted in shards(new.size, data.draw(st.integers(1, min(new.size, 5)))):
+        assembled = np.full(wanted.size, -1.0)
+        count = 0
+        for shard in held:
+            for move in moves(old, shard, new, wanted):
+                move.copy(source[slice(*shard)], assembled)
+                count += move.box.size
+        assert count == wanted.size
+        assert assembled.tolist() == target[slice(*wanted)].tolist()

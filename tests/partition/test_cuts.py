@@ -27,7 +27,7 @@ from mpidl.nn import (
     MaxPool2d,
 )
 from mpidl.parameters import Range
-from mpidl.partition.cutting import cut_layer
+from mpidl.partition.planner import cut_layer
 
 IMAGE, ROW = ("rows", "tiles", "channels"), ("units",)
 WINDOWS = ("rows", "tiles", "channels")

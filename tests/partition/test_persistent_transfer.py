@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import threads
 from mpidl.parameters import Box, Range, split
-from mpidl.partition.group import Message
-from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
+from mpidl.partition.group import PersistentMessage
+from mpidl.partition.persistent_transfer import MessageBuffers, PersistentTransfer
 from mpidl.partition.transfer import Transfer
 
 
@@ -22,7 +22,7 @@ def carried_out(transfer, values, before=None, rounds=1):
             np.full(box.shape, np.nan) if before is None else before[group.rank][number]
             for number, box in enumerate(transfer.target[group.rank])
         ]
-        exchange = PersistentTransfer(transfer, group, np, own, taken, 3, Memory(np), adds=before is not None)
+        exchange = PersistentTransfer(transfer, group, np, own, taken, 3, MessageBuffers(np), adds=before is not None)
         for _ in range(rounds):
             exchange.start()
             exchange.finish()
@@ -83,16 +83,17 @@ class Recording:
 
     def send(self, to, array, tag):
         self.sent.append(array)
-        return Message(*[lambda: None] * 3)
+        return PersistentMessage(*[lambda: None] * 3)
 
     def receive(self, source, array, tag):
         self.received.append(array)
-        return Message(*[lambda: None] * 3)
+        return PersistentMessage(*[lambda: None] * 3)
 
 
-def recorded(transfer, rank, source, target):
+def recorded(transfer, rank, sources, target, tag=0, memory=None):
+    """Return the arrays that a rank sends and receives."""
     group = Recording(rank)
-    PersistentTransfer(transfer, group, np, [source], [target], 0, Memory(np))
+    PersistentTransfer(transfer, group, np, sources, [target], tag, memory or MessageBuffers(np))
     return group.sent, group.received
 
 
@@ -100,13 +101,13 @@ def test_what_is_contiguous_is_neither_packed_nor_unpacked():
     """Shares of the samples travel from array to array; columns are packed, rows of one sample are not."""
     shares = [Box((part, Range(0, 6))) for part in split(5, 2)]
     source, target = np.zeros((3, 6)), np.zeros((5, 6))
-    (sent,), (received,) = recorded(Transfer(shares, [Box.whole((5, 6))] * 2), 0, source, target)
+    (sent,), (received,) = recorded(Transfer(shares, [Box.whole((5, 6))] * 2), 0, [source], target)
     assert np.shares_memory(sent, source)
     assert np.shares_memory(received, target)
     assert (sent.size, received.size) == (18, 12)
     columns = [Box((Range(0, 5), part)) for part in split(6, 2)]
     source = np.zeros((5, 3))
-    (sent,), (received,) = recorded(Transfer(columns, [Box.whole((5, 6))] * 2), 0, source, target)
+    (sent,), (received,) = recorded(Transfer(columns, [Box.whole((5, 6))] * 2), 0, [source], target)
     assert np.shares_memory(sent, source)
     assert not np.shares_memory(received, target)
     assert received.flags.c_contiguous
@@ -119,15 +120,10 @@ def test_parts_that_follow_one_another_are_one_message():
     pieces = (Box((Range(0, 1), Range(0, 5))), Box((Range(1, 2), Range(0, 3))))
     rest = (Box((Range(1, 2), Range(3, 5))), Box((Range(2, 4), Range(0, 5))))
     gather = Transfer([pieces, rest], [whole, whole])
-    first, second = Recording(0), Recording(1)
-    PersistentTransfer(
-        gather, first, np, [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)], [tensor], 0, Memory(np)
-    )
-    PersistentTransfer(
-        gather, second, np, [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)], [tensor], 0, Memory(np)
-    )
-    for group, size in ((first, 8), (second, 12)):
-        (sent,), (received,) = group.sent, group.received
+    first = [vector[:5].reshape(1, 5), vector[5:8].reshape(1, 3)]
+    second = [vector[:2].reshape(1, 2), vector[2:].reshape(2, 5)]
+    for rank, sources, size in ((0, first, 8), (1, second, 12)):
+        (sent,), (received,) = recorded(gather, rank, sources, tensor)
         assert np.shares_memory(sent, vector)
         assert np.shares_memory(received, tensor)
         assert (sent.size, received.size) == (size, 20 - size)
@@ -135,16 +131,12 @@ def test_parts_that_follow_one_another_are_one_message():
 
 def test_packed_messages_have_the_memory_of_the_largest():
     """A gradient travels in the memory in which the value did, and a smaller batch in that of a larger one."""
-    memory, used = Memory(np), []
+    memory, used = MessageBuffers(np), []
     for samples in (6, 4):
         columns = [Box((Range(0, samples), part)) for part in split(6, 2)]
         gather = Transfer(columns, [Box.whole((samples, 6))] * 2)
         source, target = np.zeros((samples, 3)), np.zeros((samples, 6))
-        group = Recording(0)
-        PersistentTransfer(gather, group, np, [source], [target], 4, memory)
-        used += group.received
-        group = Recording(0)
-        PersistentTransfer(gather.adjoint, group, np, [target], [source], 5, memory)
-        used += group.sent
+        used += recorded(gather, 0, [source], target, 4, memory)[1]
+        used += recorded(gather.adjoint, 0, [target], source, 5, memory)[0]
     assert [each.size for each in used] == [18, 18, 12, 12]
     assert all(np.shares_memory(each, used[0]) for each in used)

@@ -90,6 +90,14 @@ def gradients(net, plan, batch, schedule, micro_batches):
     return [loss for loss, _ in results], uncut(plan, np.concatenate([gradient for _, gradient in results]))
 
 
+def check(net, plan, batch, schedule, micro_batches):
+    """Check that all ranks have the loss, and together the gradient, of the uncut network."""
+    losses, found = gradients(net, plan, batch, schedule, micro_batches)
+    loss, expected = net.loss_and_gradient(batch)
+    assert losses == [pytest.approx(loss, rel=1e-12)] * plan.partitions
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
 CUTS = [(2, 2), (3, 3), (4, 4), (4, 2), (6, 3), (2, 1), (1, 1)]
 
 
@@ -118,11 +126,7 @@ def test_training_is_that_of_the_uncut_network(planned, cut_into, schedule):
 def test_any_number_of_micro_batches_has_the_full_batchs_gradient(planned, schedule, cut_into, micro_batches, samples):
     net, (partitions, stages) = planned(), cut_into
     plan = make_plan(net.layers, net.input_shape, partitions, batch=samples, stages=stages)
-    batch = batch_for(net, samples)
-    losses, found = gradients(net, plan, batch, schedule, micro_batches)
-    loss, expected = net.loss_and_gradient(batch)
-    assert losses == [pytest.approx(loss, rel=1e-12)] * partitions
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    check(net, plan, batch_for(net, samples), schedule, micro_batches)
 
 
 @pytest.mark.parametrize(("planned", "schedule"), in_turn(PLANS, [(name,) for name in SCHEDULES]))
@@ -130,9 +134,7 @@ def test_plans_made_by_hand_pass_micro_batches_too(planned, schedule):
     net, plan = planned(3)
     if any(layer.statistics for layer in net.layers):
         pytest.skip("statistics of micro-batches are others")
-    batch = batch_for(net, 10)
-    _, found = gradients(net, plan, batch, schedule, 4)
-    np.testing.assert_allclose(found, net.loss_and_gradient(batch)[1], rtol=0, atol=1e-12)
+    check(net, plan, batch_for(net, 10), schedule, 4)
 
 
 @schedules
@@ -167,10 +169,8 @@ def test_batch_normalisation_has_the_statistics_of_each_micro_batch(partitions, 
 def test_ids_pass_as_they_are(schedule):
     net = network([Embedding(13, 4), Dense(7, "tanh"), Dense(3)], (5,))
     plan = make_plan(net.layers, net.input_shape, 2, batch=9, stages=2)
-    batch = batch_for(net, 9)
-    batch = batch._replace(inputs=np.random.default_rng(1).integers(0, 13, (9, 5)))
-    _, found = gradients(net, plan, batch, schedule, 4)
-    np.testing.assert_allclose(found, net.loss_and_gradient(batch)[1], rtol=0, atol=1e-12)
+    ids = np.random.default_rng(1).integers(0, 13, (9, 5))
+    check(net, plan, batch_for(net, 9)._replace(inputs=ids), schedule, 4)
 
 
 @schedules
@@ -178,9 +178,7 @@ def test_single_precision_inputs_are_converted_for_each_micro_batch(schedule):
     net = dense()
     plan = make_plan(net.layers, net.input_shape, 2, batch=9, stages=2)
     batch = batch_for(net, 9)
-    batch = batch._replace(inputs=batch.inputs.astype("float32"))
-    _, found = gradients(net, plan, batch, schedule, 4)
-    np.testing.assert_allclose(found, net.loss_and_gradient(batch)[1], rtol=0, atol=1e-12)
+    check(net, plan, batch._replace(inputs=batch.inputs.astype("float32")), schedule, 4)
 
 
 @schedules

@@ -1,16 +1,16 @@
-"""A network that is cut computes what the uncut one does, and holds every element once."""
+"""A network that is cut computes and trains as the uncut one does, and holds every element once."""
 
 import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from interpreter import Interpreter
 from job_networks import NETWORKS
 
-from mpidl.data import Batch
+import threads
+from hand_plans import batch_for, check_training, trained
 from mpidl.errors import UsageError
 from mpidl.nn import (
     AveragePool2d,
@@ -21,12 +21,11 @@ from mpidl.nn import (
     LocalContrastNormalisation,
     LocallyConnected2d,
     MaxPool2d,
-    MeanSquaredError,
     Network,
 )
 from mpidl.parameters import Range
-from mpidl.partition.cutting import cut_layer
-from mpidl.partition.planner import make_plan
+from mpidl.partition.network import CutNetwork
+from mpidl.partition.planner import cut_layer, make_plan
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -72,28 +71,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "cut", "partitions", "stages"), CASES)
-def test_a_planned_network_has_the_outputs_and_gradients_of_the_uncut_one(name, cut, partitions, stages):
-    layers, shape = NETWORKS[name]
-    layers = [chosen(layer, cut) for layer in layers]
-    random, samples = np.random.default_rng(5), 5
-    network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
-    plan = make_plan(layers, shape, partitions, batch=samples, stages=stages)
-    assert not cut or stages == partitions or cut in [step.cut for step in plan.steps]
-    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, *network.output_shape))
-    tensors = network.layout.views(network.parameters)
-    loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
-    outputs = network.predict(inputs) if not any("batch" in layer.type for layer in layers) else None
-    run = Interpreter(plan.steps, [inputs], tensors)
-    slope = np.empty_like(run.values[-1])
-    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-10)
-    if outputs is not None:
-        np.testing.assert_allclose(run.values[-1], outputs, rtol=1e-10, atol=1e-10)
-    _, found = run.backward(slope)
-    for tensor, expected in network.layout.views(gradient).items():
-        np.testing.assert_allclose(found[tensor], expected, rtol=1e-10, atol=1e-10 * np.abs(gradient).max())
-
-
 def chosen(layer, cut):
     """Return a layer that is cut as asked if it can be, without random numbers."""
     if isinstance(layer, Dropout):
@@ -121,28 +98,6 @@ def stacks(draw):
     return [replace(layer, cut=draw(st.sampled_from(["", *layer.cuts, "samples"]))) for layer in layers]
 
 
-@given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
-def test_any_network_cut_in_any_way_computes_what_the_uncut_one_does(layers, partitions, samples):
-    random, shape = np.random.default_rng(5), (13, 11, 4)
-    try:
-        network = Network(layers, shape, dtype="float64", loss=MeanSquaredError())
-    except UsageError:  # a window larger than what is left of the image
-        reject()
-    layers = [
-        each if possible(layers, index, shape, partitions) else replace(each, cut="")
-        for index, each in enumerate(layers)
-    ]
-    plan = make_plan(layers, shape, partitions, batch=samples)
-    inputs, targets = random.normal(size=(samples, *shape)), random.normal(size=(samples, 5))
-    loss, gradient = network.loss_and_gradient(Batch(inputs, targets))
-    run = Interpreter(plan.steps, [inputs], network.layout.views(network.parameters))
-    slope = np.empty_like(run.values[-1])
-    np.testing.assert_allclose(network.loss.loss_and_gradient(np, run.values[-1], targets, slope), loss, rtol=1e-9)
-    found = run.backward(slope)[1]
-    for tensor, expected in network.layout.views(gradient).items():
-        np.testing.assert_allclose(found[tensor], expected, rtol=1e-9, atol=1e-10 * max(1, np.abs(gradient).max()))
-
-
 def possible(layers, index, shape, partitions):
     """Tell whether a layer's cut can be made."""
     shapes = Network(layers, shape).graph.input_shapes(index)
@@ -151,3 +106,40 @@ def possible(layers, index, shape, partitions):
     except UsageError:
         return False
     return True
+
+
+def run(layers, cut_layers, shape, partitions, stages, samples):
+    plan = make_plan(cut_layers, shape, partitions, batch=max(samples), stages=stages)
+    net = Network(layers, shape, dtype="float64", seed=3)
+    batches = [batch_for(net, n, seed) for seed, n in enumerate(samples)]
+
+    def rank(group):
+        own = Network(cut_layers, shape, dtype="float64", seed=3)
+        return trained(CutNetwork(own, plan, group.rank), group, batches, rate=0.01)
+
+    check_training(net, plan, threads.run(partitions, rank), batches, rate=0.01)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "partitions", "stages"),
+    [*CASES, *(("digits", "", partitions, 1) for partitions in (1, 4)), *((name, "samples", 3, 1) for name in IMAGES)],
+)
+def test_networks_of_jobs(name, cut, partitions, stages):
+    layers, shape = NETWORKS[name]
+    layers = [replace(chosen(layer, ""), cut="") for layer in layers]
+    cut_layers = [chosen(layer, cut) if cut != "samples" else replace(layer, cut=cut) for layer in layers]
+    plan = run(layers, cut_layers, shape, partitions, stages, [5, 2, 1, 5])
+    assert not cut or stages == partitions or cut in [step.cut for step in plan.steps]
+
+
+@settings(max_examples=15)
+@given(stacks(), st.sampled_from([2, 3, 4, 6]), st.integers(1, 7))
+def test_any_network_cut_in_any_way(layers, partitions, samples):
+    shape = (13, 11, 4)
+    try:
+        Network(layers, shape, dtype="float64")
+    except UsageError:  # a window larger than what is left of the image
+        reject()
+    cut = [each if possible(layers, i, shape, partitions) else replace(each, cut="") for i, each in enumerate(layers)]
+    run(layers, cut, shape, partitions, 1, [samples, 3, samples])

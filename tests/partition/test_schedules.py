@@ -5,14 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.partition.schedules import (
-    SCHEDULES,
-    Backward,
-    BackwardInputs,
-    BackwardWeights,
-    Forward,
-    slots,
-)
+from mpidl.partition.schedules import SCHEDULES, Backward, BackwardInputs, BackwardWeights, Forward, slots
 
 COUNTS = st.integers(1, 12)
 

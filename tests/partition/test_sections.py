@@ -1,11 +1,37 @@
 """How models of consecutive modules are divided into stages."""
 
+from itertools import combinations, pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.partition.sections import Module, cut_into_sections
+from mpidl.partition.planner import balanced
+from mpidl.partition.sections import Submodule, cut_into_sections
+
+
+@settings(max_examples=100)  # Few weights can be divided in several ways with the same heaviest run.
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.data())
+def test_the_heaviest_run_and_then_the_squares_are_as_small_as_can_be(weights, data):
+    parts = data.draw(st.integers(1, len(weights)))
+    runs = balanced(weights, parts)
+    assert [item for run in runs for item in range(*run)] == list(range(len(weights)))
+    assert len(runs) == parts
+    assert all(run.size for run in runs)
+
+    def quality(ranges):
+        sums = [sum(weights[start:stop]) for start, stop in ranges]
+        return max(sums), sum(each**2 for each in sums)
+
+    assert quality(runs) == min(
+        quality(pairwise([0, *stops, len(weights)])) for stops in combinations(range(1, len(weights)), parts - 1)
+    )
+
+
+def test_of_equally_heavy_divisions_that_with_the_smaller_squares():
+    assert balanced([0, 2, 1, 1], 3) == [(0, 2), (2, 3), (3, 4)]
+
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
 
@@ -13,7 +39,7 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any)
 def modules_of(sizes):
     """Return modules with a tensor of the given numbers of elements each, none of 0, and the shapes."""
     modules = [
-        Module([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
+        Submodule([f"{n}.weight"] if size else [], [f"{n}.mean"] if size % 2 else []) for n, size in enumerate(sizes)
     ]
     shapes = {f"{n}.weight": (size,) for n, size in enumerate(sizes)} | {f"{n}.mean": (2,) for n in range(len(sizes))}
     return modules, shapes
@@ -39,7 +65,7 @@ def test_each_stage_has_consecutive_modules_with_something_to_train(sizes, data)
 
 
 def test_the_first_modules_without_parameters_go_with_those_after_them():
-    modules = [Module([], cost=9.0), Module(["a"], cost=1.0), Module([], cost=1.0), Module(["b"], cost=1.0)]
+    modules = [Submodule([], cost=9.0), Submodule(["a"], cost=1.0), Submodule([], cost=1.0), Submodule(["b"], cost=1.0)]
     assert cut_into_sections(modules, {"a": (1,), "b": (1,)}, 2).runs == ((0, 3), (3, 4))
 
 

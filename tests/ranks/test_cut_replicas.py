@@ -158,7 +158,7 @@ def test_a_stage_without_parameters_trains_through_servers(comm, shared_path):
 def test_a_stage_without_parameters_does_not_train_by_reduction(comm, shared_path):
     cut, _ = without_parameters_in_all_stages_but_the_last(comm, "averaging")
     stages = cut["topology"]["stages"]
-    line = rf"topology.partitions: {stages}, of which number 0 holds 0 parameters, fewer than the 1 that divide them"
+    line = rf"topology.partitions: {stages}, but partition 0 has 0 parameters to divide among 1 replicas"
     with pytest.raises(mpidl.UsageError, match=line):
         trained(comm, configured(shared_path, "cut", **cut))
 

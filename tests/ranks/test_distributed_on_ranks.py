@@ -9,7 +9,7 @@ from kept_samples import BATCH, SAMPLES, TEST, train, write
 
 import mpidl
 from mpidl.data import CachedSplit
-from mpidl.data.idx import IdxFile
+from mpidl.data.images import IdxFile
 from mpidl.rma.remote_samples import RemoteSamples
 
 pytestmark = pytest.mark.mpi(min_size=2)

@@ -7,7 +7,7 @@ import pytest
 from kept_samples import SAMPLES, TEST, train, write
 
 import mpidl
-from mpidl.data.idx import IdxFile
+from mpidl.data.images import IdxFile
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -7,7 +7,7 @@ import pytest
 
 import mpidl
 from mpidl.algorithms import Hogwild
-from mpidl.data.dealing import Deal
+from mpidl.data.labels import Deal
 from mpidl.errors import UsageError
 
 pytestmark = pytest.mark.mpi(min_size=4)

@@ -129,7 +129,7 @@ def test_the_index_tells_the_layout_in_plain_text(tmp_path):
     ("text", "reason"),
     [
         ('[["a/weight",[[0,2]]]]', "parameter tensor 'a/weight' of shape (3,): the pieces don't have each elem"),
-        ('[["a/weight",[[0,3]]],["b",[[0,3]]]]', "a piece of 'b', which is none of the tensors"),
+        ('[["a/weight",[[0,3]]],["b",[[0,3]]]]', "a piece of an unknown tensor 'b'"),
         ("[", "Input data was truncated"),
         ('[["a/weight","x"]]', "Expected `array`, got `str` - at `$[0][1]`"),
     ],

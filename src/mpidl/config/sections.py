@@ -16,7 +16,7 @@ from msgspec import Meta
 from mpidl import schema
 from mpidl.data import Augmentation, Dataset, Normalisation, Source, Split
 from mpidl.data.dataset import PYTHON
-from mpidl.data.dealing import Deal
+from mpidl.data.labels import Deal
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import FunctionName, check_name
 from mpidl.loggers import LOGGERS

@@ -8,18 +8,24 @@ from mpidl.data.arrays import ArrayFiles, Arrays
 from mpidl.data.batch import Batch, Minibatch
 from mpidl.data.builtin import Digits, Synthetic
 from mpidl.data.cached import Cached, CachedSplit, in_memory
-from mpidl.data.cifar10 import Cifar10
 from mpidl.data.click_log import ClickLog
 from mpidl.data.dataset import ArraySplit, Dataset, Source, Split, opened
-from mpidl.data.factory import Factory
+from mpidl.data.given import Factory, Private
 from mpidl.data.hdf5 import Hdf5
-from mpidl.data.idx import Idx
+from mpidl.data.images import Cifar10, Idx
 from mpidl.data.indexed import Indexed
-from mpidl.data.preprocessing import Augmentation, Augmented, Normalisation, Normalised, augmented, normalised
-from mpidl.data.private import Private
+from mpidl.data.preprocessing import (
+    Augmentation,
+    Augmented,
+    Normalisation,
+    Normalised,
+    Subset,
+    augmented,
+    held_out,
+    normalised,
+)
 from mpidl.data.ragged import Ragged
 from mpidl.data.schedule import Portions
-from mpidl.data.subset import Subset, held_out
 
 SOURCES: dict[str, type[Any]] = {
     source.name: source for source in (ArrayFiles, Cifar10, ClickLog, Digits, Factory, Hdf5, Idx, Synthetic)

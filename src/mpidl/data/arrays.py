@@ -28,7 +28,7 @@ from mpidl.data.columns import (
     with_offsets,
 )
 from mpidl.data.dataset import PYTHON, ArraySplit, ColumnSplit, Dataset
-from mpidl.data.ragged import Bags
+from mpidl.data.ragged import StoredBags
 from mpidl.errors import UsageError, quoted
 from mpidl.paths import user_path
 from mpidl.schema import Checked, Count
@@ -209,7 +209,7 @@ class MappedSplit(ColumnSplit):
     def __init__(self, inputs: Column, targets: Column, integers: bool = False, double: bool = False) -> None:
         super().__init__(inputs, targets, integers=integers, double=double)
         self._inputs = inputs
-        self._rows = inputs.values[:] if isinstance(inputs.values, Bags) else np.asarray(inputs.values)
+        self._rows = inputs.values[:] if isinstance(inputs.values, StoredBags) else np.asarray(inputs.values)
         self._targets = np.ascontiguousarray(targets.values, dtype=target_dtype(targets.values.dtype, double))
         check_finite(Column(targets.name, self._targets))
 

@@ -1,24 +1,20 @@
-"""Batches: the samples of one step, their seeds and parts, and how they are gathered from arrays and other datasets."""
+"""Batches: the samples of one step, their seeds and parts, gathered from arrays or from blocks of files."""
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
-from itertools import chain
-from math import isfinite, nan
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mpidl.data.collation import has_masked, pair, targets_of
 from mpidl.data.columns import float_dtype, input_dtype
-from mpidl.data.nested import parts_of
 from mpidl.data.ragged import Ragged
-from mpidl.errors import MpidlError, kind_of, quoted, raised
+from mpidl.errors import MpidlError
 
 
 class Weight(float):
@@ -200,97 +196,87 @@ class Gatherer:
 
 
 def outside(indices: NDArray[np.int64], start: int, stop: int) -> IndexError:
-    """Return the error for indices of which some are outside [start, stop)."""
+    """Return the error for indices that are not all in [start, stop)."""
     return IndexError(f"samples {indices.min()} to {indices.max()}: outside [{start}, {stop})")
 
 
-@dataclass(frozen=True)
-class BatchMaker:
-    """Makes batches of the samples of several splits, with the functions of a `mpidl.data.Indexed`."""
+#: Inputs and targets of a block.
+BlockArrays = tuple[Any, Any]
 
-    splits: Mapping[str, Any]
-    collate: Callable[[list[Any]], Any] | None = None
-    weight: Callable[[Any, Any], float] | None = None
-    classes: int | None = None
 
-    def make(
-        self, split: str, indices: NDArray[np.int64], begin: Callable[[int], object] = lambda index: None
-    ) -> Batch:
-        """Return the batch of some samples of a split.
+class Block:
+    """Samples [start, stop) of a split, in memory that can be used again."""
 
-        Parameters
-        ----------
-        indices : array (n,) of int64
-        begin : callable
-            Called with the index of each sample before it is read, and with -1 after the last.
+    def __init__(self) -> None:
+        self.start = self.stop = 0
+        self.memory: BlockArrays | None = None
+        self.reading: Future[None] | None = None
 
-        Raises
-        ------
-        MpidlError
-            A sample or the batch can't be made; the message names the sample, or the batch's first one.
-        """
-        dataset, samples = self.splits[split], []
-        for index in indices.tolist():
-            begin(index)
-            try:
-                samples.append(dataset[index])
-            except Exception as error:
-                raise MpidlError(f"data: {split} sample {index} {raised(error)}") from error
-        begin(-1)
-        where = f"data: {split} samples {indices[0]}, ... ({len(indices)})"
-        try:
-            made = pair(samples) if self.collate is None else self._collated(samples)
-        except Exception as error:
-            name = "stacking" if self.collate is None else "collate"
-            for index, sample in zip(indices.tolist(), samples, strict=True):
-                if sample is None or (isinstance(sample, tuple) and any(each is None for each in sample)):
-                    where = f"data: {split} sample {index} {'is' if sample is None else 'has'} None"
-                elif isinstance(sample, tuple) and has_masked(sample):
-                    where = f"data: {split} sample {index} has a masked value, expected finite numbers"
-                    raise MpidlError(where) from error
-            raise MpidlError(f"{where}: {name} {raised(error)}") from error
-        batch = self._batch(made, where)
-        weight = self._weigh(batch, len(samples), where)
-        return batch._replace(weight=weight if self.weight is None else Weight(weight, self.weight))
 
-    def _collated(self, samples: list[Any]) -> Any:
-        """Return what the collate function makes of samples; PyTorch's own takes masked values for others."""
-        assert self.collate is not None
-        if set(map(type, samples)) == {tuple} and has_masked(list(chain.from_iterable(samples))):
-            raise ValueError("a masked value")
-        return self.collate(samples)
+class Blocks:
+    """The blocks of a split that are in memory.
 
-    def _batch(self, made: Any, where: str) -> Batch:
-        batch = made
-        if not isinstance(batch, Batch):
-            made = tuple(parts_of(made).values()) if is_dataclass(made) else made  # type: ignore[union-attr]
-            if isinstance(made, Mapping) and (key := targets_of(made)) is not None:
-                made = {name: each for name, each in made.items() if name != key}, made[key]
-            if not isinstance(made, tuple | list) or len(made) not in (2, 3):
-                expected = "(inputs, targets), (inputs, targets, weight), a dict with labels or a mpidl.Batch"
-                raise MpidlError(f"{where}: collate returned {kind_of(made)}, expected {expected}")
-            batch = Batch(made[0], made[1], weight=made[2] if len(made) == 3 else None)
-        for values in (batch.inputs, batch.targets):
-            if has_masked(values if isinstance(values, tuple) else (values,)):
-                raise MpidlError(f"{where}: collate returned a masked value, expected finite numbers")
-        targets = batch.targets
-        if self.classes is not None and isinstance(targets, np.ndarray) and targets.dtype.kind in "iu":
-            wrong = (targets < 0) | (targets >= self.classes)
-            if wrong.any():
-                raise MpidlError(f"{where}: label {targets[wrong][0]}, expected 0 to {self.classes - 1}")
-        return batch
+    Parameters
+    ----------
+    samples : int
+        Number of samples of the split.
+    read : callable
+        Takes the bounds of a block and memory of an earlier one, or None, and returns the block's inputs and targets:
+        in this memory if it is large enough.
+    pick : callable
+        Takes sorted indices of samples that aren't neighbours, and returns their inputs and targets.
+    """
 
-    def _weigh(self, batch: Batch, samples: int, where: str) -> float:
-        found: Any = samples if batch.weight is None else batch.weight
-        if self.weight is not None:
-            try:
-                found = self.weight(batch.inputs, batch.targets)
-            except Exception as error:
-                raise MpidlError(f"{where}: weight {raised(error)}") from error
-        try:
-            weight = float(found)
-        except (TypeError, ValueError):
-            weight = nan
-        if not (isfinite(weight) and weight > 0):
-            raise MpidlError(f"{where}: weight {quoted(found)}, expected a number above 0")
-        return weight
+    def __init__(
+        self, samples: int, read: Callable[[int, int, BlockArrays | None], BlockArrays],
+        pick: Callable[[NDArray[np.int64]], BlockArrays],
+    ) -> None:  # fmt: skip
+        self._samples, self._read, self._pick = samples, read, pick
+        # The last block is the newest, in use or needed next; a new portion overwrites the first.
+        self._portions = [Block(), Block()]
+        self._other = Block()
+        self._reader: ThreadPoolExecutor | None = None
+
+    def prefetch(self, indices: NDArray[np.int64]) -> None:
+        """Start to read a contiguous portion in the background; do nothing for other samples."""
+        start, stop = int(indices.min()), int(indices.max()) + 1
+        if stop - start != len(indices):
+            return
+        newest = self._portions[-1]
+        if (newest.start, newest.stop) == (start, stop):
+            return
+        self._portions.reverse()
+        block = self._portions[-1]
+        if (block.start, block.stop) == (start, stop):
+            return
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        block.start, block.stop = start, stop
+        block.reading = self._reader.submit(self._fill, block, start, stop)
+
+    def gather(self, gatherer: Gatherer, indices: NDArray[np.int64]) -> Batch:
+        """Return the batch of some samples: from a portion if it has them all, else they are read."""
+        low, high = int(indices.min()), int(indices.max())
+        block = self._find(low, high + 1)
+        if block is None:
+            if low < 0 or high >= self._samples:
+                raise outside(indices, 0, self._samples)
+            if high - low >= len(indices):
+                rows, places = np.unique(indices, return_inverse=True)
+                return gatherer.take(*self._pick(rows), places)
+            block = self._other
+            block.start = low
+            self._fill(block, low, high + 1)
+        assert block.memory is not None
+        return gatherer.take(*block.memory, indices, block.start)
+
+    def _find(self, start: int, stop: int) -> Block | None:
+        """Return the portion with all samples of [start, stop), once it has been read; None if there is none."""
+        for block in self._portions:
+            if block.reading is not None and block.start <= start and stop <= block.stop:
+                block.reading.result()
+                return block
+        return None
+
+    def _fill(self, block: Block, start: int, stop: int) -> None:
+        block.memory = self._read(start, stop, block.memory)

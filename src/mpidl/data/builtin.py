@@ -38,14 +38,14 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth, TAOCP 3, 6.
 
 
 @dataclass(frozen=True)
-class Seeded(Checked):
+class SeededSource(Checked):
     """Data that depend on a seed."""
 
     seed: Natural = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Synthetic(Seeded):
+class Synthetic(SeededSource):
     """Classes with normally distributed means; each sample is its class's mean plus noise.
 
     The label of sample i is i modulo `classes`. Samples are sums of rows of a table of normal numbers, so that many
@@ -74,13 +74,13 @@ class Synthetic(Seeded):
     noise: NonNegative = 1.0
 
     def open(self) -> Dataset:
-        table = Table(self)
+        table = SampleTable(self)
         train = SyntheticSplit(table, 0, self.samples)
         test = SyntheticSplit(table, self.samples, self.test_samples)
         return Dataset(self.name, self.shape, self.classes, train, test)
 
 
-class Table:
+class SampleTable:
     """The rows (2q + noises, size of a sample) of normal numbers whose sums are the samples.
 
     With the q of `Synthetic`, rows 0 to q - 1 are for c // q, rows q to 2q - 1 for c mod q, and the others noise.
@@ -106,7 +106,7 @@ class SyntheticSplit(Split):
 
     by_parts = True
 
-    def __init__(self, table: Table, first: int, samples: int) -> None:
+    def __init__(self, table: SampleTable, first: int, samples: int) -> None:
         self.samples, self._table, self._first = samples, table, first
         self._buffers: dict[int, NDArray[np.float32]] = {}
 

@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 23
 AHEAD = 2
 
 
-class Form(NamedTuple):
+class SampleFormat(NamedTuple):
     """Shape and dtype of the inputs and the targets of one sample."""
 
     inputs: tuple[tuple[int, ...], np.dtype[Any]]
@@ -83,7 +83,7 @@ class Cached:
         self.targets: NDArray[Any] | None = None
         self.store: Store | None = None
 
-    def form(self) -> Form:
+    def form(self) -> SampleFormat:
         """Return the form of the first sample; MpidlError if it can't be read, or isn't made of arrays."""
         batch = self._reader.gather(np.zeros(1, np.int64))
         arrays = batch.inputs, batch.targets
@@ -91,15 +91,15 @@ class Cached:
             keep = "distributed" if self.distributed else "memory"
             raise UsageError(f"data.keep: {keep!r} needs batches of arrays without weights, expected 'files'")
         inputs, targets = ((each.shape[1:], each.dtype) for each in arrays)
-        return Form(inputs, targets)
+        return SampleFormat(inputs, targets)
 
-    def blocks(self, part: Range, form: Form) -> list[Range]:
+    def blocks(self, part: Range, form: SampleFormat) -> list[Range]:
         """Return the blocks in which a part of the samples is read: whole chunks, together about `BLOCK_BYTES`."""
         (shape, dtype), _ = form
         in_chunk = self.chunk * dtype.itemsize * prod(shape)
         return chunks(part, self.chunk * max(1, BLOCK_BYTES // in_chunk))
 
-    def read(self, part: Range, form: Form) -> Iterator[tuple[Range, Batch]]:
+    def read(self, part: Range, form: SampleFormat) -> Iterator[tuple[Range, Batch]]:
         """Yield the blocks of a part of the samples, each of which may overwrite the last; MpidlError if one is bad."""
         for block in self.blocks(part, form):
             yield block, self._reader.gather(np.arange(*block))

@@ -1,4 +1,4 @@
-"""The field's text form of clicks: a label, 13 numbers and 26 categories in a line."""
+"""The usual text format of click logs: a label, 13 numbers and 26 categories in a line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, Gatherer
-from mpidl.data.blocks import Blocks, Memory
-from mpidl.data.builtin import Seeded
+from mpidl.data.batch import Batch, BlockArrays, Blocks, Gatherer
+from mpidl.data.builtin import SeededSource
 from mpidl.data.dataset import Dataset, Split
 from mpidl.data.hdf5_files import found_files
 from mpidl.errors import MpidlError, UsageError, quoted
@@ -26,7 +25,7 @@ NUMBER = re.compile(rb"(-?\d{1,18})?")
 
 
 @dataclass(frozen=True)
-class ClickLog(Seeded):
+class ClickLog(SeededSource):
     """Text files of clicks: in each line a label, 13 numbers and 26 categories, separated by tabs.
 
     Inputs are (39,) int64: first the numbers, 0 for one that is missing, then an id for each category. Targets are
@@ -136,7 +135,7 @@ class ClickLogSplit(Split):
     def copy(self) -> ClickLogSplit:
         return ClickLogSplit(self._source, self._files)
 
-    def _read(self, start: int, stop: int, memory: Memory | None) -> Memory:
+    def _read(self, start: int, stop: int, memory: BlockArrays | None) -> BlockArrays:
         size = stop - start
         if memory is None or len(memory[0]) < size:
             memory = np.empty((size, NUMBERS + FEATURES), np.int64), np.empty((size, 1), np.float32)
@@ -147,7 +146,7 @@ class ClickLogSplit(Split):
                 self._parse(file, begin - first, end - first, *(array[own] for array in memory))
         return memory
 
-    def _pick(self, rows: NDArray[np.int64]) -> Memory:
+    def _pick(self, rows: NDArray[np.int64]) -> BlockArrays:
         runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
         parts = [self._read(int(run[0]), int(run[-1]) + 1, None) for run in runs]
         inputs, targets = map(np.concatenate, zip(*parts, strict=True))

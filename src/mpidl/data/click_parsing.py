@@ -1,4 +1,4 @@
-"""The loop that reads lines of the field's text form, and hashes categories."""
+"""The loop that reads lines of click logs, and hashes categories."""
 
 from __future__ import annotations
 

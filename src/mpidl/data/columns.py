@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidl.data.ragged import Bags, BagsOfFile, Ragged
+from mpidl.data.ragged import BagsOfFile, Ragged, StoredBags
 from mpidl.errors import MpidlError, UsageError, kind_of
 
 LABELS_PER_CHECK = 1 << 20
@@ -57,7 +57,7 @@ def first_masked(values: Any) -> int | None:
 
 
 def detached(values: Any) -> Any:
-    """Return a PyTorch tensor as one of which NumPy makes an array: detached, on the CPU, and float32 for bfloat16."""
+    """Return a PyTorch tensor in a form that NumPy converts: detached, on the CPU, and as float32 if it is bfloat16."""
     if not hasattr(values, "detach"):
         return values
     tensor = values.detach().cpu()
@@ -126,7 +126,7 @@ def _check_split(inputs: Column, targets: Column) -> None:
 def check_inputs(inputs: Column) -> None:
     """Raise UsageError unless inputs have a valid shape and dtype."""
     shape, dtype = inputs.values.shape, inputs.values.dtype
-    if isinstance(inputs.values, Bags | Ragged):
+    if isinstance(inputs.values, StoredBags | Ragged):
         return
     if len(shape) < 2 or 0 in shape[1:]:
         raise UsageError(f"{inputs.name}: shape {shape}, expected (samples, ...) with no size 0 per sample")
@@ -137,7 +137,7 @@ def check_inputs(inputs: Column) -> None:
 def with_offsets(inputs: Column, offsets: Column) -> Column:
     """Return a column of bags with these ids and offsets; UsageError unless they fit together."""
     part = BagsOfFile(inputs.name, inputs.values, offsets.values).check(offsets.name)
-    return Column(inputs.name, Bags([part]))
+    return Column(inputs.name, StoredBags([part]))
 
 
 def check_targets(targets: Column) -> None:

@@ -29,7 +29,7 @@ from mpidl.data.columns import (
 from mpidl.data.kept import KeptState
 from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
-from mpidl.data.sampler import SampledOrder
+from mpidl.data.sampling import SampledOrder
 from mpidl.errors import UsageError, quoted
 from mpidl.schema import LARGEST, Count, convert
 

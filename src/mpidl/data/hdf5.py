@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch
-from mpidl.data.blocks import Blocks, Memory
+from mpidl.data.batch import Batch, BlockArrays, Blocks
 from mpidl.data.columns import Column, check, check_finite, input_dtype, splits_of, target_dtype
 from mpidl.data.dataset import ColumnSplit, Dataset
 from mpidl.data.hdf5_files import first_line, found_files, open_columns
-from mpidl.data.ragged import Bags, Ragged
+from mpidl.data.ragged import Ragged, StoredBags
 from mpidl.errors import MpidlError, UsageError
 from mpidl.schema import Checked, Count
 
@@ -76,14 +75,14 @@ class Hdf5Split(ColumnSplit):
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> Batch:
         return self._blocks.gather(self._gatherer, indices)
 
-    def _read(self, start: int, stop: int, memory: Memory | None) -> Memory:
+    def _read(self, start: int, stop: int, memory: BlockArrays | None) -> BlockArrays:
         inputs, targets = (
             _read_column(column, start, stop, dtype, old)
             for column, dtype, old in zip(self._columns, self._dtypes, memory or (None, None), strict=True)
         )
         return inputs, targets
 
-    def _pick(self, rows: NDArray[np.int64]) -> Memory:
+    def _pick(self, rows: NDArray[np.int64]) -> BlockArrays:
         arrays = []
         for column, dtype in zip(self._columns, self._dtypes, strict=True):
             with _reading(column, rows[0], rows[-1] + 1):
@@ -98,7 +97,7 @@ def _read_column(column: Column, start: int, stop: int, dtype: np.dtype[Any], me
     """Return samples of a column: a `Ragged`, or an array whose first elements they are, `memory` if that suffices."""
     size = stop - start
     with _reading(column, start, stop):
-        if isinstance(column.values, Bags):
+        if isinstance(column.values, StoredBags):
             return column.values[start:stop]
         if memory is None or len(memory) < size:
             memory = np.empty((size, *column.values.shape[1:]), dtype)

@@ -28,7 +28,7 @@ class Encoding:
     Attributes
     ----------
     stored, dtype : numpy.dtype
-        Of the stored values, and of those for which they stand.
+        Dtypes of the stored values, and of the values that they represent.
     missing : tuple of (str, scalar)
         Stored values that mark missing ones, each with the name of its attribute.
     """
@@ -97,7 +97,7 @@ def _number(name: str, key: str, given: Mapping[str, NDArray[Any]], default: flo
 
 
 def _missing(name: str, given: Mapping[str, NDArray[Any]], stored: np.dtype[Any]) -> list[tuple[str, Any]]:
-    """Return the marks of missing values; not NaN, which is none of the finite numbers anyway."""
+    """Return the marks of missing values, except NaN, which is refused anyway."""
     found = []
     for key in ("_FillValue", "missing_value"):
         values = _numbers(name, key, given.get(key, np.array([], stored)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.columns import KEYS, OFFSETS, Column
 from mpidl.data.hdf5_attributes import Decoded, Encoding, encoding_of
-from mpidl.data.ragged import Bags, BagsOfFile
+from mpidl.data.ragged import BagsOfFile, StoredBags
 from mpidl.errors import UsageError
 from mpidl.paths import by_flags, user_path
 
@@ -58,7 +58,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     """
     opened = _opener()
     keys = (*KEYS, *(VALIDATION if any("validation" in opened(path) for path in files) else ()))
-    parts: dict[str, list[Part]] = {key: [] for key in (*keys, *(f"{key}{OFFSETS}" for key in keys))}
+    parts: dict[str, list[StoredDataset]] = {key: [] for key in (*keys, *(f"{key}{OFFSETS}" for key in keys))}
     for path in files:
         file = opened(path)
         here = [key for key in keys if _has(file, key)]
@@ -68,7 +68,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
             if key in here:
                 offsets = f"{key}{OFFSETS}"
                 for name in (key, offsets) if _has(file, offsets) else (key,):
-                    parts[name].append(Part.of(path, name, file[name]))
+                    parts[name].append(StoredDataset.of(path, name, file[name]))
             elif key.partition("/")[0] in splits:
                 raise UsageError(f"{path}: no dataset {key}, expected {', '.join(keys)}")
     for key in keys:
@@ -77,7 +77,7 @@ def open_columns(files: Sequence[Path]) -> dict[str, Column]:
     return {key: _column(key, parts[key], parts[f"{key}{OFFSETS}"], opened) for key in keys}
 
 
-class Part(NamedTuple):
+class StoredDataset(NamedTuple):
     """A dataset of one file: the shape and dtype of its values, and their encoding, if any."""
 
     path: Path
@@ -87,7 +87,7 @@ class Part(NamedTuple):
     encoding: Encoding | None
 
     @classmethod
-    def of(cls, path: Path, key: str, dataset: h5py.Dataset) -> Part:
+    def of(cls, path: Path, key: str, dataset: h5py.Dataset) -> StoredDataset:
         """Return the description of a dataset; UsageError if it holds no samples, or lacks a source."""
         encoding = encoding_of(f"{path}: {key}", dataset)
         if dataset.is_virtual:
@@ -100,16 +100,21 @@ class Part(NamedTuple):
         return Column(name, dataset if self.encoding is None else Decoded(name, dataset, self.encoding))
 
 
+#: Datasets of several files, and what opens a file.
+Stored = Sequence[StoredDataset]
+Opener = Callable[[Path], "h5py.File"]
+
+
 def _has(file: h5py.File, key: str) -> bool:
     import h5py
 
     return isinstance(file.get(key), h5py.Dataset)
 
 
-def _column(key: str, parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path], h5py.File]) -> Column:
+def _column(key: str, parts: Stored, offsets: Stored, opened: Opener) -> Column:
     first, *others = parts
     if offsets:
-        return Column(_name(key, parts), Bags(_bags(parts, offsets, opened)))
+        return Column(_name(key, parts), StoredBags(_bags(parts, offsets, opened)))
     if not others:
         column = first.column(file := opened(first.path))
         _KEPT[column.values] = file
@@ -118,15 +123,15 @@ def _column(key: str, parts: Sequence[Part], offsets: Sequence[Part], opened: Ca
         for found, expected in ((part.shape[1:], first.shape[1:]), (part.dtype, first.dtype)):
             if found != expected:
                 raise UsageError(f"{part.path}: {key}: {found}, expected {expected} as in {first.path}")
-    return Column(_name(key, parts), Joined(parts, opened))
+    return Column(_name(key, parts), ConcatenatedDataset(parts, opened))
 
 
-def _name(key: str, parts: Sequence[Part]) -> str:
+def _name(key: str, parts: Stored) -> str:
     path = parts[0].path
     return f"{path}: {key}" if len(parts) == 1 else f"{path}, ... ({len(parts)} files): {key}"
 
 
-def _bags(parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path], h5py.File]) -> list[BagsOfFile]:
+def _bags(parts: Stored, offsets: Stored, opened: Opener) -> list[BagsOfFile]:
     """Return the bags of files, all of which have offsets."""
     with_offsets = {part.path: part for part in offsets}
     made = []
@@ -134,7 +139,7 @@ def _bags(parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path
         own = with_offsets.get(part.path)
         if own is None:
             raise UsageError(f"{part.path}: no dataset {offsets[0].key}, expected one as in {offsets[0].path}")
-        bags = BagsOfFile(f"{part.path}: {part.key}", *(Joined([each], opened) for each in (part, own)))
+        bags = BagsOfFile(f"{part.path}: {part.key}", *(ConcatenatedDataset([each], opened) for each in (part, own)))
         try:
             made.append(bags.check(f"{own.path}: {own.key}"))
         except OSError as error:
@@ -142,7 +147,7 @@ def _bags(parts: Sequence[Part], offsets: Sequence[Part], opened: Callable[[Path
     return made
 
 
-class Joined:
+class ConcatenatedDataset:
     """Datasets of several files, one after another, with the interface of one h5py dataset.
 
     Attributes
@@ -153,7 +158,7 @@ class Joined:
         The chunks of the first file.
     """
 
-    def __init__(self, parts: Sequence[Part], opened: Callable[[Path], h5py.File]) -> None:
+    def __init__(self, parts: Stored, opened: Opener) -> None:
         self._parts, self._opened = parts, opened
         self._starts = np.array([0, *accumulate(part.shape[0] for part in parts)])
         self.chunks: tuple[int, ...] | None = self._part(0).chunks
@@ -203,7 +208,7 @@ def open_hdf5(path: Path, key: str = "data.path: ") -> h5py.File:
     return file
 
 
-def _opener() -> Callable[[Path], h5py.File]:
+def _opener() -> Opener:
     """Return a function that opens files, and keeps the last `OPEN_FILES` of them open until they are closed."""
     kept = lru_cache(OPEN_FILES)(open_hdf5)
 
@@ -249,7 +254,7 @@ def _check_sources(path: Path, key: str, dataset: h5py.Dataset, encoding: Encodi
             with h5py.File(h5py.h5f.open(os.fsencode(found), h5py.h5f.ACC_RDONLY, plan)) as file:
                 if not isinstance(file.get(inner), h5py.Dataset):
                     raise UsageError(f"{what} its source {found} has no dataset {inner}")
-                source = Part.of(found, inner, file[inner]).encoding
+                source = StoredDataset.of(found, inner, file[inner]).encoding
         except OSError as error:
             raise UsageError(f"{what} its source {found} can't be used: {unopened(error)}") from None
         if source is not None and source.scaling != ((1, 0) if encoding is None else encoding.scaling):

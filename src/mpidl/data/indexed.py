@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, BatchMaker, Prepared, outside
+from mpidl.data.batch import Batch, Prepared, outside
+from mpidl.data.collation import BatchMaker
 from mpidl.data.dataset import PYTHON, Dataset, Split
 from mpidl.data.kept import KeptState, methods
 from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
-from mpidl.data.sampler import SampledOrder
+from mpidl.data.sampling import SampledOrder
 from mpidl.data.workers import Task, Workers, pickled, received
 from mpidl.errors import MpidlError, UsageError, kind_of, quoted, raised
 from mpidl.functions import same_random_numbers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.drawing import Draws, OwnPosition
+from mpidl.data.sampling import OwnPosition, PortionSampler
 from mpidl.data.schedule import Assignment, Schedule
 
 
@@ -30,8 +30,8 @@ class Loader:
         Whether to take a portion ahead even if reading is fast.
     ask : callable, optional
         Requests a ticket, for which `take` then waits; returns whether it has requested one.
-    draws : Draws, optional
-        Whose samples a portion has; those of the schedule's portions by default.
+    sampler : PortionSampler, optional
+        Draws the samples of a portion; those of the schedule's portions by default.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Loader:
     retaken : list of int
         Those of their tickets that stand for what others have given back.
     schedule : Schedule
-    draws : Draws
+    sampler : PortionSampler
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Loader:
         prepare: bool = False,
         ahead: bool = False,
         ask: Callable[[], bool] = lambda: False,
-        draws: Draws | None = None,
+        sampler: PortionSampler | None = None,
     ) -> None:
-        self.draws = draws or Draws(schedule.portions)
+        self.sampler = sampler or PortionSampler(schedule.portions)
         self._prepare, self._announced = prepare, 0
         self._ask, self._asked = ask, False
         self._takes_ahead = ahead or split.contiguous or (prepare and split.lookahead > 1)
@@ -139,7 +139,7 @@ class Loader:
         The last `unused` batches that were handed out count as not used; before them, the gradients of the last
         `unpushed` samples have not been pushed.
         """
-        return self.draws.position(sum(len(each.indices) for each in self._unused(unused)), unpushed)
+        return self.sampler.position(sum(len(each.indices) for each in self._unused(unused)), unpushed)
 
     def _rest(self, unused: int = 0) -> list[tuple[int, int]]:
         """Return the current portion with its next batch, unless it is used up."""
@@ -160,7 +160,7 @@ class Loader:
         assignment = self._coming.popleft() if self._coming else self._take_portion()
         if assignment is None:
             return None, []
-        return assignment, self.draws.begin(assignment, self._split)
+        return assignment, self.sampler.begin(assignment, self._split.prefetch if self._split.contiguous else None)
 
     def _advance(self) -> None:
         self._left += self._rest()
@@ -172,8 +172,8 @@ class Loader:
         if self.current is None:
             return
         self.done = self.current.first
-        epoch = self.schedule.opens_epoch(self.current)
-        if epoch is not None:
+        epoch, within = divmod(self.current.portion, self.schedule.portions.per_epoch)
+        if epoch and not within and not self.done:
             self._on_epoch(epoch)
         if self._takes_ahead:
             self.ahead, self._batches_ahead = self._next_portion()

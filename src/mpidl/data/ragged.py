@@ -98,7 +98,7 @@ class Ragged:
 _NONE = np.empty(0, np.int64)
 
 
-class Bags:
+class StoredBags:
     """Bags of one or several files, whose samples follow one another, read as they are needed.
 
     Attributes

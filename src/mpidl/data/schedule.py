@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Minibatch
-from mpidl.data.sampler import SampledOrder
 from mpidl.errors import UsageError
 
 #: More than the batches of any run.
@@ -39,15 +38,17 @@ class Portions:
     drop_last : bool
         Whether to leave out an epoch's last batch if it has fewer samples: others in each epoch, but from the last
         block if `contiguous`.
-    order : SampledOrder, optional
-        The order of each epoch, of as many samples, in place of a permutation.
+    order : callable, optional
+        Returns the order of an epoch, of as many samples, given the seed and the epoch, in place of a permutation.
 
     Attributes
     ----------
     samples : int
         Number of samples in an epoch.
-    per_epoch : int
-        Number of portions per epoch.
+    per_epoch, steps_per_epoch : int
+        Number of portions, and of batches, per epoch.
+    per_portion : int
+        Number of batches in a whole portion.
 
     Raises
     ------
@@ -57,7 +58,7 @@ class Portions:
 
     def __init__(
         self, samples: int, batch: int, portion: int, seed: int, contiguous: bool = False, drop_last: bool = False,
-        order: SampledOrder | None = None,
+        order: Callable[[int, int], NDArray[np.int64]] | None = None,
     ) -> None:  # fmt: skip
         if portion < 1 or portion % batch:
             raise UsageError(f"data.portion: {portion}, expected a multiple of data.batch ({batch})")
@@ -65,7 +66,8 @@ class Portions:
             raise UsageError(f"data.drop_last: true, but {samples} training samples make no batch of {batch}")
         self.batch, self.portion, self.seed, self.contiguous = batch, portion, seed, contiguous
         self._all, self.samples = samples, samples - samples % batch if drop_last else samples
-        self.per_epoch, self._given = -(-self.samples // portion), order
+        self.per_epoch, self.steps_per_epoch = (-(-self.samples // each) for each in (portion, batch))
+        self.per_portion, self._given = portion // batch, order
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def epoch(self, number: int) -> int:
@@ -95,7 +97,7 @@ class Portions:
 
     def minibatches(self, number: int) -> list[Minibatch]:
         """Return the minibatches of portion `number`."""
-        first, epoch = number * (self.portion // self.batch), self.epoch(number)
+        first, epoch = number * self.per_portion, self.epoch(number)
         return [Minibatch(indices, first + i, epoch) for i, indices in enumerate(self.batches(number))]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
@@ -149,8 +151,6 @@ class Schedule:
 
     Attributes
     ----------
-    per_portion : int
-        Number of batches in a whole portion.
     reductions : int
         Number of times that rates have been reduced so far.
     """
@@ -167,37 +167,40 @@ class Schedule:
         self._next, self._unfinished = next_portion, tuple(unfinished)
         self._given_back: list[tuple[int, int]] = []
         self.reductions = 0
-        self.per_portion = portions.portion // portions.batch
-        self.steps_per_epoch = -(-portions.samples // portions.batch)
-        self.steps = steps if steps is not None else (epochs or 0) * self.steps_per_epoch
-        self.epochs = -(-self.steps // self.steps_per_epoch)
-        whole, rest = divmod(self.steps, self.steps_per_epoch)
-        self.end = whole * portions.per_epoch + -(-rest // self.per_portion)
+        self.steps = steps if steps is not None else (epochs or 0) * portions.steps_per_epoch
+        self.epochs = -(-self.steps // portions.steps_per_epoch)
+        whole, rest = divmod(self.steps, portions.steps_per_epoch)
+        self._end = whole * portions.per_epoch + -(-rest // portions.per_portion)
 
     @property
     def samples_in_all(self) -> float:
         """Number of samples of the whole run."""
-        return self.steps / self.steps_per_epoch * self.portions.samples
+        return self.steps / self.portions.steps_per_epoch * self.portions.samples
 
     def batches(self, portion: int) -> int:
         """Return the number of batches in a portion; an epoch's last portion may have fewer."""
-        return min(self.per_portion, self.steps_per_epoch - portion % self.portions.per_epoch * self.per_portion)
+        portions = self.portions
+        before = portion % portions.per_epoch * portions.per_portion
+        return min(portions.per_portion, portions.steps_per_epoch - before)
 
     def _last(self, portion: int) -> int:
         """Return the number of a portion's batches before the end of the run."""
-        epoch, within = divmod(portion, self.portions.per_epoch)
-        return min(self.batches(portion), self.steps - epoch * self.steps_per_epoch - within * self.per_portion)
+        return min(self.batches(portion), self.steps - self._steps_before(portion))
+
+    def _steps_before(self, portion: int) -> int:
+        epoch, place = divmod(portion, self.portions.per_epoch)
+        return epoch * self.portions.steps_per_epoch + place * self.portions.per_portion
 
     def number(self, portion: int, batch: int) -> int:
         """Return the number of a portion's batch in the run, by which rates are determined.
 
         Numbers count on as if each portion were whole; those after a reduction of the rates are larger by `REDUCTION`.
         """
-        return self.reductions * REDUCTION + portion * self.per_portion + batch
+        return self.reductions * REDUCTION + portion * self.portions.per_portion + batch
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the portion of a batch and its place there, given its number."""
-        return divmod(max(0, number) % REDUCTION, self.per_portion)
+        return divmod(max(0, number) % REDUCTION, self.portions.per_portion)
 
     def portion(self, number: int) -> int:
         """Return the portion of a batch, given its number."""
@@ -206,18 +209,17 @@ class Schedule:
     def step(self, number: int) -> int:
         """Return the number of steps before a batch, given its number."""
         portion, within = self.place(number)
-        epoch, place = divmod(portion, self.portions.per_epoch)
-        return epoch * self.steps_per_epoch + place * self.per_portion + within
+        return self._steps_before(portion) + within
 
     @property
     def tickets(self) -> int:
         """Number of tickets that stand for work."""
-        return len(self._unfinished) + max(0, self.end - self._next)
+        return len(self._unfinished) + max(0, self._end - self._next)
 
     def assignment(self, ticket: int) -> Assignment | None:
         """Return the assignment of a ticket; None after the run's last one."""
         portion, first = self._place(ticket)
-        return self.part(portion, first) if portion < self.end else None
+        return self.part(portion, first) if portion < self._end else None
 
     def part(self, portion: int, first: int) -> Assignment:
         """Return the batches of a portion from `first` on, possibly none."""
@@ -291,9 +293,3 @@ class Schedule:
     def tickets_before(self, epoch: float) -> int:
         """Return the number of tickets that have been taken after `epoch` epochs."""
         return max(0, min(self.tickets, int(epoch * self.portions.per_epoch) - self._next + len(self._unfinished)))
-
-    def opens_epoch(self, assignment: Assignment) -> int | None:
-        """Return the epoch (from 1) that ended before this assignment, or None if it opens no new one."""
-        if assignment.first or assignment.portion == 0 or assignment.portion % self.portions.per_epoch:
-            return None
-        return assignment.portion // self.portions.per_epoch

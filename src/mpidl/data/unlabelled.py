@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.columns import OFFSETS, Column, check_finite, check_inputs, input_dtype, with_offsets
 from mpidl.data.dataset import ColumnSplit
-from mpidl.data.hdf5_files import Part, open_hdf5
+from mpidl.data.hdf5_files import StoredDataset, open_hdf5
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, shown
 
@@ -90,7 +90,7 @@ def _open_hdf5(path: Path) -> Column:
     if name is None:
         raise UsageError(f"{path}: {_listed('datasets', list(file))}, expected x, or test/x")
     names = [each for each in (name, f"{name}{OFFSETS}") if each in file]
-    column, *offsets = (Part.of(path, each, file[each]).column(file) for each in names)
+    column, *offsets = (StoredDataset.of(path, each, file[each]).column(file) for each in names)
     return with_offsets(column, *offsets) if offsets else column
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import random
 import signal
-import sys
 import threading
 import zlib
 from collections import deque
@@ -26,8 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidl.data.batch import Batch, BatchMaker
+from mpidl.data.batch import Batch
+from mpidl.data.collation import BatchMaker
 from mpidl.errors import MpidlError, UsageError, raised
+from mpidl.functions import seed_generators
 from mpidl.launch.output import show_traceback
 
 #: Environment of workers: they have a core each, and a script that imports MPI must not initialise it there.
@@ -218,7 +218,7 @@ def _work(connection: Connection, recipe: bytes, index: Any) -> None:
 
         def begin(sample: int, split: str = split, epoch: int = epoch) -> None:
             index.value = sample
-            _seed(zlib.crc32(f"{split} {epoch} {sample}".encode()))
+            seed_generators(zlib.crc32(f"{split} {epoch} {sample}".encode()))
 
         try:
             _send(connection, maker.make(split, indices, begin))
@@ -238,10 +238,3 @@ def _take(connection: Connection, tasks: SimpleQueue[Any]) -> None:
         while True:
             tasks.put(connection.recv())
     os._exit(0)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the generator that datasets use)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.data.drawing import OwnPosition
 from mpidl.data.loader import Loader
+from mpidl.data.sampling import OwnPosition
 from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
 from mpidl.wire import Differences, ErrorFeedback, Wire

@@ -16,7 +16,7 @@ from mpidl.jax.model import JaxModel, Tree, figures
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
-from mpidl.partition.sections import Module, Sections, cut_into_sections
+from mpidl.partition.sections import Sections, Submodule, cut_into_sections
 
 __all__ = ["JaxSequence", "JaxStage", "sections", "stage"]
 
@@ -100,7 +100,7 @@ def sections(model: JaxModel, stages: int, costs: Sequence[float] | None = None)
     if not isinstance(model, JaxSequence):
         raise UsageError(f"topology.stages: {stages}, but a function of JAX can't be cut, expected 1, or a JaxSequence")
     modules = [
-        Module(
+        Submodule(
             [name for name in model.layout.shapes if name.partition(".")[0] == str(number)],
             cost=None if costs is None else costs[number],
         )
@@ -110,7 +110,7 @@ def sections(model: JaxModel, stages: int, costs: Sequence[float] | None = None)
 
 
 class JaxStage(CompleteModel):
-    """Consecutive functions of a `JaxSequence`, for a plan of `sections`: a `Stage`."""
+    """Consecutive functions of a `JaxSequence`, for a plan of `sections`: a `StageModel`."""
 
     def __init__(self, whole: JaxSequence, plan: Sections, rank: int, *, apart: bool) -> None:
         self._model, self._name = whole, f"model: stage {rank}"
@@ -162,7 +162,7 @@ class JaxStage(CompleteModel):
             return jax.vjp(lambda leaves: result(leaves, inputs), leaves)  # type: ignore[no-any-return]
         return jax.vjp(result, leaves, inputs)  # type: ignore[no-any-return]
 
-    # The interface of `Stage`.
+    # The interface of `StageModel`.
 
     def begin(self, batch: Batch) -> None:
         self._gradient.fill(0)

@@ -8,7 +8,7 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.functions import same_random_numbers
-from mpidl.metrics.scoring import Scoring
+from mpidl.metrics.metric import Scoring
 from mpidl.nn.model import CompleteModel
 
 

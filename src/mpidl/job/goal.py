@@ -10,8 +10,7 @@ from mpidl.errors import UsageError
 from mpidl.functions import find
 from mpidl.metrics import METRICS, Metric
 from mpidl.metrics.figures import Target, parse
-from mpidl.metrics.metric import OwnMetric
-from mpidl.metrics.scoring import Scoring
+from mpidl.metrics.metric import OwnMetric, Scoring
 
 
 @dataclass(frozen=True)

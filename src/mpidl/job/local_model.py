@@ -20,7 +20,7 @@ from mpidl.nn.model import CompleteModel, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
 from mpidl.parameters import Range
 from mpidl.parameters.ranges import within
-from mpidl.partition.group import Group
+from mpidl.partition.group import CutModel, RankGroup
 from mpidl.partition.network import CutNetwork
 from mpidl.partition.section import Section
 from mpidl.partition.sections import Sections
@@ -41,7 +41,7 @@ class LocalModel:
         The rank's part of the job's flat vectors.
     device : Device or None
         None where there was no choice: the configuration says the CPU, or the model computes where it likes.
-    group : Group or None
+    group : RankGroup or None
         The ranks that compute the model together.
     """
 
@@ -49,10 +49,12 @@ class LocalModel:
     model: PlacedModel
     slice: Range
     device: Device | None = None
-    group: Group | None = None
+    group: RankGroup | None = None
 
 
-def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, mirrored: bool = True) -> LocalModel:
+def local_model(
+    placed: PlacedJob, group: RankGroup | None = None, number: int = 0, mirrored: bool = True
+) -> LocalModel:
     """Return this rank's part of a job's model, on the device that ``[device]`` asks for.
 
     `number` is that of this rank among those of its node that compute on GPUs. `mirrored` says whether parameters and
@@ -71,7 +73,7 @@ def local_model(placed: PlacedJob, group: Group | None = None, number: int = 0, 
     return LocalModel(host, _penalised(placed, model, part, group), part, device, group)
 
 
-def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: Group | None) -> PlacedModel:
+def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: RankGroup | None) -> PlacedModel:
     """Return a rank's part of a model with the penalties and the clipping that it doesn't apply itself.
 
     A network from ``[[model.layer]]`` applies ``model.l2`` and ``model.clip``; of groups, rules do, if there are any.
@@ -93,10 +95,10 @@ def _penalised(placed: PlacedJob, model: PlacedModel, part: Range, group: Group 
     return Penalised(model, applied, clip, trained, float if group is None else group.total)
 
 
-def _part(placed: PlacedJob, group: Group) -> CutNetwork | Section:
+def _part(placed: PlacedJob, group: RankGroup) -> CutModel:
     """Return what this rank of a replica computes of a cut model."""
     job, plan, pipeline = placed.job, placed.plan, placed.job.config.topology.pipeline
-    part: CutNetwork | Section
+    part: CutModel
     if isinstance(plan, Sections):
         part = Section(job.original, plan, group.rank, **pipeline)
     else:

@@ -9,7 +9,7 @@ from mpidl.algorithms.coordination import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Split
 from mpidl.data.dataset import ArraySplit
-from mpidl.data.likeness import portions_are_alike
+from mpidl.data.labels import portions_are_alike
 from mpidl.data.nested import WITHOUT
 from mpidl.job.ownership import shares
 from mpidl.nn.capabilities import Buffered

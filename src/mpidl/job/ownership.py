@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from mpidl.config import Config
 from mpidl.data import Dataset
-from mpidl.data.dealing import Deal
-from mpidl.data.drawing import OwnPosition
+from mpidl.data.labels import Deal
+from mpidl.data.sampling import OwnPosition
 from mpidl.errors import UsageError
 from mpidl.storage.checkpoint import Checkpoint
 

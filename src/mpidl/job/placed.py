@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from mpidl.algorithms.coordination import Coordinated
-from mpidl.data.drawing import Draws, OwnDraws
+from mpidl.data.sampling import OwnSampler, PortionSampler
 from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
@@ -77,8 +77,8 @@ class PlacedJob:
         return [*job.notes, *notes_on_owners(job.config, job.dataset, self.replicas), *on_cut]
 
     @cached_property
-    def draws(self) -> Sequence[Draws]:
-        """What each replica draws samples from.
+    def samplers(self) -> Sequence[PortionSampler]:
+        """The sampler of each replica.
 
         Raises
         ------
@@ -87,11 +87,11 @@ class PlacedJob:
         """
         found = shares(self.job.config, self.job.dataset, self.replicas)
         if found is None:
-            return [Draws(self.schedule.portions)] * self.replicas
-        draws = [OwnDraws(self.schedule.portions, own, owner) for owner, own in enumerate(found)]
-        for own, position in zip(draws, own_positions(self.job.checkpoint, self.replicas), strict=True):
+            return [PortionSampler(self.schedule.portions)] * self.replicas
+        samplers = [OwnSampler(self.schedule.portions, own, owner) for owner, own in enumerate(found)]
+        for own, position in zip(samplers, own_positions(self.job.checkpoint, self.replicas), strict=True):
             own.resume(position, computed=self.replicas_resume)
-        return draws
+        return samplers
 
     @property
     def replicas_resume(self) -> bool:
@@ -122,7 +122,7 @@ class PlacedJob:
     @cached_property
     def rate_at(self) -> Callable[[int], float]:
         """Returns the factor of all rates for the gradient of a minibatch, given its number in the run."""
-        rate, schedule, per_epoch = self.job.config.rate, self.schedule, self.schedule.steps_per_epoch
+        rate, schedule, per_epoch = self.job.config.rate, self.schedule, self.schedule.portions.steps_per_epoch
         length, own = schedule.steps / per_epoch, own_schedule(rate)
 
         def at(batch: int) -> float:

@@ -1,4 +1,4 @@
-"""What follows a run beside its files: TensorBoard, and what users write themselves."""
+"""Loggers of runs: TensorBoard, and the interface of users' own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of a run's loggers, whose errors end no run."""
+"""The calls of a run's loggers, whose errors don't stop the run."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Loggers:
         return len(self._waiting) + len(self._active)
 
     def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int, strict: bool) -> None:
-        """Start all loggers; one that fails gets nothing of the run, or, if `strict`, raises UsageError."""
+        """Start all loggers; one that fails is left out or, if `strict`, raises UsageError."""
         while self._waiting:
             logger = self._waiting.pop(0)
             try:
                 logger.start(directory, config, samples)
             except Exception as error:
-                line = f"loggers: {_name(logger)} {raised(error)}"
+                line = f"loggers: {type(logger).__name__} {raised(error)}"
                 if strict:
                     raise UsageError(line) from error
                 self.tell(f"{line}; the run continues without it")
@@ -75,7 +75,7 @@ class Loggers:
         self._active.clear()
         for name, number in self._errors.items():
             if number > 1:
-                self.tell(f"loggers: {name} raised {number} errors, and what it was given then is lost to it")
+                self.tell(f"loggers: {name} raised {number} errors and missed those records")
         self._errors.clear()
 
     def _pass(self, method: str, given: Mapping[str, Any] | None) -> None:
@@ -83,10 +83,10 @@ class Loggers:
             try:
                 getattr(logger, method)(None if given is None else dict(given))
             except Exception as error:
-                name = _name(logger)
+                name = type(logger).__name__
                 self._errors[name] += 1
                 if self._errors[name] == 1:
-                    self.tell(f"loggers: {name} {raised(error)}; the run goes on")
+                    self.tell(f"loggers: {name} {raised(error)}; the run continues")
 
 
 def _made(number: int, name: str) -> Logger:
@@ -96,7 +96,3 @@ def _made(number: int, name: str) -> Logger:
     logger: Logger = call(f"run.loggers[{number}]", name, "no arguments")
     _check(f"run.loggers[{number}]: {name}", logger)
     return logger
-
-
-def _name(logger: Logger) -> str:
-    return type(logger).__name__

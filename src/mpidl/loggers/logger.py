@@ -9,15 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Logger(Protocol):
-    """Follows a run: a subclass has those of these methods that it needs; here they do nothing.
+    """Follows a run: subclasses override the methods that they need; here, these do nothing.
 
-    They are called in the process of the coordinator alone, while other ranks may wait for it: keep them short. A run
-    doesn't begin if `start` raises an error. After that, an error ends no run: a line says what it was, and the next
-    record comes all the same.
+    Only the coordinator's process calls them, while other ranks may wait for it: keep them short. A run doesn't begin
+    if `start` raises an error. Later errors don't stop the run: a line reports them, and the next record still comes.
     """
 
     def start(self, directory: Path, config: Mapping[str, Mapping[str, Any]], samples: int) -> None:
-        """Begin, or go on with a run that was stopped, or whose coordinator's process has died.
+        """Begin a run, or resume one that was stopped, or whose coordinator's process has died.
 
         Parameters
         ----------
@@ -26,12 +25,12 @@ class Logger(Protocol):
         config : mapping
             Its configuration as ``config.toml`` has it, with all defaults: a mapping of the keys of each section.
         samples : int
-            The samples after which the run goes on; 0 if it is new. Later records that were given before are void: they
-            come again.
+            Number of samples at which the run resumes; 0 if it is new. Earlier records with more samples are void, and
+            will come again.
         """
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Take a record of a report or an evaluation, as ``metrics.jsonl`` has it: None stands for no finite number."""
+        """Take a record of a report or an evaluation, as ``metrics.jsonl`` has it: None if a number isn't finite."""
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Take an event of any rank, as ``events.jsonl`` has it; those since the last record come before a record."""

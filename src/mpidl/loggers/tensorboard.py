@@ -94,7 +94,8 @@ class TensorBoard(Logger):
         now = time.time()
         self._tell_events(now)
         if summary is not None:
-            self._scalars(now, {"summary": {key: value for key, value in summary.items() if not _nested(value)}})
+            flat = {key: value for key, value in summary.items() if not isinstance(value, Mapping | list)}
+            self._scalars(now, {"summary": flat})
             if not summary.get("interrupted"):
                 _, _, end = self._summary.hparams(self._parameters, {})
                 self._write(now, summary=end)
@@ -114,7 +115,7 @@ class TensorBoard(Logger):
             self._events.clear()
 
     def _write(self, now: float, **content: Any) -> None:
-        """Write an event, whole or, where there is no room, not at all: nothing could be read behind half an event."""
+        """Write a whole event or, without room on the disk, nothing: readers stop at an incomplete event."""
         event = self._protocol.Event(**{"wall_time": now, "step": self._samples, **content}).SerializeToString()
         size, checksum = struct.pack("<Q", len(event)), self._format.masked_crc32c
         framed = size + struct.pack("<I", checksum(size)) + event + struct.pack("<I", checksum(event))
@@ -126,10 +127,6 @@ class TensorBoard(Logger):
             self._file.truncate(end)
             self._file.seek(end)
             raise
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
 
 
 def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mpidl.metrics.auc import Auc
-from mpidl.metrics.builtin import F1, R2, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
+from mpidl.metrics.builtin import F1, R2, Auc, MeanAbsoluteError, MeanSquaredError, Top5Accuracy
 from mpidl.metrics.metric import Metric, RowMetric
 
 METRICS: dict[str, type[RowMetric]] = {

@@ -157,7 +157,7 @@ class Figures:
             The sums of loss and accuracy, and of the terms of the loss; the number of correct predictions is NaN where
             it has no meaning.
         outputs, targets : array
-            In any of the forms of `mpidl.metrics.scoring.Scoring.rows`; ignored without metrics.
+            In any of the forms of `mpidl.metrics.metric.Scoring.rows`; ignored without metrics.
         weight : float, optional
             A weight of the batch's own.
 

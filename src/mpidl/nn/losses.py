@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import Any, ClassVar
 
-from mpidl.metrics.scoring import PLAIN, Scoring, without_nan
+from mpidl.metrics.metric import PLAIN, Scoring, without_nan
 from mpidl.nn.activations import sigmoid
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
 from mpidl.metrics.figures import Figures
-from mpidl.metrics.scoring import PLAIN, Scoring, without_nan
+from mpidl.metrics.metric import PLAIN, Scoring, without_nan
 from mpidl.parameters.layout import Layout, moves
 from mpidl.parameters.ranges import Range
 from mpidl.tables.lookups import WithTables

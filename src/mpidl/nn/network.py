@@ -13,7 +13,7 @@ from mpidl import schema
 from mpidl.data.batch import Batch
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, quoted
-from mpidl.metrics.scoring import Scoring
+from mpidl.metrics.metric import Scoring
 from mpidl.nn import kernels
 from mpidl.nn.capabilities import GradientObserver, LayerSummary
 from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers

@@ -99,7 +99,7 @@ class Layout:
         slices = []
         for name, box in whole if pieces is None else pieces:
             if name not in self.shapes:
-                raise ValueError(f"a piece of {name!r}, which is none of the tensors")
+                raise ValueError(f"a piece of an unknown tensor {name!r}")
             slices.append(Slice(name, box, self.size))
             self._by_name[name].append(slices[-1])
             self.size = slices[-1].stop

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from mpidl.errors import UsageError
-from mpidl.parameters.layout import Layout, Slice
+from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range, split
 
 
@@ -73,15 +74,14 @@ def held_by_replicas(
     for partition, own in enumerate(slices):
         if own.size < replicas:
             raise UsageError(
-                f"topology.partitions: {len(slices)}, of which number {partition} holds {own.size} parameters, fewer "
-                f"than the {replicas} that divide them, one in each replica; expected fewer partitions or replicas"
+                f"topology.partitions: {len(slices)}, but partition {partition} has {own.size} parameters to divide "
+                f"among {replicas} replicas; expected fewer partitions or replicas"
             )
     for number, fragment in enumerate(each for parts in fragments for each in parts):
         if fragment.size < replicas:
             raise UsageError(
-                f"algorithm.fragments: {len(fragments[0])}, of which number {number % len(fragments[0])} has "
-                f"{fragment.size} parameters, fewer than the {replicas} replicas that divide them; expected fewer "
-                "fragments or replicas"
+                f"algorithm.fragments: {len(fragments[0])}, but fragment {number % len(fragments[0])} has "
+                f"{fragment.size} parameters to divide among {replicas} replicas; expected fewer fragments or replicas"
             )
     return [
         Held(part.shift(own.start + fragment.start), holder, partition)
@@ -98,19 +98,11 @@ def fragments(layout: Layout, whole: Range, count: int) -> list[Range]:
     same number of elements. The vector, or the slice of it that a rank has, is `whole`.
     """
     pieces = [piece for piece in layout if piece.range.intersect(whole)]
-    for key in (_layer, _tensor):
+    for key in (lambda piece: piece.name.rpartition("/")[0], attrgetter("name")):
         starts = [max(next(group).start, whole.start) - whole.start for _, group in groupby(pieces, key)]
         if len(starts) >= count:
             return [Range(*pair) for pair in pairwise(_nearest(starts, whole.size, count))]
     return split(whole.size, count)
-
-
-def _layer(piece: Slice) -> str:
-    return piece.name.rpartition("/")[0]
-
-
-def _tensor(piece: Slice) -> str:
-    return piece.name
 
 
 def _nearest(starts: Sequence[int], size: int, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The interface of the ranks of a replica to each other: messages and sums."""
+"""The ranks of a replica: the part of a cut model that each computes, and their messages and sums."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.device import to_host
+from mpidl.nn.model import CompleteModel
+from mpidl.parameters.layout import Layout
+from mpidl.parameters.ranges import Range
+from mpidl.partition.schedules import Pipeline
 
 
-class Message(NamedTuple):
+class PersistentMessage(NamedTuple):
     """One end of a message between two arrays, which can be sent any number of times.
 
     Attributes
@@ -29,7 +33,7 @@ class Message(NamedTuple):
     free: Callable[[], Any] = lambda: None
 
 
-class Group(ABC):
+class RankGroup(ABC):
     """Ranks that compute a model together.
 
     Messages from one rank to another with the same tag arrive in the order in which they are started. All ranks call
@@ -40,15 +44,15 @@ class Group(ABC):
     size: int
 
     @abstractmethod
-    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+    def send(self, to: int, array: np.ndarray, tag: int) -> PersistentMessage:
         """Return a message, not started yet, that sends a contiguous array to another rank; tags are below 32768."""
 
     @abstractmethod
-    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+    def receive(self, source: int, array: np.ndarray, tag: int) -> PersistentMessage:
         """Return a message, not started yet, that receives into a contiguous array from another rank."""
 
     @abstractmethod
-    def subgroup(self, ranks: Sequence[int]) -> Group:
+    def subgroup(self, ranks: Sequence[int]) -> RankGroup:
         """Return the group of some of the ranks, in ascending order; only these call it."""
 
     @abstractmethod
@@ -84,3 +88,46 @@ class Group(ABC):
             array.set(total)
         else:
             array[...] = total
+
+
+class CutModel(CompleteModel):
+    """One rank's part of a model that is cut over the ranks of a replica.
+
+    All ranks of a group compute losses, gradients and evaluations together, each with its own part, from the same
+    batches. Ranges, as in `layout`, `statistics` and `initial`, are those of the whole vector; `parameters` and
+    gradients are the rank's part of it.
+
+    Attributes
+    ----------
+    plan : Plan or Sections
+    slice : Range
+        The rank's part of the whole vector.
+    """
+
+    def __init__(self, whole: CompleteModel, plan: Any, rank: int, schedule: str, micro_batches: int) -> None:
+        self.plan, self._whole, self._rank = plan, whole, rank
+        self.layout, self.slice = plan.layout, plan.slices[rank]
+        self.dtype, self.takes_integers = whole.dtype, whole.takes_integers
+        self._pipeline = Pipeline(schedule, micro_batches, rank * plan.stages // plan.partitions, plan.stages)
+        self._group: RankGroup | None = None
+
+    def bind(self, group: RankGroup) -> None:
+        """Compute with the other ranks of a group, until `unbind`; ValueError if its ranks aren't those of the plan."""
+        own = self._rank, self.plan.partitions
+        if (group.rank, group.size) != own:
+            raise ValueError(f"rank {own[0]} of {own[1]}, the group's is {group.rank} of {group.size}")
+        self.unbind()
+        self._group = group
+
+    def unbind(self) -> None:
+        """Free the messages between the ranks; arrays stay allocated."""
+        self._group = None
+
+    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
+        """Return the initial values of a range of the whole vector, which are those of the uncut model."""
+        return self._whole.initial(whole, self.layout if layout is None else layout)
+
+    def _bound(self) -> RankGroup:
+        if self._group is None:
+            raise RuntimeError("a cut model computes only while it is bound to a group")
+        return self._group

@@ -9,7 +9,7 @@ from mpidl.nn.graph import Node, Value, first_takers
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.ranges import Box, Range
-from mpidl.partition.plan import Moving, Part, Plan, TensorDistribution, boxes_of
+from mpidl.partition.plan import Moving, Plan, TensorDistribution, TensorPart, boxes_of
 from mpidl.partition.transfer import Transfer
 
 
@@ -38,7 +38,7 @@ class Movement(NamedTuple):
         return Transfer(boxes_of(self.source, samples), boxes_of(self.target, samples))
 
 
-class Task(NamedTuple):
+class LocalStep(NamedTuple):
     """A step that the rank computes.
 
     Attributes
@@ -47,7 +47,7 @@ class Task(NamedTuple):
         Index of the step in the plan.
     node : Node
         Its layer, with indices of the rank's values.
-    part : Part
+    part : TensorPart
         The part of the step's value that it computes.
     shape : tuple of int
         Shape of one sample of the step's whole value.
@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
     step: int
     node: Node
-    part: Part
+    part: TensorPart
     shape: Shape
     arrivals: list[Movement]
     departures: list[Movement]
@@ -78,7 +78,7 @@ class Local:
     Attributes
     ----------
     values : list of Value
-    tasks : list of Task
+    tasks : list of LocalStep
     outputs : int or None
         Index of the part of the network's outputs for which the rank computes the loss.
     arrivals : list of Movement
@@ -94,7 +94,7 @@ class Local:
     def __init__(self, plan: Plan, rank: int, shapes: Sequence[Shape], as_is: set[int]) -> None:
         self._plan, self._rank, self._shapes = plan, rank, shapes
         self.values: list[Value] = []
-        self._inputs: dict[tuple[Part, bool], int] = {}
+        self._inputs: dict[tuple[TensorPart, bool], int] = {}
         self._given = {i + 1: self._new(_part(step.given[rank])) for i, step in enumerate(plan.steps)}
         self._taken: dict[tuple[int, TensorDistribution], int | None] = {}
         self._leaving: dict[int, list[Movement]] = {value: [] for value in self._given}
@@ -110,12 +110,12 @@ class Local:
         self.outputs, new = self._take(len(plan.steps), plan.outputs, False)
         self.arrivals = [move for move in new if move.arrives is not None]
         self.tasks = self._tasks(found)
-        first = (Part(Box.whole(shapes[-1])), *(None for _ in range(1, plan.partitions)))
+        first = (TensorPart(Box.whole(shapes[-1])), *(None for _ in range(1, plan.partitions)))
         self.whole, new = self._take(len(plan.steps), first, False)
         self.answer = new[0] if new else None
         self.tags = len(self._taken)
 
-    def _new(self, part: Part | None) -> int | None:
+    def _new(self, part: TensorPart | None) -> int | None:
         if part is None:
             return None
         self.values.append(Value(part.box.shape, part.share))
@@ -138,14 +138,14 @@ class Local:
             self._leaving[value].append(move)
         return self._taken[key], [move]
 
-    def _input(self, part: Part, as_is: bool) -> int:
+    def _input(self, part: TensorPart, as_is: bool) -> int:
         key = (part, as_is)
         if key not in self._inputs:
             self._inputs[key] = len(self.values)
             self.values.append(Value(part.box.shape, part.share, part.box, as_is))
         return self._inputs[key]
 
-    def _tasks(self, found: list[tuple[tuple[int, ...], list[Movement]]]) -> list[Task]:
+    def _tasks(self, found: list[tuple[tuple[int, ...], list[Movement]]]) -> list[LocalStep]:
         order: list[tuple[int, ...]] = []
         for i, (operands, _) in enumerate(found):
             order.append(operands)
@@ -158,7 +158,8 @@ class Local:
             step, output = self._plan.steps[i], self._given[i + 1]
             layer, part = step.layers[self._rank], step.given[self._rank]
             if layer is not None and part is not None and output is not None:
-                tasks.append(Task(i, Node(layer, operands, output, first), part, self._shapes[i], arrivals, leaving))
+                node = Node(layer, operands, output, first)
+                tasks.append(LocalStep(i, node, part, self._shapes[i], arrivals, leaving))
         return tasks
 
 
@@ -171,11 +172,11 @@ def rests(source: TensorDistribution, target: TensorDistribution, rank: int) -> 
     )
 
 
-def _part(part: Part | None) -> Part | None:
+def _part(part: TensorPart | None) -> TensorPart | None:
     return part if part is not None and part.box.size else None
 
 
-def _meet(one: Part | None, other: Part | None) -> bool:
+def _meet(one: TensorPart | None, other: TensorPart | None) -> bool:
     """Return whether two parts can have a common element."""
     if one is None or other is None or one.box.intersect(other.box) is None:
         return False

@@ -10,31 +10,26 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.nn.capabilities import LayerSummary
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import Evaluation
 from mpidl.nn.network import Network
 from mpidl.nn.workspaces import Passes
-from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.partition.group import Group
+from mpidl.partition.group import CutModel, RankGroup
 from mpidl.partition.local import Local
-from mpidl.partition.persistent_transfer import Memory
+from mpidl.partition.persistent_transfer import MessageBuffers
 from mpidl.partition.plan import Plan
 from mpidl.partition.program import Program
-from mpidl.partition.schedules import Forward, MicroBatch, Pipeline, undivided
-from mpidl.partition.tensors import GradientSums, Tensors
+from mpidl.partition.schedules import Forward, MicroBatch, undivided
+from mpidl.partition.tensors import GradientSums, RankTensors
 
 
-class CutNetwork(CompleteModel):
+class CutNetwork(CutModel):
     """The part of a cut `Network` that one rank of a replica holds and computes.
-
-    All ranks of a group compute losses, gradients and evaluations together, each with its own `CutNetwork` of the same
-    network and plan, from the same batch. Ranges, as in `layout`, `statistics` and `initial`, are those of the whole
-    vector; `parameters` and gradients are the rank's part of it.
 
     Parameters
     ----------
     network : Network
-        The whole network, of which nothing is allocated.
+        The whole network; nothing is allocated for it.
     rank : int
         The rank's number in its replica.
     schedule : str
@@ -47,22 +42,14 @@ class CutNetwork(CompleteModel):
     ------
     UsageError
         The schedule is unknown, or there are no micro-batches.
-
-    Attributes
-    ----------
-    plan : Plan
-    slice : Range
-        The rank's part of the whole vector.
     """
 
     def __init__(
         self, network: Network, plan: Plan, rank: int, *, schedule: str = "one_forward_one_backward",
         micro_batches: int = 1,
     ) -> None:  # fmt: skip
-        self._network, self.plan, self._rank, self._schedule = network, plan, rank, schedule
-        self._pipeline = Pipeline(schedule, micro_batches, rank * plan.stages // plan.partitions, plan.stages)
-        self.layout, self.dtype, self.takes_integers = plan.layout, network.dtype, network.takes_integers
-        self.slice = plan.slices[rank]
+        super().__init__(network, plan, rank, schedule, micro_batches)
+        self._network, self._schedule = network, schedule
         names = network.graph.names
         self._layers = [names.index(step.name) for step in plan.steps]
         self._untrained = {
@@ -76,17 +63,16 @@ class CutNetwork(CompleteModel):
         as_is = {step for step, layer in enumerate(self._layers) if unconverted[layer]}
         shapes = [network.graph.shapes[layer + 1] for layer in self._layers]
         self._local = local = Local(plan, rank, shapes, as_is)
-        self._tensors = Tensors(plan, rank, network.xp, self.dtype.name, 2 * local.tags)
+        self._tensors = RankTensors(plan, rank, network.xp, self.dtype.name, 2 * local.tags)
         self._passes = Passes(
             network.xp, self.dtype.name, local.values, [task.node for task in local.tasks], self._workspace
         )
         self._parameters: Any = None
         self._gradient: Any = None
-        self._group: Group | None = None
         boxes = [step.tensors[rank] for step in plan.steps]
         self._sums = GradientSums(boxes, self._tensors.gradients, network.xp, self.dtype.name)
         self._programs: dict[tuple[int, int], Program] = {}
-        self._memories: dict[int, Memory] = {}
+        self._memories: dict[int, MessageBuffers] = {}
         self._under_way: dict[int, Program] = {}
         self._largest, self._number = -1, 0
 
@@ -105,18 +91,9 @@ class CutNetwork(CompleteModel):
         self._free()
         self._parameters = vector
 
-    def bind(self, group: Group) -> None:
-        """Compute with the other ranks of a group, until `unbind`; ValueError if its ranks aren't those of the plan."""
-        own = self._rank, self.plan.partitions
-        if (group.rank, group.size) != own:
-            raise ValueError(f"rank {own[0]} of {own[1]}, the group's is {group.rank} of {group.size}")
-        self.unbind()
-        self._group = group
-
     def unbind(self) -> None:
-        """Free the messages between the ranks; arrays stay allocated."""
         self._free()
-        self._group = None
+        super().unbind()
 
     def freeze(self, names: Sequence[str]) -> None:
         """Exclude tensors from training, and from the norm that is clipped."""
@@ -131,10 +108,6 @@ class CutNetwork(CompleteModel):
         if self._group is not None:
             made.bind(self._group)
         return made
-
-    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        """Return the initial values of a range of the whole vector, which are those of the uncut network."""
-        return self._network.initial(whole, self.layout if layout is None else layout)
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch, on all ranks, and the rank's part of its gradient (slice.size,).
@@ -192,22 +165,20 @@ class CutNetwork(CompleteModel):
         held = [piece for piece in self.layout if piece.range.intersect(self.slice) and piece.name in names]
         return [piece.range.shift(-self.slice.start) for piece in held]
 
-    def _begin(self, batch: Batch, samples: int) -> Group:
-        """Prepare for a batch of which at most `samples` pass at a time, and return the group."""
+    def _begin(self, batch: Batch, samples: int) -> RankGroup:
+        """Prepare for a batch whose micro-batches have at most `samples` samples, and return the group."""
         self._network.check_inputs(batch.inputs)
-        if self._group is None:
-            raise RuntimeError("a cut network computes only while it is bound to a group")
-        self._number = batch.number
+        group, self._number = self._bound(), batch.number
         if self._gradient is None:
             self._gradient = self._network.xp.zeros(self.slice.size, self.dtype)
         if samples > self._largest:
             # All arrays for samples are reallocated.
             self._complete()
             self._free()
-            self._tensors.bind(self.parameters, self._gradient, self._group)
+            self._tensors.bind(self.parameters, self._gradient, group)
             self._passes.take(samples)
             self._largest = samples
-        return self._group
+        return group
 
     def _complete(self) -> None:
         """Wait until all messages of the passes have been sent."""
@@ -246,10 +217,10 @@ class CutNetwork(CompleteModel):
     def _program(self, samples: int, slot: int) -> Program:
         """Return the rank's program for this number of samples, made once."""
         if (samples, slot) not in self._programs:
-            assert self._group is not None
-            work, memory = self._passes.take(samples, slot), self._memories.setdefault(slot, Memory(self._network.xp))
+            work, xp, group = self._passes.take(samples, slot), self._network.xp, self._bound()
+            memory = self._memories.setdefault(slot, MessageBuffers(xp))
             self._programs[samples, slot] = Program(
-                self.plan, self._local, self._tensors, self._sums, work, samples, self._group, self._network.xp, memory
+                self.plan, self._local, self._tensors, self._sums, work, samples, group, xp, memory
             )
         return self._programs[samples, slot]
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from mpidl.device import pinned
 from mpidl.parameters.ranges import Box
-from mpidl.partition.group import Group, Message
+from mpidl.partition.group import PersistentMessage, RankGroup
 from mpidl.partition.transfer import Summand, Transfer
 
 
-class Arrival(NamedTuple):
+class IncomingValues(NamedTuple):
     """The handling of the values from one rank.
 
     Attributes
@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
     wait: Callable[[], Any] = lambda: None
 
 
-class Memory:
+class MessageBuffers:
     """Memory for packed messages, by name, of the size of the largest one.
 
     Parameters
@@ -72,16 +72,16 @@ class PersistentTransfer:
     """
 
     def __init__(
-        self, transfer: Transfer, group: Group, xp: Any, sources: Sequence[Any], targets: Sequence[Any], tag: int,
-        memory: Memory, adds: bool = False,
+        self, transfer: Transfer, group: RankGroup, xp: Any, sources: Sequence[Any], targets: Sequence[Any], tag: int,
+        memory: MessageBuffers, adds: bool = False,
     ) -> None:  # fmt: skip
         self._group, self._xp, self._tag, self._memory = group, xp, tag, memory
         self._posted = self._taken = False
         self._packing: list[tuple[Any, Any]] = []
         self._downloads: list[tuple[np.ndarray, Any]] = []
         self._own: list[tuple[Any, Any]] = []
-        self._arrivals: list[Arrival] = []
-        self._receives: list[Message] = []
+        self._arrivals: list[IncomingValues] = []
+        self._receives: list[PersistentMessage] = []
         rank = group.rank
         source = list(zip(transfer.source[rank], sources, strict=True))
         target = list(zip(transfer.target[rank], targets, strict=True))
@@ -151,7 +151,7 @@ class PersistentTransfer:
             for message in self._receives:
                 message.start()
 
-    def _sending(self, to: int, views: list[Any]) -> Message:
+    def _sending(self, to: int, views: list[Any]) -> PersistentMessage:
         array = _joined(views) if self._xp is np else None
         if array is None:
             array, parts = self._packed(to, True, views, self._downloads)
@@ -165,7 +165,7 @@ class PersistentTransfer:
         )
         # No lower rank gives the elements of copies: they needn't wait.
         self._own += copies
-        self._arrivals.append(Arrival([], additions))
+        self._arrivals.append(IncomingValues([], additions))
 
     def _receive(self, giver: int, summands: list[Summand], target: _Held) -> None:
         copies, additions = [], []
@@ -182,7 +182,7 @@ class PersistentTransfer:
                 additions += [(_view(box, target), _view(box, packed)) for box in each.added]
         message = self._group.receive(giver, array, self._tag)
         self._receives.append(message)
-        self._arrivals.append(Arrival(copies, additions, _then_upload(self._xp, message.wait, uploads)))
+        self._arrivals.append(IncomingValues(copies, additions, _then_upload(self._xp, message.wait, uploads)))
 
     def _packed(
         self, other: int, sends: bool, views: list[Any], staged: list[tuple[np.ndarray, Any]]

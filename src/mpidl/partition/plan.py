@@ -16,7 +16,7 @@ from mpidl.parameters.ranges import Box, Range, share, split
 from mpidl.partition.transfer import Transfer
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """A rank's part of a value, which is an array (samples, *shape).
 
     Attributes
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 #: Each rank's part of a value; None for ranks without one.
-TensorDistribution = tuple[Part | None, ...]
+TensorDistribution = tuple[TensorPart | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Plan:
         return tuple(own.size for own in self.slices)
 
 
-def boxes_of(distribution: Iterable[Part | None], samples: int) -> list[Box | None]:
+def boxes_of(distribution: Iterable[TensorPart | None], samples: int) -> list[Box | None]:
     """Return each rank's box of the array (samples, *shape)."""
     return [None if part is None else part.of(samples) for part in distribution]
 

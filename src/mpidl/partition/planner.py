@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, prod
 
 import numpy as np
 
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.graph import Graph
-from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.layer import Layer, Piece
 from mpidl.nn.layers.workspace import Shape
-from mpidl.parameters.ranges import Box, Range
+from mpidl.parameters.layout import Layout
+from mpidl.parameters.ranges import Box, Range, boxes, split
 from mpidl.partition.costs import Basis, Costs, movement_seconds, work_seconds
-from mpidl.partition.cutting import balanced, cut_layer, hold
-from mpidl.partition.plan import CutLayer, Part, Plan, TensorDistribution
+from mpidl.partition.plan import CutLayer, Plan, TensorDistribution, TensorPart, sharers
 
 #: Number of plans that the search keeps after each layer.
 BEAM = 64
@@ -130,9 +130,9 @@ class _Search:
         self._choices: list[dict[str, _Choice]] = []
         self._movements: dict[tuple[int, str, int, str], float] = {}
         last, whole = ranks[-1], Box.whole(graph.shapes[-1])
-        outputs: list[Part | None] = [None] * partitions
+        outputs: list[TensorPart | None] = [None] * partitions
         for number, rank in enumerate(range(*last)):
-            outputs[rank] = Part(whole, (number, last.size))
+            outputs[rank] = TensorPart(whole, (number, last.size))
         self._outputs: TensorDistribution = tuple(outputs)
 
     def run(self) -> tuple[list[_Choice], TensorDistribution]:
@@ -192,7 +192,7 @@ class _Search:
         return self._movements[key]
 
     def _kept(self, index: int, states: Sequence[_State]) -> list[_State]:
-        """Return the states to keep: the fastest and the lightest of those that are the same for all later layers."""
+        """Return the states to keep: the fastest and the lightest of those that are equivalent for later layers."""
         limit = inf if self._basis.costs.memory is None else self._basis.costs.memory
         fitting = [state for state in states if state.memory.max() <= limit]
         if not fitting:
@@ -220,3 +220,99 @@ class _Search:
     def _to_the_end(self, state: _State) -> float:
         given = self._choices[-1][state.cuts[-1]].given
         return state.seconds + movement_seconds(given, self._outputs, self._basis)
+
+
+def cut_layer(
+    layer: Layer, name: str, cut: str, ranks: Range, partitions: int, shapes: Sequence[Shape]
+) -> tuple[CutLayer, ...]:
+    """Return the steps of a layer, with operands of these shapes, that is cut over some of the ranks.
+
+    Returns
+    -------
+    tuple of CutLayer
+        One step, or two, where the second takes the value of the first. Operands are counted from 0, and the first
+        step's value follows them.
+
+    Raises
+    ------
+    UsageError
+        The layer can't be cut this way.
+    """
+    by_number = [layer.pieces(cut, number, ranks.size, *shapes) for number in range(ranks.size)]
+    operands = [tuple(range(len(shapes))), (len(shapes),)]
+    steps = []
+    for pieces, taken in zip(zip(*by_number, strict=True), operands, strict=False):
+        steps.append(_step(name, cut, pieces, ranks, partitions, taken))
+    return tuple(steps)
+
+
+def _step(
+    name: str, cut: str, pieces: Sequence[Piece], ranks: Range, partitions: int, operands: tuple[int, ...]
+) -> CutLayer:
+    before, after = ranks.start, partitions - ranks.stop
+
+    def everywhere(boxes: Sequence[Box]) -> TensorDistribution:
+        shares = [(number, ranks.size) if cut == "samples" and ranks.size > 1 else None for number in range(ranks.size)]
+        parts = [TensorPart(box, share) if box.size else None for box, share in zip(boxes, shares, strict=True)]
+        return (*[None] * before, *parts, *[None] * after)
+
+    return CutLayer(
+        name,
+        (*[None] * before, *(piece.layer for piece in pieces), *[None] * after),
+        operands,
+        tuple(everywhere([piece.inputs[operand] for piece in pieces]) for operand in range(len(operands))),
+        everywhere([piece.outputs for piece in pieces]),
+        (*({} for _ in range(before)), *(piece.tensors for piece in pieces), *({} for _ in range(after))),
+        cut,
+    )
+
+
+def hold(
+    shapes: Sequence[tuple[str, tuple[int, ...]]], steps: Iterable[CutLayer], partitions: int
+) -> tuple[Layout, tuple[Range, ...]]:
+    """Return the layout of the flat vector, in the order of the ranks that hold its parts, and each rank's range.
+
+    A rank holds the tensors that only it takes. Those of several ranks are divided among them, in consecutive ranges of
+    the flattened part. `shapes` are the names and shapes of the network's tensors.
+    """
+    held: dict[tuple[str, int], list[Box]] = {}
+    for step in steps:
+        for name, box, ranks in sharers(step.tensors):
+            for rank, own in zip(ranks, split(box.size, len(ranks)), strict=True):
+                inner = (part for part, _ in boxes(box.shape, *own))
+                held.setdefault((f"{step.name}/{name}", rank), []).extend(part.placed(box) for part in inner)
+    pieces: list[tuple[str, Box]] = []
+    slices, size = [], 0
+    for rank in range(partitions):
+        start = size
+        for name, _ in shapes:
+            own_boxes = held.get((name, rank), [])
+            pieces += [(name, box) for box in own_boxes]
+            size += sum(box.size for box in own_boxes)
+        slices.append(Range(start, size))
+    return Layout(shapes, pieces), tuple(slices)
+
+
+def balanced(weights: Sequence[float], parts: int) -> list[Range]:
+    """Divide items, at least as many as `parts`, into consecutive non-empty runs so that the heaviest is minimal.
+
+    Among such divisions, the sum of the squares of the runs' weights is minimal.
+    """
+    sums = [0, *accumulate(weights)]
+    count = len(weights)
+    # best[stop]: heaviest run, sum of squares and runs of the best division of the first `stop` items.
+    best = {stop: (sums[stop], sums[stop] ** 2, [Range(0, stop)]) for stop in range(1, count + 1)}
+    for part in range(1, parts):
+        best = {
+            stop: min(
+                (
+                    max(heaviest, sums[stop] - sums[start]),
+                    squares + (sums[stop] - sums[start]) ** 2,
+                    [*runs, Range(start, stop)],
+                )
+                for start, (heaviest, squares, runs) in best.items()
+                if start < stop
+            )
+            for stop in range(part + 1, count + 1)
+        }
+    return best[count][2]

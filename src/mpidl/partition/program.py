@@ -10,12 +10,12 @@ import numpy as np
 
 from mpidl.nn.workspaces import Call, Pass
 from mpidl.parameters.ranges import Box, Range, strides
-from mpidl.partition.group import Group
-from mpidl.partition.local import Local, Movement, Task, interior
-from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
+from mpidl.partition.group import RankGroup
+from mpidl.partition.local import Local, LocalStep, Movement, interior
+from mpidl.partition.persistent_transfer import MessageBuffers, PersistentTransfer
 from mpidl.partition.plan import CutLayer, Plan
 from mpidl.partition.schedules import BackwardPart
-from mpidl.partition.tensors import GradientSums, Tensors
+from mpidl.partition.tensors import GradientSums, RankTensors
 
 
 class Program:
@@ -28,17 +28,17 @@ class Program:
     ----------
     local : Local
         The rank's part of the plan.
-    tensors : Tensors
+    tensors : RankTensors
         Bound to the group.
     samples : int
         Number of samples of all ranks together.
-    memory : Memory
+    memory : MessageBuffers
         For messages; programs of the same slot share it, because only one of them runs at a time.
     """
 
     def __init__(
-        self, plan: Plan, local: Local, tensors: Tensors, sums: GradientSums, work: Pass, samples: int, group: Group,
-        xp: Any, memory: Memory,
+        self, plan: Plan, local: Local, tensors: RankTensors, sums: GradientSums, work: Pass, samples: int,
+        group: RankGroup, xp: Any, memory: MessageBuffers,
     ) -> None:  # fmt: skip
         self.work, self._sums = work, sums
         self._samples, self._group, self._xp, self._memory = samples, group, xp, memory
@@ -103,7 +103,7 @@ class Program:
         self._answer = [step for each in answers for step in (each.start, each.finish, each.complete)]
         self._exchanges = [*there.values(), *back.values(), *answers]
 
-    def _interior(self, task: Task, call: Call) -> Range | None:
+    def _interior(self, task: LocalStep, call: Call) -> Range | None:
         """Return the rows that a task computes before its inputs arrive; None if it computes all rows at once."""
         if len(task.arrivals) != 1 or self._xp is not np or not len(call.outputs):
             return None
@@ -121,7 +121,7 @@ class Program:
             return PersistentTransfer(adjoint, group, xp, target, source, 2 * move.tag + 1, self._memory, adds)
         return PersistentTransfer(transfer, group, xp, source, target, 2 * move.tag, self._memory)
 
-    def _prepare(self, call: Call, task: Task, step: CutLayer) -> int:
+    def _prepare(self, call: Call, task: LocalStep, step: CutLayer) -> int:
         """Set the position of a call's outputs within those of the whole layer, and the group for its statistics.
 
         Returns
@@ -138,7 +138,7 @@ class Program:
             call.workspace.group = self._sharers(step, call.layer.statistics[0])
         return call.workspace.first
 
-    def _sharers(self, step: CutLayer, statistic: str) -> Group | None:
+    def _sharers(self, step: CutLayer, statistic: str) -> RankGroup | None:
         """Return the group of the ranks with samples and the same part of a layer's statistics; None for one rank."""
         own = step.tensors[self._group.rank][statistic]
         ranks = [

@@ -11,11 +11,9 @@ import numpy as np
 from mpidl.data.batch import Batch
 from mpidl.nn.capabilities import Staged, Stateful, loss_sums, state_of
 from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.parameters.layout import Layout
-from mpidl.parameters.ranges import Range
-from mpidl.partition.group import Group, Message
-from mpidl.partition.schedules import BackwardPart, Forward, MicroBatch, Pipeline
-from mpidl.partition.sections import Sections, Stage
+from mpidl.partition.group import CutModel, PersistentMessage, RankGroup
+from mpidl.partition.schedules import BackwardPart, Forward, MicroBatch
+from mpidl.partition.sections import Sections, StageModel
 
 #: Maximum number of axes of an array.
 AXES = 15
@@ -32,10 +30,10 @@ class Sender:
         Tag of the arrays; the message with their shape has the next one.
     """
 
-    def __init__(self, group: Group, to: int, tag: int) -> None:
+    def __init__(self, group: RankGroup, to: int, tag: int) -> None:
         self._group, self._to, self._tag = group, to, tag
-        self._shape: Message | None = None
-        self._messages: dict[tuple[int, int], tuple[np.ndarray, Message]] = {}
+        self._shape: PersistentMessage | None = None
+        self._messages: dict[tuple[int, int], tuple[np.ndarray, PersistentMessage]] = {}
 
     def send(self, array: np.ndarray, slot: int = 0) -> None:
         """Begin to send a copy of an array, after the last one of this slot and length has been sent."""
@@ -63,10 +61,10 @@ class Sender:
 class Receiver:
     """Receives the arrays of a `Sender`, whose shape it learns from the first one."""
 
-    def __init__(self, group: Group, source: int, tag: int, dtype: Any) -> None:
+    def __init__(self, group: RankGroup, source: int, tag: int, dtype: Any) -> None:
         self._group, self._source, self._tag, self._dtype = group, source, tag, dtype
         self._shape: tuple[int, ...] | None = None
-        self._messages: dict[tuple[int, int], tuple[np.ndarray, Message]] = {}
+        self._messages: dict[tuple[int, int], tuple[np.ndarray, PersistentMessage]] = {}
 
     def receive(self, samples: int, slot: int = 0) -> np.ndarray:
         """Return the next array (samples, *shape), valid until the next one of this slot."""
@@ -96,12 +94,11 @@ class Receiver:
 VALUES, GRADIENTS, OUTPUTS, FIGURES = 0, 2, 4, 6
 
 
-class Section(CompleteModel):
+class Section(CutModel):
     """The stage of one rank of a replica, for a model of consecutive modules that `sections_of` has cut.
 
-    It has its own modules' parameters, receives values from the stage before, and sends gradients back. As with
-    `CutNetwork`, all ranks of a group compute losses, gradients and evaluations together, from the same batches, whose
-    inputs and targets are arrays with samples along the first axis.
+    It has its own modules' parameters, receives values from the stage before, and sends gradients back. The inputs and
+    targets of batches are arrays with samples along the first axis.
 
     Parameters
     ----------
@@ -115,11 +112,6 @@ class Section(CompleteModel):
         Number of micro-batches in a minibatch. The loss is the mean over all samples; modules that depend on several
         samples, such as batch normalisation, see those of a micro-batch.
 
-    Attributes
-    ----------
-    slice : Range
-        The rank's part of the whole vector.
-
     Raises
     ------
     UsageError
@@ -128,14 +120,11 @@ class Section(CompleteModel):
 
     def __init__(self, whole: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> None:
         assert isinstance(whole, Staged)
-        self.plan, self._whole, self._rank = plan, whole, rank
-        self.layout, self.slice, self.statistics = plan.layout, plan.slices[rank], plan.statistics
-        self.dtype, self.takes_integers, self.aliases = whole.dtype, whole.takes_integers, whole.aliases
-        self.own = whole.own
-        self._pipeline = Pipeline(schedule, micro_batches, rank, plan.stages)
+        super().__init__(whole, plan, rank, schedule, micro_batches)
+        self.statistics, self.aliases, self.own = plan.statistics, whole.aliases, whole.own
         self._first, self._last = rank == 0, rank == plan.stages - 1
-        self._stage: Stage = import_module(whole.by_stages).stage(whole, plan, rank, apart=schedule == "zero_bubble")
-        self._group: Group | None = None
+        framework, apart = import_module(whole.by_stages), schedule == "zero_bubble"
+        self._stage: StageModel = framework.stage(whole, plan, rank, apart=apart)
         self._ends: dict[str, Any] = {}
         self._sums = 0.0, 0.0
 
@@ -171,12 +160,9 @@ class Section(CompleteModel):
         if isinstance(self._stage, Stateful):
             self._stage.load_state(state)
 
-    def bind(self, group: Group) -> None:
-        own = self._rank, self.plan.partitions
-        if (group.rank, group.size) != own:
-            raise ValueError(f"rank {own[0]} of {own[1]}, the group's is {group.rank} of {group.size}")
-        self.unbind()
-        self._group, last, dtype = group, self.plan.stages - 1, self.dtype
+    def bind(self, group: RankGroup) -> None:
+        super().bind(group)
+        last, dtype = self.plan.stages - 1, self.dtype
         if not self._last:
             self._ends["values to"] = Sender(group, self._rank + 1, VALUES)
             self._ends["gradients from"] = Receiver(group, self._rank + 1, GRADIENTS, dtype)
@@ -193,10 +179,7 @@ class Section(CompleteModel):
         for each in self._ends.values():
             each.free()
         self._ends.clear()
-        self._group = None
-
-    def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
-        return self._whole.initial(whole, self.layout if layout is None else layout)
+        super().unbind()
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch, on all ranks, and the gradient of the rank's parameters."""
@@ -251,11 +234,6 @@ class Section(CompleteModel):
             return None
         found: np.ndarray = self._ends["outputs from"].receive(len(batch.inputs))
         return found
-
-    def _bound(self) -> Group:
-        if self._group is None:
-            raise RuntimeError("a section computes only while it is bound to a group")
-        return self._group
 
     def _forward(self, batch: Batch, own: MicroBatch) -> float:
         samples = slice(*own.samples)

@@ -17,11 +17,11 @@ from mpidl.nn.capabilities import Staged
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
-from mpidl.partition.cutting import balanced
+from mpidl.partition.planner import balanced
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 
 
-class Module(NamedTuple):
+class Submodule(NamedTuple):
     """A module of a model, with the names of its tensors in the model's layout.
 
     Attributes
@@ -67,7 +67,7 @@ class Sections:
         return len(self.runs)
 
 
-class Stage(Protocol):
+class StageModel(Protocol):
     """The modules of one stage, as their framework computes them.
 
     They have the members of a `CompleteModel` below, for their own tensors.
@@ -136,7 +136,7 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
     return found
 
 
-def cut_into_sections(modules: Sequence[Module], shapes: dict[str, tuple[int, ...]], stages: int) -> Sections:
+def cut_into_sections(modules: Sequence[Submodule], shapes: dict[str, tuple[int, ...]], stages: int) -> Sections:
     """Divide modules, with tensors of these shapes, into stages so that the most expensive one is as cheap as possible.
 
     Each stage has parameters: modules without parameters stay with the one before them. UsageError if there are fewer

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from mpidl.nn.workspaces import Call
 from mpidl.parameters.layout import Slice
 from mpidl.parameters.ranges import Box
-from mpidl.partition.group import Group
-from mpidl.partition.persistent_transfer import Memory, PersistentTransfer
+from mpidl.partition.group import RankGroup
+from mpidl.partition.persistent_transfer import MessageBuffers, PersistentTransfer
 from mpidl.partition.plan import Plan
 from mpidl.partition.transfer import Transfer
 
@@ -37,7 +37,7 @@ class Tensor(NamedTuple):
     tag: int
 
 
-class Tensors:
+class RankTensors:
     """A rank's tensors; their transfers take two tags each, from `tag` on.
 
     Attributes
@@ -54,7 +54,7 @@ class Tensors:
         self.gradients: list[dict[str, Any]] = [{} for _ in plan.steps]
         self.gathers: list[list[PersistentTransfer]] = [[] for _ in plan.steps]
         self.scatters: list[list[PersistentTransfer]] = [[] for _ in plan.steps]
-        self._memory = Memory(xp)
+        self._memory = MessageBuffers(xp)
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +62,7 @@ class Tensors:
         moved = [each.box for each, rests in zip(self._tensors, self._resting, strict=True) if not rests]
         return 2 * sum(box.size for box in moved if box is not None) * int(self._xp.dtype(self._dtype).itemsize)
 
-    def bind(self, vector: Any, gradient: Any, group: Group) -> None:
+    def bind(self, vector: Any, gradient: Any, group: RankGroup) -> None:
         """Take the tensors from the rank's vector (size,), and return their gradients to another one."""
         self.free()
         for each, rests in zip(self._tensors, self._resting, strict=True):

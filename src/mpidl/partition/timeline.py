@@ -9,7 +9,6 @@ from typing import NamedTuple
 from mpidl.partition.schedules import (
     Backward,
     BackwardInputs,
-    BackwardWeights,
     Forward,
     Instruction,
     PipelineSchedule,
@@ -25,17 +24,8 @@ class Durations(NamedTuple):
 
     def of(self, instruction: Instruction) -> float:
         """Return the seconds of an instruction."""
-        match instruction:
-            case Forward():
-                return self.forward
-            case Backward():
-                return self.backward_inputs + self.backward_weights
-            case BackwardInputs():
-                return self.backward_inputs
-            case BackwardWeights():
-                return self.backward_weights
-            case _:
-                return 0.0
+        inputs, weights = self.backward_inputs, self.backward_weights
+        return {None: self.forward, "both": inputs + weights, "inputs": inputs, "weights": weights}[instruction.part]
 
 
 class Event(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.data.cached import Cached, Form
+from mpidl.data.cached import Cached, SampleFormat
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch.shared_memory import check_free, of_windows
 from mpidl.parameters.ranges import Range
@@ -49,7 +49,7 @@ class SharedSamples(Owner):
         workers: Any = comm.Split(0 if trains else MPI.UNDEFINED)
         sharers = Sharers(workers, splits[0].distributed) if trains else None
         agree(lambda: _check_threads(sharers))
-        forms: list[Form] = agree(
+        forms: list[SampleFormat] = agree(
             lambda: [split.form() for split in self._splits] if sharers is not None and sharers.comm.rank == 0 else []
         )
         if sharers is None:
@@ -85,7 +85,7 @@ class SharedSamples(Owner):
         for number, split in enumerate(self._splits):
             split.use_store(self.remote.store(number))
 
-    def _read(self, sharers: Sharers, forms: Sequence[Form], arrays: Sequence[Sequence[np.ndarray]]) -> None:
+    def _read(self, sharers: Sharers, forms: Sequence[SampleFormat], arrays: Sequence[Sequence[np.ndarray]]) -> None:
         for split, form, held, own in zip(self._splits, forms, self.held, arrays, strict=True):
             if split.by_parts:
                 for block, batch in split.read(sharers.part(split), form):
@@ -101,7 +101,7 @@ class SharedSamples(Owner):
         remedy = "use data.keep = 'files', or give it more (a container: --shm-size)"
         check_free(of_windows(), self.nbytes, "data.keep: samples in memory", remedy)
 
-    def _size(self, forms: Sequence[Form]) -> int:
+    def _size(self, forms: Sequence[SampleFormat]) -> int:
         """Return the bytes of the samples on this node; not 0, even if it has none."""
         sizes = (
             held.size * prod(shape) * dtype.itemsize
@@ -110,7 +110,7 @@ class SharedSamples(Owner):
         )
         return max(ALIGNMENT, sum(map(_aligned, sizes)))
 
-    def _allocate(self, node: MPI.Intracomm, forms: Sequence[Form]) -> list[list[np.ndarray]]:
+    def _allocate(self, node: MPI.Intracomm, forms: Sequence[SampleFormat]) -> list[list[np.ndarray]]:
         """Return arrays for the samples on this node, in its memory."""
         window: Any = MPI.Win.Allocate_shared(self.nbytes if node.rank == 0 else 0, 1, comm=node)
         self._window = window

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
-from mpidl.data.cached import Cached, Form, part
+from mpidl.data.cached import Cached, SampleFormat, part
 from mpidl.parameters.ranges import Range
 from mpidl.rma.nodes import neighbours
 
@@ -46,7 +46,7 @@ class Sharers:
         """Return the samples on this node."""
         return _between(self.starts(split), self._number)
 
-    def hand_out(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
+    def hand_out(self, split: Cached, form: SampleFormat, own: Sequence[NDArray[Any]]) -> None:
         """Read all samples, copy those of this node into arrays, and send other nodes theirs; called by rank 0."""
         starts = self.starts(split)
         for number, ranks in enumerate(self.nodes):
@@ -67,7 +67,7 @@ class Sharers:
         for values in (batch.inputs, batch.targets):
             self.comm.Send([np.ascontiguousarray(values), MPI.BYTE], rank)
 
-    def take_in(self, split: Cached, form: Form, own: Sequence[NDArray[Any]]) -> None:
+    def take_in(self, split: Cached, form: SampleFormat, own: Sequence[NDArray[Any]]) -> None:
         """Receive this node's samples into arrays; called by the first rank of each other node."""
         held, status = self.held(split), MPI.Status()
         for block in split.blocks(held, form):

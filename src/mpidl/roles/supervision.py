@@ -186,7 +186,7 @@ class Supervisor:
         if (
             self._interrupted
             or self._why_failed
-            or self._epoch >= self._schedule.steps / self._schedule.steps_per_epoch
+            or self._epoch >= self._schedule.steps / self._schedule.portions.steps_per_epoch
         ):
             instructions += self._stop()
         elif int(self._epoch) > int(before):

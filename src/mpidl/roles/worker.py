@@ -106,8 +106,8 @@ class Worker(Role):
             self._handler.checkpoint.load(position, vectors)
             working, tickets = position.working, position.tickets if placed.position.beginning is not None else 0
         split = self._beside.split(job.dataset.train)
-        draws = placed.draws[number]
-        engine = MpiEngine(self._model, split, placed.schedule, self._handler, state, self, working, draws)
+        sampler = placed.samplers[number]
+        engine = MpiEngine(self._model, split, placed.schedule, self._handler, state, self, working, sampler)
         participant = CheckpointParticipant(
             number, self._handler, state, engine.loader, self._ready.scratch, job.config.run.deterministic, tickets,
             job.config.run.terminate_on_nan, self._slice if self._lead.partitions > 1 else None,

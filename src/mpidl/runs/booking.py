@@ -70,7 +70,7 @@ def book(
     if (reason := unpredictable(job, max(nodes) * ranks_per_node, MOST, name)) is not None:
         raise UsageError(f"--nodes: no speed is predicted: {reason}")
     schedule, data = place(job, 1).schedule, job.dataset.train.samples
-    epochs, rest = divmod(schedule.steps, schedule.steps_per_epoch)
+    epochs, rest = divmod(schedule.steps, schedule.portions.steps_per_epoch)
     samples = epochs * data + rest * config.data.batch
     rows, searches, given = [], {}, {each.partition("=")[0].strip() for each in overrides}
     for number in sorted(set(nodes)):

@@ -10,8 +10,8 @@ from typing import Any
 from mpidl.config import PYTHON_MODEL, Config, DataSection, from_dict, source_of
 from mpidl.config.configuration import read
 from mpidl.data import Dataset, Private, Source, opened
+from mpidl.data.given import Given, as_source
 from mpidl.data.hdf5_files import closing
-from mpidl.data.private import Given, as_source
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model, own_model
 from mpidl.job.checkpoints import restore

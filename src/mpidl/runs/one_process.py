@@ -63,7 +63,7 @@ class OneProcess:
         job = identify(job, of_data(job.given) | of_samples(job.given))
         self._placed = placed = place(job, replicas)
         self._check_memory(times)
-        draws = placed.draws
+        samplers = placed.samplers
         local = local_model(placed)
         # A replica alone that only reads the parameters computes with the shards' own.
         self._alone = replicas == 1 and not self._virtual and job.algorithm.pattern(1).only_reads
@@ -99,7 +99,7 @@ class OneProcess:
                 placed.schedule,
                 state,
                 self._beside,
-                draws,
+                samplers,
                 placed.layout,
             ),
             self._shards,

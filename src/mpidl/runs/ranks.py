@@ -31,8 +31,7 @@ from mpidl.launch.output import say
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, moves
-from mpidl.partition.network import CutNetwork
-from mpidl.partition.section import Section
+from mpidl.partition.group import CutModel
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
 from mpidl.rma.shared_samples import SharedSamples
@@ -135,7 +134,7 @@ def _place(world: World, job: Job) -> PlacedJob:
     roles, node = world.roles, world.nodes[world.rank]
 
     def check() -> None:
-        _ = placed.draws
+        _ = placed.samplers
         capacity = capacity_of(placed, len(roles.servers), Figures(job.metrics))
         found = zip(footprints(placed, intermediaries.routes(roles, capacity)), world.nodes, strict=True)
         check_memory(placed, [each for each, other in found if other == node])
@@ -187,7 +186,7 @@ def _join_replica(world: World, placed: PlacedJob) -> MpiGroup | None:
 
 def _leave_replica(local: LocalModel, group: MpiGroup | None) -> None:
     if group is not None:
-        assert isinstance(local.host, CutNetwork | Section)
+        assert isinstance(local.host, CutModel)
         local.host.unbind()
         group.free()
         group.communicator.Free()

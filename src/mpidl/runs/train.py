@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mpidl.algorithms import Algorithm
 from mpidl.config import PYTHON_MODEL, Config, source_of
 from mpidl.data import Private, opened
+from mpidl.data.given import Given, as_source
 from mpidl.data.hdf5_files import closing
-from mpidl.data.private import Given, as_source
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
 from mpidl.job.build import TRAINED_WITH, build_model, own_model, with_model

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from mpidl.data.drawing import OwnPosition
+from mpidl.data.sampling import OwnPosition
 from mpidl.data.schedule import Assignment, Schedule
 
 
@@ -222,7 +222,7 @@ def cut_position(
 def _done(schedule: Schedule, portions: int, left: Iterable[tuple[int, int]]) -> tuple[int, int]:
     """Return the batches and the samples in the first portions of a run, but for what is `left` of them."""
     epochs, within = divmod(portions, schedule.portions.per_epoch)
-    batches = epochs * schedule.steps_per_epoch + within * schedule.per_portion
+    batches = epochs * schedule.portions.steps_per_epoch + within * schedule.portions.per_portion
     samples = epochs * schedule.portions.samples + within * schedule.portions.portion
     rest = [(portion, first, schedule.batches(portion)) for portion, first in left]
     return batches - sum(last - first for _, first, last in rest), samples - sum(schedule.samples(*e) for e in rest)

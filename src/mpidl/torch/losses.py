@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from mpidl.errors import UsageError, nearest, quoted
-from mpidl.metrics.scoring import Scoring, class_axis
+from mpidl.metrics.metric import Scoring, class_axis
 from mpidl.nn.model import Evaluation, correct_classes, scaled
 
 #: Losses of `torch.nn.functional`, by name.

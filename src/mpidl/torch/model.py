@@ -11,7 +11,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
-from mpidl.metrics.scoring import Scoring
+from mpidl.metrics.metric import Scoring
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
 from mpidl.nn.capabilities import GradientObserver
 from mpidl.nn.model import CompleteModel, Evaluation

@@ -15,7 +15,7 @@ from mpidl.errors import UsageError
 from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
-from mpidl.partition.sections import Module, Sections, cut_into_sections
+from mpidl.partition.sections import Sections, Submodule, cut_into_sections
 from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
 
@@ -46,7 +46,7 @@ def sections(model: TorchModel, stages: int, costs: Sequence[float] | None = Non
         names = [name for name in model.layout.shapes if name.startswith(f"{key}.")]
         cost = None if costs is None else costs[number]
         trained = [name for name in names if name not in averaged]
-        modules.append(Module(trained, [name for name in names if name in averaged], cost))
+        modules.append(Submodule(trained, [name for name in names if name in averaged], cost))
     found = cut_into_sections(modules, model.layout.shapes, stages)
     keys = [key for key, _ in module.named_children()]
     stage_of = {key: stage for stage, run in enumerate(found.runs) for key in keys[slice(*run)]}
@@ -73,7 +73,7 @@ class _Activations:
 
 
 class TorchStage(TorchModel):
-    """Consecutive modules of a `torch.nn.Sequential`, on the CPU, for a plan of `sections`: a `Stage`.
+    """Consecutive modules of a `torch.nn.Sequential`, on the CPU, for a plan of `sections`: a `StageModel`.
 
     They are computed one by one if the backward pass has two parts (`apart`), otherwise together.
     """

@@ -15,8 +15,8 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Gradient, NextBatch, Unit, WaitForEpoch
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.drawing import Draws
 from mpidl.data.loader import Loader
+from mpidl.data.sampling import PortionSampler
 from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.group import Waiting
@@ -73,7 +73,7 @@ class MpiEngine:
 
     `split` has the training data. `handler` carries out the requests of the algorithm's exchange, and `state` is the
     replica's between steps. `resumed` has the portions that the replica had taken, each with its next batch, and
-    `draws` is the source of its samples, by default all.
+    `sampler` draws its samples, by default from all.
     `participant`, the worker's part in checkpoints, is set before `bind`.
     """
 
@@ -88,14 +88,14 @@ class MpiEngine:
         state: ReplicaState,
         hooks: WorkerHooks,
         resumed: Sequence[tuple[int, int]] = (),
-        draws: Draws | None = None,
+        sampler: PortionSampler | None = None,
     ) -> None:
         self.model, self.split, self.schedule, self.handler = model, split, schedule, handler
         handler.unpushed.number = schedule.number
         self.state, self._hooks = state, hooks
         self.loader = Loader(
             schedule, split, self._take_ticket, hooks.epoch_over, resumed, prepare=True, ask=self._ask_for_ticket,
-            draws=draws,
+            sampler=sampler,
         )  # fmt: skip
         self.status = handler.status
         self._posted = 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.partition.group import Group, Message
+from mpidl.partition.group import PersistentMessage, RankGroup
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import Doing
 from mpidl.transport.status import WorkerStatus
@@ -49,8 +49,8 @@ class Waiting:
 LARGEST = 2**31 - 1
 
 
-class MpiGroup(Group):
-    """A group (`Group`) made of a communicator's ranks, with persistent messages.
+class MpiGroup(RankGroup):
+    """A group (`RankGroup`) made of a communicator's ranks, with persistent messages.
 
     The communicator is of this group alone. Freeing it is up to the caller; `free` frees what was made from it. `sent`
     counts the bytes of messages that this rank has begun to send, without those of `share`, `gather` and `sum`.
@@ -62,7 +62,7 @@ class MpiGroup(Group):
         self.rank, self.size = communicator.rank, communicator.size
         self._subgroups: dict[tuple[int, ...], MpiGroup] = {}
 
-    def send(self, to: int, array: np.ndarray, tag: int) -> Message:
+    def send(self, to: int, array: np.ndarray, tag: int) -> PersistentMessage:
         message, nbytes = _message(self.communicator.Send_init, array, to, tag), array.nbytes
 
         def start() -> None:
@@ -71,7 +71,7 @@ class MpiGroup(Group):
 
         return message._replace(start=start)
 
-    def receive(self, source: int, array: np.ndarray, tag: int) -> Message:
+    def receive(self, source: int, array: np.ndarray, tag: int) -> PersistentMessage:
         return _message(self.communicator.Recv_init, array, source, tag)
 
     def subgroup(self, ranks: Sequence[int]) -> MpiGroup:
@@ -97,18 +97,18 @@ class MpiGroup(Group):
         self._subgroups.clear()
 
 
-def _message(init: Callable[..., MPI.Prequest], array: np.ndarray, other: int, tag: int) -> Message:
+def _message(init: Callable[..., MPI.Prequest], array: np.ndarray, other: int, tag: int) -> PersistentMessage:
     flat = array.reshape(-1)
     requests = [init(flat[first : first + LARGEST], other, tag) for first in range(0, flat.size, LARGEST)]
     if len(requests) == 1:
         (only,) = requests
-        return Message(only.Start, only.Wait, only.Free)
+        return PersistentMessage(only.Start, only.Wait, only.Free)
 
     def free() -> None:
         for each in requests:
             each.Free()
 
-    return Message(lambda: MPI.Prequest.Startall(requests), lambda: MPI.Request.Waitall(list(requests)), free)
+    return PersistentMessage(lambda: MPI.Prequest.Startall(requests), lambda: MPI.Request.Waitall(list(requests)), free)
 
 
 #: Most numbers that are shared at a time.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.requests import UpdateShared
-from mpidl.data.drawing import ENDLESS, OwnPosition
+from mpidl.data.sampling import ENDLESS, OwnPosition
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.request_handler import CheckpointSource, Contribution, OwnShards
 from mpidl.nn.model import Model

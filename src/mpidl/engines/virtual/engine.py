@@ -60,7 +60,7 @@ class VirtualEngine:
         self._algorithm, self._model, self._schedule = training.algorithm, training.model, training.schedule
         self.supply, self.totals = Supply(training.schedule, self._hooks.on_epoch, taken), Totals(0.0)
         self._accrued, self._paused, self._restarts = 0, 0.0, 0
-        self._drawn_before = [draws.drawn for draws in training.draws or ()]
+        self._drawn_before = [sampler.drawn for sampler in training.samplers or ()]
         self._vectors = self._allocate(replicas)
         self._begin(resumed or {}, taken > 0)
         times = self._time.times
@@ -170,8 +170,8 @@ class VirtualEngine:
 
     def current_totals(self) -> Totals:
         """Return the totals so far, including those of the shards."""
-        draws = zip(self._training.draws or (), self._drawn_before, strict=True)
-        drawn = [each.drawn - before for each, before in draws]
+        samplers = zip(self._training.samplers or (), self._drawn_before, strict=True)
+        drawn = [each.drawn - before for each, before in samplers]
         return replace(
             self.totals,
             now=self._cluster.clock(),
@@ -243,8 +243,8 @@ class VirtualEngine:
         for shard, copy in zip(self.shards, saved.shards, strict=True):
             shard.become(copy)
             shard.policy.expect_all()
-        for draws, position in zip(self._training.draws or (), saved.owners, strict=False):
-            draws.resume(position)
+        for sampler, position in zip(self._training.samplers or (), saved.owners, strict=False):
+            sampler.resume(position)
         self._state, self._accrued = saved.state, saved.accrued
         self.supply.reset(saved.tickets, saved.left)
         self._restarts += 1

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpidl.data.drawing import OwnPosition
+from mpidl.data.sampling import OwnPosition
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.times import Distribution, Failures
 from mpidl.errors import MpidlError

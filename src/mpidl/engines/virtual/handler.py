@@ -14,7 +14,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
-from mpidl.data.drawing import Draws
+from mpidl.data.sampling import PortionSampler
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.server import Load, Process
@@ -99,7 +99,7 @@ class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
     `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
-    their vectors. `draws` is what each replica draws samples from, by default from all. `layout` is that of the
+    their vectors. `samplers` draw the samples of each replica, by default from all. `layout` is that of the
     parameters, for coordinators that depend on it.
     """
 
@@ -109,7 +109,7 @@ class Training:
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
     beside: VirtualSideChannel = field(default_factory=VirtualSideChannel)
-    draws: Sequence[Draws] | None = None
+    samplers: Sequence[PortionSampler] | None = None
     layout: Layout | None = None
 
 

@@ -169,7 +169,7 @@ class ReplicaProcesses:
             resumed,
             prepare=alone,
             ahead=training.beside.ahead > 0,
-            draws=None if training.draws is None else training.draws[number],
+            sampler=None if training.samplers is None else training.samplers[number],
         )
 
     def _run(self, replica: VirtualReplica) -> Process:
@@ -213,7 +213,7 @@ class ReplicaProcesses:
         left, computed = replica.unfinished(), replica.unpushed.parts
         self._cluster.totals.again += sum(self._training.schedule.samples(*part) for part in computed)
         self.wasted_batches += sum(last - first for _, first, last in computed)
-        replica.loader.draws.resume(replica.unpushed.own_position(replica.loader))
+        replica.loader.sampler.resume(replica.unpushed.own_position(replica.loader))
         replica.loader, replica.unpushed = self._loader(replica.number), UnpushedBatches()
         self._supply.give_back(left)
         self._log("failure", replica, portions=[portion for portion, _ in left])

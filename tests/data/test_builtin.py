@@ -1,14 +1,52 @@
-from __future__ import annotations
+"""Data that need no files, and checksums of data."""
 
 import tracemalloc
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.data import Synthetic
-from mpidl.data.builtin import SyntheticSplit, Table
+from mpidl.data import ArraySplit, Digits, Synthetic
+from mpidl.data.builtin import FILE, SampleTable, SyntheticSplit
+from mpidl.data.dataset import SAMPLES_PER_CHECKSUM, Split
+
+# Samples per class in UCI's optdigits.tes, from its description.
+COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_is_what_it_says():
+    dataset = Digits().open()
+    assert (dataset.name, dataset.input_shape, dataset.classes) == ("digits", (8, 8), 10)
+    assert (dataset.train.samples, dataset.test.samples) == (1437, 360)
+    batches = [split.gather(np.arange(split.samples)) for split in (dataset.train, dataset.test)]
+    assert np.bincount(np.concatenate([batch.targets for batch in batches])).tolist() == COUNTS
+    assert np.bincount(batches[1].targets, minlength=10).min() > 20
+    inputs = np.concatenate([batch.inputs for batch in batches])
+    assert len(np.unique(inputs, axis=0)) == 1797
+    sixteenths = np.round(np.unique(inputs) * 16)
+    assert sixteenths.tolist() == list(range(17))
+    assert np.abs(np.unique(inputs) - sixteenths / 16).max() <= 0.5 / 255 + 1e-6
+    assert np.round(inputs * 16).sum() == 561718  # the sum of the original pixels, 0 to 16
+
+
+def test_can_be_learnt_by_nearest_neighbour():
+    dataset = Digits().open()
+    train, labels = (a.copy() for a in dataset.train.gather(np.arange(1437))[:2])
+    test, expected = dataset.test.gather(np.arange(360))[:2]
+    train, test = train.reshape(1437, -1), test.reshape(360, -1)
+    distances = (train**2).sum(1) - 2 * test @ train.T
+    assert (labels[distances.argmin(1)] == expected).mean() > 0.97
+
+
+def test_file_is_small_and_states_its_licence():
+    assert FILE.stat().st_size < 100_000
+    with h5py.File(FILE) as file:
+        assert file["train/x"].dtype == np.uint8
+        assert "Alpaydin" in file.attrs["creators"]
+        assert "CC BY 4.0" in file.attrs["license"]
+        assert file.attrs["source"].startswith("https://doi.org/")
 
 
 def everything(split) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +123,7 @@ def test_gather_allocates_nothing_once_warm(peak):
 
 
 def test_load_makes_the_table():
-    table = Table(Synthetic(samples=500))
+    table = SampleTable(Synthetic(samples=500))
     split = SyntheticSplit(table, 0, 500)
     assert "rows" not in vars(table)
     split.load()
@@ -96,3 +134,33 @@ def test_load_makes_the_table():
 def test_indices_outside_are_refused(indices):
     with pytest.raises(IndexError, match=r"outside \[0, 50\)"):
         Synthetic(samples=50).open().train.gather(np.array(indices))
+
+
+class Huge(Split):
+    """Samples that are made when they are read."""
+
+    samples = 10**12
+
+    def __init__(self, shift=0):
+        self.shift, self.read = shift, 0
+
+    def gather(self, indices, epoch=0):
+        self.read += len(indices)
+        return ArraySplit(np.full((1, 3), float(indices[0] % 7 + self.shift)), np.zeros(1, int)).gather(np.array([0]))
+
+
+def test_few_samples_are_read():
+    split = Huge()
+    assert split.checksum() == Huge().checksum() != Huge(shift=1).checksum()
+    assert split.read == SAMPLES_PER_CHECKSUM
+
+
+def split(samples=100, label=3, value=0.0):
+    inputs, labels = np.zeros((samples, 4), np.float32), np.zeros(samples, int)
+    labels[41], inputs[-1] = label, value
+    return ArraySplit(inputs, labels)
+
+
+@pytest.mark.parametrize("other", [split(samples=101), split(label=4), split(value=1.0)])
+def test_other_data_have_another_checksum(other):
+    assert split().checksum() == split().checksum() != other.checksum()

@@ -1,4 +1,4 @@
-"""Data that belong to workers: sources, one for each of them, as one dataset."""
+"""Data of a script: a source for each worker, as one dataset, and what a user's function returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from mpidl.data.kept import methods
 from mpidl.data.nested import Digest
 from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, kind_of
+from mpidl.functions import FunctionName, call, check_name
+from mpidl.schema import Checked, Natural
 
 #: Data of a script: those in a list belong to a worker each.
 Given = Dataset | Source | list[Any]
@@ -25,9 +27,9 @@ Given = Dataset | Source | list[Any]
 
 @dataclass(frozen=True)
 class Private:
-    """Sources of which each belongs to one worker, which alone trains with its samples.
+    """Sources that belong to one worker each: only that worker trains with its samples.
 
-    The test samples of all are one test split, and so are validation samples.
+    The test samples of all sources form one test split, and their validation samples one validation split.
 
     Attributes
     ----------
@@ -91,12 +93,13 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
                 f"data of worker {number}: {', '.join(other.splits)}, expected {', '.join(first.splits)} as of worker 0"
             )
     classes = None if first.classes is None else max(each.classes or 0 for each in datasets)
-    splits: dict[str, Any] = {name: Joined([each.splits[name] for each in datasets]) for name in first.splits}
+    parts = {name: [each.splits[name] for each in datasets] for name in first.splits}
+    splits: dict[str, Any] = {name: ConcatenatedSplit(each) for name, each in parts.items()}
     owners = _owners([each.train.samples for each in datasets])
     return Dataset(first.name, first.input_shape, classes, **splits, owners=owners)
 
 
-class Joined(Split):
+class ConcatenatedSplit(Split):
     """The samples of several splits, one after another.
 
     Nothing is read before it is needed, so that a worker reads the training samples of its own split alone.
@@ -142,21 +145,21 @@ class Joined(Split):
         return Batch(inputs, targets)
 
     def checksum(self) -> str:
-        """Return a checksum of those of all parts, which keep nothing that was read for them."""
+        """Return a checksum of the checksums of the parts, and free what the parts have read for them."""
         digest = Digest(self.samples)
         for part in self._parts:
             digest.update(part.checksum())
             part.release()
         return digest.text()
 
-    def copy(self) -> Joined:
-        return Joined([part.copy() for part in self._parts])
+    def copy(self) -> ConcatenatedSplit:
+        return ConcatenatedSplit([part.copy() for part in self._parts])
 
-    def as_integers(self) -> Joined:
-        return Joined([part.as_integers() for part in self._parts])
+    def as_integers(self) -> ConcatenatedSplit:
+        return ConcatenatedSplit([part.as_integers() for part in self._parts])
 
-    def as_double(self) -> Joined:
-        return Joined([part.as_double() for part in self._parts])
+    def as_double(self) -> ConcatenatedSplit:
+        return ConcatenatedSplit([part.as_double() for part in self._parts])
 
     def check_classes(self, name: str, classes: int | None) -> None:
         for number, part in enumerate(self._parts):
@@ -178,7 +181,7 @@ def _stacked(parts: list[Any], places: NDArray[np.int64]) -> Any:
     return np.concatenate(parts)[places]
 
 
-class Chained:
+class ConcatenatedSamples:
     """Several sets of samples with ``__len__`` and ``__getitem__``, one after another."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -206,5 +209,41 @@ def _chained(sources: Sequence[Indexed]) -> Indexed:
             what = "a sampler" if source.sampler is not None else "a state"
             raise UsageError(f"data[{number}]: its samples have {what}, expected none in data that belong to workers")
     names = [name for name in ("train", "test", "validation") if getattr(first, name) is not None]
-    chained: dict[str, Any] = {name: Chained([getattr(each, name) for each in sources]) for name in names}
+    chained: dict[str, Any] = {name: ConcatenatedSamples([getattr(each, name) for each in sources]) for name in names}
     return replace(first, **chained)
+
+
+@dataclass(frozen=True)
+class Factory(Checked):
+    """Data returned by a user's function; ``source`` needn't be given.
+
+    Attributes
+    ----------
+    factory : str
+        ``"module:function"``: a function without arguments that returns a `Dataset` or a source, such as `Indexed`, or
+        a list with one for each worker. The module may be in the current directory.
+    workers : int, optional
+        Number of processes per training rank that make an `Indexed`'s batches, in place of its own number.
+    """
+
+    name: ClassVar[str] = "factory"
+    factory: FunctionName
+    workers: Natural | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_name("factory", self.factory)
+
+    def open(self) -> Dataset:
+        returned = call("data.factory", self.factory, "no arguments")
+        data: Any = as_source(returned)
+        where = f"{self.factory} returned {kind_of(returned)}"
+        if isinstance(data, type) or not (isinstance(data, Dataset) or hasattr(data, "open")):
+            raise UsageError(
+                f"data.factory: {where}, expected a Dataset or a source, such as mpidl.Indexed(train, test)"
+            )
+        if self.workers is not None:
+            if not isinstance(data, Indexed):
+                raise UsageError(f"data.workers: {self.workers}, but {where}: only mpidl.Indexed has workers")
+            data = replace(data, workers=self.workers)
+        return opened(data)
