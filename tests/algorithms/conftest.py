@@ -12,6 +12,7 @@ from mpidl.data.dataset import ArraySplit, Split
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Exponential, Times
+from mpidl.nn import adapt
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -61,7 +62,7 @@ class Lab:
         ]
         training = Training(
             algorithm,
-            model,
+            adapt(model),
             split,
             self.schedule(problem, epochs),
             partial(ReplicaState, **(of_steps or {})),

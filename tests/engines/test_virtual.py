@@ -10,6 +10,7 @@ from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Exponential, Times, Uniform
+from mpidl.nn import adapt
 from mpidl.parameters import shards
 from mpidl.rules import RULES, Adagrad, Adam, Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -27,7 +28,7 @@ def make_engine(
         Shard(part, initial[slice(*part)].copy(), ScheduledRule(rule), algorithm.policy(replicas), part.size)
         for part in shards(initial.size, servers)
     ]
-    training = Training(algorithm, model, split, schedule)
+    training = Training(algorithm, adapt(model), split, schedule)
     return VirtualEngine(training, parts, replicas, time=VirtualTime(times, seed), **options)
 
 

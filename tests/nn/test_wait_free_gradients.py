@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mpidl.data.batch import Batch
 from mpidl.engines.mpi.servers.overlap import LateGradients
 from mpidl.nn import Network
-from mpidl.nn.capabilities import GivenUp, report_final
 from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
 from mpidl.nn.losses import Regularisation
+from mpidl.nn.model import GivenUp
 
 
 def network(units, **options):
@@ -31,9 +31,9 @@ def batch(seed=0, samples=7):
 def said(model, batch):
     """Return loss and gradient, and what was said to be final, as copies of the gradient from there on."""
     found = []
-    report_final(model, lambda vector, start: found.append((start, vector[start:].copy())))
+    model.report_final(lambda vector, start: found.append((start, vector[start:].copy())))
     loss, gradient = model.loss_and_gradient(batch)
-    report_final(model, None)
+    model.report_final(None)
     return loss, gradient, found
 
 

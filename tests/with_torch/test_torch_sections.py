@@ -11,7 +11,6 @@ import threads  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
 from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
-from mpidl.nn.capabilities import loss_sums  # noqa: E402
 from mpidl.nn.model import Evaluation  # noqa: E402
 from mpidl.parameters.ranges import Range, split  # noqa: E402
 from mpidl.partition.schedules import SCHEDULES  # noqa: E402
@@ -113,14 +112,14 @@ def test_parts_count_what_the_loss_counts(loss):
 
     def work(section):
         loss, gradient = section.loss_and_gradient(batch)
-        return loss, gradient.copy(), loss_sums(section, loss, batch)
+        return loss, gradient.copy(), section.loss_sums(loss, batch)
 
     results = on_ranks(make, 2, work, micro_batches=3)
     whole = make()
     expected, gradient = whole.loss_and_gradient(batch)
     assert results[0][0] == pytest.approx(expected, rel=1e-12)
     evaluated = whole.evaluate(batch)
-    for sums in (results[0][2], results[1][2], loss_sums(whole, expected, batch)):
+    for sums in (results[0][2], results[1][2], whole.loss_sums(expected, batch)):
         assert sums == pytest.approx((evaluated.loss, evaluated.weight), rel=1e-12)
     found = by_name(make, 2, [vector for _, vector, _ in results])
     for name, each in make().layout.views(gradient).items():

@@ -108,8 +108,8 @@ def weights_of(model: CompleteModel) -> list[str]:
     return wide or list(model.layout.shapes)
 
 
-class Penalised:
-    """A model (`mpidl.nn.model.PlacedModel`) with penalties, frozen parameters and clipping that it doesn't apply.
+class Penalised(PlacedModel):
+    """A model with penalties, frozen parameters and clipping that it doesn't apply.
 
     The loss includes half of a segment's weight decay times the sum of its squared parameters. The gradient of frozen
     parameters is 0; rates have no meaning. If the norm of the gradient in the ranges `trained` is larger than `clip`,

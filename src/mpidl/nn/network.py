@@ -15,13 +15,12 @@ from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, quoted
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn import kernels
-from mpidl.nn.capabilities import GradientObserver, LayerSummary
 from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
 from mpidl.nn.layers import LAYERS, SPARSE
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver, LayerSummary
 from mpidl.nn.tables import LayerTables
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
@@ -68,6 +67,8 @@ class Network(CompleteModel):
         There is no layer, two layers have the same name, a layer can't take its inputs, the dtype is unknown, or all
         parameters are in tables.
     """
+
+    movable = True
 
     def __init__(
         self, layers: Sequence[Layer], input_shape: Sequence[int], *, loss: Loss | str | None = None,

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import LayerSummary
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, LayerSummary
 from mpidl.nn.network import Network
 from mpidl.nn.workspaces import Passes
 from mpidl.parameters.layout import Layout

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import Staged, Stateful, loss_sums, state_of
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -127,7 +126,6 @@ class Section(CompleteModel):
     """
 
     def __init__(self, whole: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> None:
-        assert isinstance(whole, Staged)
         self.plan, self._whole, self._rank = plan, whole, rank
         self.layout, self.slice, self.statistics = plan.layout, plan.slices[rank], plan.statistics
         self.dtype, self.takes_integers, self.aliases = whole.dtype, whole.takes_integers, whole.aliases
@@ -164,12 +162,11 @@ class Section(CompleteModel):
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Return the state of the stage."""
-        return state_of(self._stage)
+        return self._stage.state()
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore the state of the stage."""
-        if isinstance(self._stage, Stateful):
-            self._stage.load_state(state)
+        self._stage.load_state(state)
 
     def bind(self, group: Group) -> None:
         own = self._rank, self.plan.partitions
@@ -209,7 +206,7 @@ class Section(CompleteModel):
             elif instruction.part is not None:
                 self._backward(own, instruction.part)
         # The rank of the last stage has the loss.
-        sums = np.array([loss, *(loss_sums(self._stage, loss, batch) if self._last else (0.0, 0.0))])
+        sums = np.array([loss, *(self._stage.loss_sums(loss, batch) if self._last else (0.0, 0.0))])
         group.sum(sums)
         loss, *of_batch = sums.tolist()
         self._sums = of_batch[0], of_batch[1]

@@ -13,8 +13,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
-from mpidl.nn.capabilities import GradientObserver
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver
 from mpidl.tables.lookups import Wanted
 from mpidl.torch import losses
 from mpidl.torch.arrays import as_array
@@ -82,7 +81,7 @@ class TorchModel(CompleteModel):
     8
     """
 
-    own = True
+    own, movable = True, True
     by_stages = "mpidl.torch.section"
 
     def __init__(

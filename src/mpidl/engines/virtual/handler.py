@@ -17,7 +17,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.beside import Nothing
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import Process
-from mpidl.nn.model import Model
+from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Layout
 
 #: Handles one request of a replica; the process returns the answer.
@@ -58,7 +58,7 @@ class Training:
     """
 
     algorithm: Algorithm
-    model: Model
+    model: PlacedModel
     split: Split
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState

@@ -19,7 +19,6 @@ from mpidl.engines.virtual.handler import Action, Hooks, RequestHandler, Trainin
 from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.supply import Supply
 from mpidl.engines.virtual.times import Death
-from mpidl.nn.capabilities import loss_sums
 from mpidl.storage.position import ReplicaPosition
 
 #: Where each resumed replica goes on, and the vectors that it kept.
@@ -194,7 +193,7 @@ class Lives:
         replica.samples += len(request.batch.indices)
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
-        summed, counted = loss_sums(model, loss, batch)
+        summed, counted = model.loss_sums(loss, batch)
         cluster.totals.loss += summed
         cluster.totals.weight += counted
         cluster.totals.epochs.count(self._training.schedule.portions.epoch(replica.state.portion), summed, counted)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.engines.mpi.servers.connection import Connection
-from mpidl.nn.capabilities import GivenUp, GradientObserver, report_final
+from mpidl.nn.model import GivenUp, GradientObserver
 
 
 class InOrder:
@@ -97,18 +97,18 @@ class Reports:
 
     def __init__(self, model: Any, take: GradientObserver) -> None:
         self._model, self._take = model, take
-        report_final(model, take)
+        model.report_final(take)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let the model report nothing meanwhile."""
         self.end()
         yield
-        report_final(self._model, self._take)
+        self._model.report_final(self._take)
 
     def end(self) -> None:
         """Let the model report nothing any more."""
-        report_final(self._model, None)
+        self._model.report_final(None)
 
 
 class WaitFreePush(Reports):
