@@ -91,7 +91,7 @@ def test_the_chain_rule_of_a_normalisation_makes_no_array_of_products(monkeypatc
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0].type == "conv2d"], ids=name_of)
 def test_indices_of_64_bits_find_the_same(cupy, case, monkeypatch):
-    monkeypatch.setattr("mpidl.nn.kernels.cuda.module.NARROW", 0)
+    monkeypatch.setattr("mpidl.nn.kernels.cuda.NARROW", 0)
     host, device = Alone(*case), Alone(*case, xp=cupy)
     y = host.random.normal(size=host.outputs.shape)
     for found, expected in zip(device.backward(cupy.asarray(y)), host.backward(y), strict=True):

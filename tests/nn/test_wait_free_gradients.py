@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.engines.mpi.servers.overlap import LateGradients
-from mpidl.nn import Network
-from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
+from mpidl.nn import Activation, Add, BatchNormalisation, Dense, Network
 from mpidl.nn.losses import Regularisation
 from mpidl.nn.model import GivenUp
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.runs.export import export  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
-from mpidl.torch.beside import copied  # noqa: E402
+from mpidl.torch.module_state import copied  # noqa: E402
 
 MATRIX = torch.tensor([[1.0, 0, 0], [0.5, 2, 0], [0, 0, 3]])
 

@@ -15,13 +15,12 @@ from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, quoted
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn import kernels
-from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
+from mpidl.nn.graph import Graph, LayerTables, LayerTensors, Node, Value, first_takers
 from mpidl.nn.layers import LAYERS, SPARSE
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
 from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy, are_classes
 from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver, LayerSummary
-from mpidl.nn.tables import LayerTables
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range
@@ -89,7 +88,7 @@ class Network(CompleteModel):
         self.regularisation = Regularisation() if regularisation is None else regularisation
         self.graph = graph = Graph(layers, self.input_shape)
         self.output_shape = graph.shapes[-1]
-        self._tensors = tensors = Tensors(layers, graph, self.dtype, seed, xp)
+        self._tensors = tensors = LayerTensors(layers, graph, self.dtype, seed, xp)
         self.layout, self.statistics = tensors.layout, tensors.statistics
         self.freeze(())
         self._number = 0

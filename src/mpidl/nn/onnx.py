@@ -18,9 +18,10 @@ from mpidl.nn.kernels.cpu.elementwise import LEAK
 from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
 from mpidl.nn.layers.embedding import Embedding
+from mpidl.nn.layers.joining import Add, Concatenate
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.normalisation import BatchNormalisation, LayerNormalisation
-from mpidl.nn.layers.parameterless import Activation, Add, Concatenate, Dropout, Flatten
+from mpidl.nn.layers.parameterless import Activation, Dropout, Flatten
 from mpidl.nn.layers.pooling import AveragePool2d, L2Pool2d, MaxPool2d, Pooling2d
 from mpidl.nn.network import Network
 from mpidl.nn.sliding_windows import SlidingWindows, sliding_windows

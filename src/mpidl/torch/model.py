@@ -17,11 +17,10 @@ from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver
 from mpidl.tables.lookups import Wanted
 from mpidl.torch import losses
 from mpidl.torch.arrays import as_array
-from mpidl.torch.beside import Beside, copied
-from mpidl.torch.calls import Calls, Tensors, check_compiled
+from mpidl.torch.calls import Calls, TensorConverter, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
-from mpidl.torch.snapshot import Snapshot
+from mpidl.torch.module_state import ModuleSnapshot, ModuleState, copied
 from mpidl.torch.tables import Tables
 from mpidl.torch.vector import Vector, parts_of
 
@@ -109,7 +108,7 @@ class TorchModel(CompleteModel):
         }  # fmt: skip
         self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
-        self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
+        self._state = ModuleState(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
         self._tables = Tables(self, self._parts, self._name, self._vector.parameters[0].dtype, compile)
         self.tables, self.weights = self._tables.specs, self._tables
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
@@ -136,20 +135,20 @@ class TorchModel(CompleteModel):
     def _begin(self) -> None:
         """Begin to compute a gradient."""
         self._attach()
-        self._beside.begin()
+        self._state.begin()
         self._tables.begin(self._calls.device)
 
     def _place(self) -> None:
         """Set the device to that of the parameters."""
         first = self._vector.parameters[0]
         self._calls.begin(first.device)
-        self._tensors = Tensors(first.dtype, first.device)
+        self._tensors = TensorConverter(first.dtype, first.device)
 
     def _settle(self) -> None:
         """Give the module the statistics of the vector, and what it has changed itself on another device."""
         self._vector.load_statistics()
         if self._placed is not self:
-            self._beside.load(self._placed._beside.buffers() | self._placed._beside.private())
+            self._state.load(self._placed._state.buffers() | self._placed._state.private())
             self._placed = self
 
     @property
@@ -268,10 +267,10 @@ class TorchModel(CompleteModel):
             return [tensor.name for tensor, parameter in named if before.changed(parameter)]
 
     @contextmanager
-    def unchanged(self) -> Iterator[Snapshot]:
+    def unchanged(self) -> Iterator[ModuleSnapshot]:
         model = self._placed
         model._attach()
-        before = Snapshot({**model._parts, **model._others})
+        before = ModuleSnapshot({**model._parts, **model._others})
         try:
             yield before
         finally:
@@ -284,23 +283,23 @@ class TorchModel(CompleteModel):
     # State outside the vector.
 
     def constants(self) -> dict[str, np.ndarray]:
-        return self._beside.constants()
+        return self._state.constants()
 
     def load_constants(self, constants: Any) -> None:
-        self._beside.load(constants, changed=False)
+        self._state.load(constants, changed=False)
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return self._placed._beside.buffers()
+        return self._placed._state.buffers()
 
     def load_buffers(self, buffers: Any) -> None:
-        self._placed._beside.load(buffers)
+        self._placed._state.load(buffers)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the tensors that no export has, while training only those that have changed."""
-        return self._placed._beside.private()
+        return self._placed._state.private()
 
     def load_state(self, state: Any) -> None:
-        self._placed._beside.load(state)
+        self._placed._state.load(state)
 
     def finish(self) -> None:
         """Give the module back to its owner; the next use takes it over again."""

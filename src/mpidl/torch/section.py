@@ -16,8 +16,8 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Module, Sections, cut_into_sections
-from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
+from mpidl.torch.module_state import copied
 
 __all__ = ["TorchStage", "sections", "stage"]
 

@@ -17,7 +17,7 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel
 from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, Weights
 from mpidl.tables.sources import FirstRows
-from mpidl.torch.beside import assign
+from mpidl.torch.module_state import assign
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
 

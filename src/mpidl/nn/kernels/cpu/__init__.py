@@ -2,13 +2,13 @@
 
 # ruff: noqa: F401 (layers find them by their names)
 
-from mpidl.nn.kernels.cpu.dropout import dropout
 from mpidl.nn.kernels.cpu.elementwise import (
     backprop_gelu,
     backprop_leaky_relu,
     backprop_relu,
     backprop_sigmoid,
     backprop_tanh,
+    dropout,
     gelu,
     leaky_relu,
     relu,
