@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,3 +275,15 @@ def test_threads_are_the_ranks_share_of_the_cores(ranks, monkeypatch):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.count("XLAEigen") == max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+pytest.importorskip("jax")
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "jax.rst"
+
+
+def test_examples_of_the_manual(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 10
+    assert not result.failed

@@ -246,10 +246,7 @@ def test_the_state_of_a_module_and_of_a_loss(train, around, sums):
 
 @pytest.mark.parametrize(
     ("state", "text"),
-    [
-        ({"stage": None}, "has None as stage, expected numbers and arrays"),
-        (3, "is an int, expected a mapping"),
-    ],
+    [({"stage": None}, "has None as stage, expected numbers and arrays"), (3, "is an int, expected a mapping")],
 )
 def test_a_state_that_cannot_be_saved(train, state, text):
     module = Staged()

@@ -16,7 +16,6 @@ from mpidl.nn.layers.embedding import SparseEmbedding
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.parameterless import Columns
 from mpidl.nn.layers.workspace import Shape
-from mpidl.nn.workspaces import part_of
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range, share
 from mpidl.schema import LARGEST
@@ -319,3 +318,9 @@ class LayerTables:
             Wanted(number, self.tables[number].checked(layer.bags(part_of(inputs, part))[0]))
             for number, layer, part in self._lookups
         ]
+
+
+def part_of(inputs: Any, box: Box, samples: Range | None = None) -> Any:
+    """Return a view of a part of some samples, or of all, of the inputs of a batch."""
+    rows = slice(None) if samples is None else slice(*samples)
+    return inputs[rows, *(slice(*each) for each in box.ranges)] if box.ranges else inputs[rows]

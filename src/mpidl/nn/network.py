@@ -19,7 +19,7 @@ from mpidl.nn.graph import Graph, LayerTables, LayerTensors, Node, Value, first_
 from mpidl.nn.layers import LAYERS, SPARSE
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy, are_classes
+from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy
 from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver, LayerSummary
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
@@ -204,28 +204,6 @@ class Network(CompleteModel):
             call.forward()
         return work
 
-    def mean_loss(self, outputs: Any, targets: Any, gradient: Any, samples: int | None = None) -> float:
-        """Return the mean loss over a batch, and overwrite `gradient` with that of the outputs.
-
-        With `samples`, the number of the whole batch's samples, return the part of their mean for some of them.
-        UsageError if the targets don't fit the outputs.
-        """
-        expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
-        if targets.shape != expected:
-            raise UsageError(
-                f"targets {targets.shape} of {targets.dtype}, outputs {outputs.shape} "
-                f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
-            )
-        try:
-            if self.xp is np and are_classes(targets) and targets.min() < 0:
-                raise IndexError
-            return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient, samples)
-        except IndexError:
-            found = f"labels {targets.min()} to {targets.max()}"
-            raise UsageError(
-                f"data: {found}, the last layer has {outputs.shape[1]} units, one for each class"
-            ) from None
-
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient (layout.size,), which the next call overwrites.
 
@@ -234,7 +212,7 @@ class Network(CompleteModel):
         """
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
-        loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
+        loss = self.loss.mean(self.xp, last.outputs, batch.targets, last.output_gradient)
         take = self._observer if isfinite(loss) else None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
@@ -254,13 +232,7 @@ class Network(CompleteModel):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the evaluation of a batch as of `loss_and_gradient`."""
         last = self._forward(batch, training=False).calls[-1]
-        return self.judge(batch, last.outputs, last.output_gradient)
-
-    def judge(self, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
-        """Evaluate the outputs for a batch; `gradient` is overwritten."""
-        loss = self.mean_loss(outputs, batch.targets, gradient) * batch.total
-        correct = self.loss.correct(self.xp, outputs, batch.targets)
-        return Evaluation(loss, correct, outputs, counted=float(len(outputs)))
+        return self.loss.evaluate(self.xp, batch, last.outputs, last.output_gradient)
 
     def outputs(self, batch: Batch) -> Any:
         return self._forward(batch, training=False).calls[-1].outputs

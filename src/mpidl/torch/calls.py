@@ -35,9 +35,9 @@ class TorchBags(NamedTuple):
 class TensorConverter:
     """Converts the arrays of a batch, nested in tuples, lists, mappings and dataclasses, to tensors of a device.
 
-    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. A `Ragged` becomes `TorchBags`. Whatever
-    has a method ``to``, such as a packed sequence or a graph, moves itself. Texts, times and other objects stay as they
-    are.
+    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. A `Ragged` becomes `TorchBags`.
+    Whatever has a method ``to``, such as a packed sequence or a graph, moves itself. Texts, times and other objects
+    stay as they are.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:

@@ -63,11 +63,6 @@ class TorchModel(CompleteModel):
     loss_weights : mapping of str to float, optional
         Factors of the terms of a loss that returns a mapping of named means; 1 by default.
 
-    Attributes
-    ----------
-    settings : dict
-        The keyword arguments.
-
     Raises
     ------
     UsageError
@@ -102,7 +97,7 @@ class TorchModel(CompleteModel):
         self.loss = losses.by_name(loss) if isinstance(loss, str) else loss
         if not callable(self.loss):
             raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
-        self.settings: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers, "loss_weights": loss_weights,
         }  # fmt: skip
@@ -164,7 +159,7 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        same = TorchModel(*copied(self.module, self.loss, self._frozen), **self.settings)
+        same = TorchModel(*copied(self.module, self.loss, self._frozen), **self._settings)
         same.freeze(self._frozen)
         same._tables.model = self
         same._attach()

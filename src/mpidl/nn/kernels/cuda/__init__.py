@@ -231,22 +231,15 @@ def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -
     POOLING.launch("backprop_max_pool", input_gradient.size, output_gradient, input_gradient, winners, *geometry)
 
 
-def average_pool(images: Any, outputs: Any, windows: Any) -> None:
-    POOLING.launch("pool", outputs.size, images, outputs, 0, *_pool_geometry(images, windows))
+def pool(images: Any, outputs: Any, windows: Any, squares: bool) -> None:
+    POOLING.launch("pool", outputs.size, images, outputs, int(squares), *_pool_geometry(images, windows))
 
 
-def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
-    arrays = (output_gradient, output_gradient, output_gradient, input_gradient)  # the first two are unused
-    POOLING.launch("backprop_pool", input_gradient.size, *arrays, 0, *_pool_geometry(input_gradient, windows))
-
-
-def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
-    POOLING.launch("pool", outputs.size, images, outputs, 1, *_pool_geometry(images, windows))
-
-
-def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
+def backprop_pool(
+    images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any, squares: bool
+) -> None:
     arrays = (images, outputs, output_gradient, input_gradient)
-    POOLING.launch("backprop_pool", input_gradient.size, *arrays, 1, *_pool_geometry(images, windows))
+    POOLING.launch("backprop_pool", input_gradient.size, *arrays, int(squares), *_pool_geometry(images, windows))
 
 
 def _pool_geometry(images: Any, windows: Any) -> tuple[int, ...]:
