@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.nn.model import GivenUp  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, mlp, noisy, transformer  # noqa: E402
+from mpidl.data.batch import Batch
+from mpidl.nn.adaptation import ModelError
+from mpidl.nn.model import GivenUp
+from mpidl.torch import TorchModel
+from torch_modules import cnn, mlp, noisy, transformer
 
 
 def batch(number=0, samples=6):

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import ArraySplit, Dataset  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.storage.checkpoint import Checkpoint  # noqa: E402
-from mpidl.storage.table_files import saved_tables  # noqa: E402
+import mpidl
+from mpidl.data import ArraySplit, Dataset
+from mpidl.runs.export import export
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.table_files import saved_tables
 
 ROWS, PADDING = 40, 2
 #: A rate with which nothing is learned.

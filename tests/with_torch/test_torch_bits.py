@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.config import from_dict  # noqa: E402
-from mpidl.job.job import Job  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, mlp, plain_loop, transformer  # noqa: E402
+import mpidl
+from mpidl.config import from_dict
+from mpidl.job.job import Job
+from mpidl.torch import TorchModel
+from torch_modules import cnn, mlp, plain_loop, transformer
 
 RUN = {"batch": 37, "steps": 100, "seed": 5}
 

@@ -6,15 +6,14 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import Batch  # noqa: E402
-from mpidl.errors import MpidlError, UsageError  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from rows import in_turn  # noqa: E402
+import mpidl
+from mpidl.data import Batch
+from mpidl.errors import MpidlError, UsageError
+from mpidl.nn.adaptation import ModelError
+from mpidl.torch import TorchModel
+from rows import in_turn
 
 nn, functional = torch.nn, torch.nn.functional
 INPUTS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)

@@ -4,15 +4,14 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from mpidl.data import Indexed  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import MpidlError, UsageError  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
+from mpidl.data import Indexed
+from mpidl.data.batch import Batch
+from mpidl.errors import MpidlError, UsageError
+from mpidl.nn.adaptation import ModelError
+from mpidl.torch import TorchModel
+from torch_modules import cnn, functional, mlp, transformer
 
 RNG = np.random.default_rng(2)
 BATCH = Batch(RNG.random((13, 64), np.float32), RNG.integers(0, 10, 13), number=4)

@@ -5,20 +5,19 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import threads  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.nn.adaptation import ModelError, adapt  # noqa: E402
-from mpidl.nn.model import Evaluation  # noqa: E402
-from mpidl.parameters.ranges import Range, split  # noqa: E402
-from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.section import Section  # noqa: E402
-from mpidl.partition.sections import sections_of  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import mlp  # noqa: E402
+import threads
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
+from mpidl.nn.adaptation import ModelError, adapt
+from mpidl.nn.model import Evaluation
+from mpidl.parameters.ranges import Range, split
+from mpidl.partition.schedules import SCHEDULES
+from mpidl.partition.section import Section
+from mpidl.partition.sections import sections_of
+from mpidl.torch import TorchModel
+from torch_modules import mlp
 
 nn = torch.nn
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from changing_modules import (  # noqa: E402
+import mpidl
+from changing_modules import (
     BATCH,
     MODULES,
     RATE,
@@ -24,11 +23,11 @@ from changing_modules import (  # noqa: E402
     same,
     tensors_of,
 )
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.torch import TorchModel, sections  # noqa: E402
-from mpidl.torch.arrays import put_together  # noqa: E402
-from torch_modules import mlp  # noqa: E402
+from mpidl.errors import UsageError
+from mpidl.runs.export import export
+from mpidl.torch import TorchModel, sections
+from mpidl.torch.arrays import put_together
+from torch_modules import mlp
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ class LayerTensors:
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (layout.size,), or another one that has replaced it, of which the layers have views."""
+        """The flat vector (layout.size,), which may be replaced; the layers have views of it."""
         if self._parameters is None:
             self.parameters = self._xp.asarray(self.initial(Range(0, self.layout.size), self.layout))
         return self._parameters

@@ -185,7 +185,7 @@ class OneVsAllLogistic(Loss):
         return Scoring("exact match") if several_labels else super().scoring(several_labels)
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """Return the number of correct samples; with rows of targets, of which several may be 1, all must be right."""
+        """Return the number of correct samples; in a row of targets, several may be 1, and all must be right."""
         if are_classes(targets):
             return super().correct(xp, outputs, targets)
         return int((((outputs > 0) == (targets > 0.5)).all(axis=1) & without_nan(outputs)).sum())

@@ -167,7 +167,7 @@ class PlacedModel(Model):
         raise NotImplementedError
 
     def copy_to_host(self) -> None:
-        """Copy the parameters into those of the model on the host that this one was made from, if any."""
+        """Copy the parameters to the model on the host that this one was made from, if any."""
 
     def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
         """Return the sum of the losses of a batch, and what their mean is over, given the loss of its gradient.

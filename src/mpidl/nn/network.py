@@ -304,12 +304,12 @@ def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")
     kind = section["type"]
     layer, known = schema.choose(LAYERS, f"{where}.type", kind), LAYERS
-    beside = ["type"]
+    own = ["type"]
     if kind in SPARSE:
-        beside.append("sparse")
+        own.append("sparse")
         known = LAYERS | {f"{kind} without sparse = true": layer, f"{kind} with sparse = true": SPARSE[kind]}
         del known[kind]
         if schema.convert(section.get("sparse", False), bool, f"{where}.sparse"):
             layer = SPARSE[kind]
-    schema.check_keys(where, section, [*beside, *schema.keys(layer)], known)
-    return schema.build(layer, where, {key: value for key, value in section.items() if key not in beside})
+    schema.check_keys(where, section, [*own, *schema.keys(layer)], known)
+    return schema.build(layer, where, {key: value for key, value in section.items() if key not in own})

@@ -58,7 +58,7 @@ class OnDevice(PlacedModel):
         return result
 
     def copy_to_host(self) -> None:
-        """Copy the parameters from the device into those of the model on the host."""
+        """Copy the parameters from the device to the model on the host."""
         self.parameters.get(out=self._host.parameters)
 
     def _uploaded(self, batch: Batch) -> Batch:
@@ -108,7 +108,7 @@ class Mirrored(OnDevice):
         return loss, self._gradient
 
     def copy_to_host(self) -> None:
-        """Do nothing: the parameters are those of the model on the host."""
+        """Do nothing: the parameters are shared with the model on the host."""
 
     def _uploaded(self, batch: Batch) -> Batch:
         self._device.parameters.set(self.parameters)

@@ -137,7 +137,7 @@ def check_compiled(module: torch.nn.Module, name: str) -> None:
 class Calls:
     """A module and a loss, with the settings of a `mpidl.torch.TorchModel`.
 
-    `parts` are the module and, if it is trained too, that of the loss.
+    `parts` are the module and, if the loss has parameters to train, the module of the loss.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Calls:
         return 0.0 if isnan(value) and not losses.weight(self._loss, targets, 1.0) else value
 
     def share(self, part: Any, targets: Any, samples: float) -> float:
-        """Return the share of a part of the targets in the loss of all; `samples` is that of its samples."""
+        """Return a micro-batch's weight in the loss; `samples` is its share of the batch's samples."""
         if losses.is_sum(self._loss):
             return 1.0
         whole = losses.weight(self._loss, targets, 1.0)

@@ -20,7 +20,7 @@ Kind = Literal["constant", "counter", "private"]
 
 
 class ModuleState:
-    """The tensors of a module beside the vector.
+    """The tensors and other state of a module outside the vector.
 
     Its constants are frozen parameters, and float buffers that are no running means of a normalisation, such as masks
     and the vectors of spectral norm. Its counters are the other
@@ -126,7 +126,7 @@ def _digest(tensor: torch.Tensor) -> bytes:
 
 
 def _with_states(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield the modules with a state and their paths; such a state has that of the modules inside."""
+    """Yield the modules with a state, and their paths; a module's state includes that of its submodules."""
     if methods(module, METHODS[:1]) is not None:
         yield path, module
         return
@@ -150,7 +150,7 @@ def copied(module: torch.nn.Module, loss: Any = None, frozen: Collection[str] = 
 
 
 def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Give a tensor values, which may have another shape; an expanded one gets memory of its own."""
+    """Copy values, also of another shape, into a tensor; an expanded tensor gets memory of its own."""
     if tensor.layout is not torch.strided:
         values = values.to(tensor.device, tensor.dtype)
         tensor.resize_as_sparse_(values).copy_(values)

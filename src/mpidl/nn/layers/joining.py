@@ -103,7 +103,7 @@ class Interaction(Joining):
     """The vectors among the outputs of the layers that ``inputs`` names, then the scalar products of all pairs.
 
     Each of these outputs is a vector (d,), such as that of a dense layer, or several, (f, d), such as those of an
-    embedding. The products are those of a vector with each one before it, for one after another.
+    embedding. Each vector in turn is multiplied with all vectors before it.
 
     References
     ----------
@@ -181,7 +181,7 @@ def _count(input_shapes: tuple[Shape, ...]) -> int:
 def _places(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return places of a matrix's strict lower triangle in the flattened matrix, and its elements' in the triangle.
 
-    The latter are those of a symmetric matrix; they are 0 on its diagonal.
+    The latter mirror the triangle, and are 0 on the diagonal.
     """
     rows, columns = np.tril_indices(count, -1)
     places = np.zeros((count, count), np.int64)
