@@ -15,7 +15,6 @@ from mpidl.nn import (
     Concatenate,
     Conv2d,
     Dense,
-    Dropout,
     Embedding,
     Flatten,
     MaxPool2d,
@@ -128,20 +127,6 @@ def test_running_statistics_go_to_those_of_the_data_and_serve_evaluation():
     np.testing.assert_allclose(views["0-batch_normalisation/variance"], [4.0, 0.25], rtol=0.15)
     single = network.predict(inputs[:1])
     np.testing.assert_allclose(single, network.predict(inputs)[:1], rtol=1e-12)
-
-
-def test_dropout_depends_on_the_minibatch_alone_and_not_at_all_in_evaluation():
-    network = Network([Dropout(0.5), Dense(2)], (400,), dtype="float64", seed=1)
-    batch = Batch(np.ones((3, 400)), np.zeros(3, int), number=7)
-    first = network.loss_and_gradient(batch)[1].copy()
-    other = network.loss_and_gradient(batch._replace(number=8))[1].copy()
-    again = network.loss_and_gradient(batch)[1]
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-    np.testing.assert_array_equal(network.predict(batch.inputs), network.predict(batch.inputs))
-    # A weight gets no gradient if dropout hit its input in all three samples: one weight in eight.
-    rows = network.layout.views(first)["1-dense/weight"][:, 1]
-    assert 0.07 < np.mean(rows == 0) < 0.2
 
 
 STEP = 1e-6

@@ -16,7 +16,6 @@ from changing_modules import (
     Changing,
     Clamped,
     Margins,
-    Odd,
     Private,
     Sums,
     plain,
@@ -173,14 +172,6 @@ def test_what_shards_dont_see_is_said(train, capfd, algorithm, noted):
     train(Clamped(), algorithm=algorithm)
     line = "mpidl: model: it changes its parameter layer.weight itself, which its shards don't see"
     assert (line in capfd.readouterr().err) == noted
-
-
-def test_odd_buffers_are_as_before_in_the_module(train):
-    module = Odd()
-    train(module)
-    assert module.graph.layout is torch.sparse_coo
-    assert module.rows.layout is torch.sparse_csr
-    assert module.order.shape == (3, 10)
 
 
 class Staged(torch.nn.Linear):
