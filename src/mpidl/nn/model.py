@@ -152,8 +152,10 @@ class GivenUp(MpidlError):
     """A gradient is not needed any more."""
 
 
-class PlacedModel(Model):
-    """A model on the device where it computes. Subclasses implement `Model` and `evaluate`."""
+class PlacedModel:
+    """A `Model` on the device where it computes. Subclasses implement `Model` and `evaluate`."""
+
+    parameters: Any
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -161,6 +163,9 @@ class PlacedModel(Model):
         if "loss_and_gradient" in own and "report_final" not in own:
             # What an inherited method reports may not be final in the gradient that this class returns.
             cls.report_final = PlacedModel.report_final  # type: ignore[method-assign]
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        raise NotImplementedError
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return loss, correct predictions and outputs of a batch."""
