@@ -4,8 +4,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
@@ -57,16 +55,6 @@ def test_describing_allocates_nothing():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1e6
-
-
-@given(seed=st.integers(0, 2**32), data=st.data())
-def test_initial_of_a_range_is_that_part_of_the_parameters(seed, data):
-    model = network(seed=seed)
-    start = data.draw(st.integers(0, model.layout.size))
-    stop = data.draw(st.integers(start, model.layout.size))
-    part = model.initial(Range(start, stop))
-    assert part.dtype == np.float32
-    np.testing.assert_array_equal(part, model.parameters[start:stop])
 
 
 def test_initial_values_depend_on_seed_and_place_alone():
