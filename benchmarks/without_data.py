@@ -14,13 +14,14 @@ from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
+from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Range
 from mpidl.rules import Rule
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
 
-class Objective:
+class Objective(PlacedModel):
     """A model whose gradient depends on the parameters only."""
 
     def __init__(self, start: np.ndarray, gradient: Callable[[np.ndarray], np.ndarray]) -> None:

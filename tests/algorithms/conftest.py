@@ -12,6 +12,7 @@ from mpidl.data.dataset import ArraySplit, Split
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Exponential, Times
+from mpidl.nn import adapt
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -50,7 +51,7 @@ class Lab:
             for part in shards(model.parameters.size, servers)
         ]
         training = Training(
-            algorithm, model, split, self.schedule(problem, epochs), partial(ReplicaState, **(of_steps or {})),
+            algorithm, adapt(model), split, self.schedule(problem, epochs), partial(ReplicaState, **(of_steps or {})),
             layout=getattr(model, "layout", None),
         )  # fmt: skip
         return VirtualEngine(

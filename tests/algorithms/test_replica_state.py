@@ -34,6 +34,7 @@ from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Hooks, Training, VirtualEngine
 from mpidl.errors import UsageError
+from mpidl.nn import adapt
 from mpidl.parameters import Range, shards
 from mpidl.rules import RULES, Adam
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -127,7 +128,7 @@ class Run:
                 shard.policy.expect_all()
             resumed = {0: (start.replicas[0], stop.vectors)}
             taken = start.replicas[0].tickets if in_turn else 0
-        training = Training(algorithm, model, split, schedule, partial(ReplicaState, rate_at, statistics))
+        training = Training(algorithm, adapt(model), split, schedule, partial(ReplicaState, rate_at, statistics))
         self._schedule, self._start, self._after, self._in_turn = schedule, start, after, in_turn
         self.stop, self._batches = None, 0
         hooks = Hooks(on_batch=self._watch)

@@ -17,6 +17,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.errors import UsageError
+from mpidl.nn import adapt
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Adamw, Nesterov
 from mpidl.rules.segments import Segment
@@ -42,7 +43,9 @@ def engine_of(problem, algorithm, replicas=REPLICAS, epochs=4, times=EVEN, parts
         for each in held_by_replicas([Range(0, size)], replicas, [parts])
     ]
     schedule = Schedule(Portions(split_.samples, BATCH, BATCH, seed=7), epochs=epochs)
-    training = Training(algorithm, model, split_, schedule, partial(ReplicaState, segments=segments, fragments=parts))
+    training = Training(
+        algorithm, adapt(model), split_, schedule, partial(ReplicaState, segments=segments, fragments=parts)
+    )
     return VirtualEngine(training, shards, replicas, time=VirtualTime(times, 3))
 
 

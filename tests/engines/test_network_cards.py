@@ -15,6 +15,7 @@ from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime, network
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.network import Fabric, fair_shares
 from mpidl.engines.virtual.times import Constant, Exponential, Times
+from mpidl.nn import adapt
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -163,7 +164,7 @@ def engine(problem, algorithm, times, replicas, servers=1):
         for part in shards(model.parameters.size, servers)
     ]
     return VirtualEngine(
-        Training(algorithm, model, split, schedule), parts, replicas, time=VirtualTime(times, 3, start=1.0)
+        Training(algorithm, adapt(model), split, schedule), parts, replicas, time=VirtualTime(times, 3, start=1.0)
     )
 
 

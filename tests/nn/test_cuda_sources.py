@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpidl.nn.kernels import cpu, cuda
-from mpidl.nn.kernels.cuda.module import CudaModule
+from mpidl.nn.kernels.cuda import CudaModule
 
 SOURCES = [path.stem for path in sorted(Path(cuda.__file__).parent.glob("*.cu"))]
 

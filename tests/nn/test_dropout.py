@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from layer_cases import Alone
 from mpidl.data import Batch
 from mpidl.nn import Dropout, Flatten, MeanSquaredError, Network, kernels
-from mpidl.nn.kernels.cpu.dropout import DRAWS, draw
+from mpidl.nn.kernels.cpu.elementwise import DRAWS, draw
 from mpidl.parameters import Box, Range, strides
 
 

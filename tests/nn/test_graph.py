@@ -1,18 +1,20 @@
-"""Networks whose layers branch and join."""
+"""Networks whose layers branch and join; and gradients against finite differences, in float64."""
+
+from itertools import product
 
 import numpy as np
 import pytest
-from test_gradients import differences
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.nn import (
+    ACTIVATIONS,
+    LOSSES,
     Add,
     BatchNormalisation,
     Concatenate,
     Conv2d,
     Dense,
-    Dropout,
     Embedding,
     Flatten,
     MaxPool2d,
@@ -20,6 +22,7 @@ from mpidl.nn import (
 )
 from mpidl.nn.losses import Regularisation
 from mpidl.rules import Sgd
+from rows import in_turn
 
 RESIDUAL = [
     Conv2d(3, 3, "tanh", padding="same", name="stem"),
@@ -126,15 +129,46 @@ def test_running_statistics_go_to_those_of_the_data_and_serve_evaluation():
     np.testing.assert_allclose(single, network.predict(inputs)[:1], rtol=1e-12)
 
 
-def test_dropout_depends_on_the_minibatch_alone_and_not_at_all_in_evaluation():
-    network = Network([Dropout(0.5), Dense(2)], (400,), dtype="float64", seed=1)
-    batch = Batch(np.ones((3, 400)), np.zeros(3, int), number=7)
-    first = network.loss_and_gradient(batch)[1].copy()
-    other = network.loss_and_gradient(batch._replace(number=8))[1].copy()
-    again = network.loss_and_gradient(batch)[1]
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-    np.testing.assert_array_equal(network.predict(batch.inputs), network.predict(batch.inputs))
-    # A weight gets no gradient if dropout hit its input in all three samples: one weight in eight.
-    rows = network.layout.views(first)["1-dense/weight"][:, 1]
-    assert 0.07 < np.mean(rows == 0) < 0.2
+STEP = 1e-6
+
+
+def network_and_batch(activation, loss, targets, last="identity"):
+    layers = [Dense(7, activation), Dense(5, activation), Dense(3, last)]
+    network = Network(layers, (3, 1, 2), loss=LOSSES[loss](), dtype="float64", seed=3)
+    random = np.random.default_rng(5)
+    network.parameters[:] = random.normal(size=network.layout.size)
+    inputs = random.normal(size=(9, 3, 1, 2))
+    classes = random.integers(0, 3, 9)
+    return network, Batch(inputs, classes if targets == "classes" else random.uniform(size=(9, 3)))
+
+
+def differences(loss, vector):
+    """Central differences of loss() with respect to each element of a vector that it reads."""
+    gradient = np.empty_like(vector)
+    for index, value in enumerate(vector):
+        vector[index] = value + STEP
+        above = loss()
+        vector[index] = value - STEP
+        below = loss()
+        vector[index] = value
+        gradient[index] = (above - below) / (2 * STEP)
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("activation", "targets", "loss"),
+    in_turn(ACTIVATIONS, list(product(["classes", "floats"], LOSSES)), each=len(LOSSES)),
+)
+def test_gradient_meets_finite_differences(activation, loss, targets):
+    network, batch = network_and_batch(activation, loss, targets)
+    gradient = network.loss_and_gradient(batch)[1].copy()
+    expected = differences(lambda: network.loss_and_gradient(batch)[0], network.parameters)
+    np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradient_passes_through_the_last_layers_activation(activation):
+    network, batch = network_and_batch("tanh", "mean_squared_error", "floats", last=activation)
+    gradient = network.loss_and_gradient(batch)[1].copy()
+    expected = differences(lambda: network.loss_and_gradient(batch)[0], network.parameters)
+    np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-6 * np.abs(expected).max())

@@ -16,7 +16,6 @@ from mpidl.metrics import MeanAbsoluteError
 from mpidl.metrics.figures import Figures
 from mpidl.nn import Dense, Network, adapt
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.capabilities import Movable, activation_bytes, summaries
 from mpidl.nn.model import evaluate_split
 from mpidl.parameters import Layout, Range
 
@@ -49,9 +48,9 @@ def test_the_documented_example_runs():
 def test_what_an_object_lacks_has_defaults():
     model = adapt(Bare())
     assert model.layout == Layout([("parameters", (17,))])
-    assert (model.dtype, model.statistics, isinstance(model, Movable)) == (np.dtype("float32"), (), False)
+    assert (model.dtype, model.statistics, model.movable) == (np.dtype("float32"), (), False)
     assert model.initial(Range(3, 6)).tolist() == [3, 4, 5]
-    assert (activation_bytes(model, 7), summaries(model), model.check_data((7,), 10)) == (None, None, None)
+    assert (model.activation_bytes(7), model.summaries(), model.check_data((7,), 10)) == (None, None, None)
     loss, correct = model.evaluate(BATCH)[:2]
     assert loss == 3 * 3 * np.arange(17).sum()
     assert math.isnan(correct)
@@ -81,7 +80,7 @@ def test_a_network_has_the_full_interface_and_allocates_no_parameters():
     assert adapt(network) is network
     assert tracemalloc.get_traced_memory()[1] < network.layout.size
     tracemalloc.stop()
-    assert isinstance(network, Movable)
+    assert network.movable
 
 
 @pytest.mark.parametrize(("missing", "has"), [("parameters", "loss_and_gradient"), ("loss_and_gradient", "parameters")])

@@ -1,22 +1,31 @@
-"""A network's vectors: layout, initial values, buffers, batches."""
+"""A network's vectors: layout, initial values, buffers, batches; and networks from configuration sections."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
 from mpidl.metrics.figures import Figures
-from mpidl.nn import LOSSES, Activation, Conv2d, Dense, Layer, Network, SoftmaxCrossEntropy
+from mpidl.nn import (
+    LAYERS,
+    LOSSES,
+    Activation,
+    Conv2d,
+    Dense,
+    Layer,
+    MeanSquaredError,
+    Network,
+    SoftmaxCrossEntropy,
+    from_config,
+)
 from mpidl.parameters import Range
 
-LAYERS = [Dense(11, "relu"), Dense(7, "tanh", "he_normal", name="middle"), Dense(3)]
+PERCEPTRON = [Dense(11, "relu"), Dense(7, "tanh", "he_normal", name="middle"), Dense(3)]
 
 
-def network(layers=LAYERS, input_shape=(13,), **options):
+def network(layers=PERCEPTRON, input_shape=(13,), **options):
     return Network(layers, input_shape, **options)
 
 
@@ -48,19 +57,9 @@ def test_describing_allocates_nothing():
     assert peak < 1e6
 
 
-@given(seed=st.integers(0, 2**32), data=st.data())
-def test_initial_of_a_range_is_that_part_of_the_parameters(seed, data):
-    model = network(seed=seed)
-    start = data.draw(st.integers(0, model.layout.size))
-    stop = data.draw(st.integers(start, model.layout.size))
-    part = model.initial(Range(start, stop))
-    assert part.dtype == np.float32
-    np.testing.assert_array_equal(part, model.parameters[start:stop])
-
-
 def test_initial_values_depend_on_seed_and_place_alone():
     parts = network(seed=4).layout.views(network(seed=4).parameters)
-    wider = network([*LAYERS[:2], Dense(5)], seed=4)
+    wider = network([*PERCEPTRON[:2], Dense(5)], seed=4)
     wider = wider.layout.views(wider.parameters)
     other = network(seed=5).layout.views(network(seed=5).parameters)
     for name in ("0-dense/weight", "middle/weight"):
@@ -80,7 +79,7 @@ def test_initial_of_a_range_outside_is_an_error(whole):
 
 
 def reference(model, batch):
-    """Loss and gradient of LAYERS in plain NumPy, float64."""
+    """Loss and gradient of PERCEPTRON in plain NumPy, float64."""
     w = {name: view.astype(np.float64) for name, view in model.layout.views(model.parameters).items()}
     x, t = batch.inputs.astype(np.float64).reshape(len(batch.inputs), -1), np.eye(3)[batch.targets]
     h = np.maximum(x @ w["0-dense/weight"] + w["0-dense/bias"], 0)
@@ -211,37 +210,25 @@ def test_predict_gives_an_array_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "targets", "message"),
+    ("shape", "targets", "message"),
     [
-        (np.zeros((5, 12)), np.zeros(5, int), "a batch of inputs (5, 12), the network takes (n, 13)"),
-        (
-            np.zeros((5, 13)),
-            np.zeros(4, int),
-            "targets (4,) of int64, outputs (5, 3) take integers (5,) or floats (5, 3)",
-        ),
-        (
-            np.zeros((5, 13)),
-            np.zeros((5, 1)),
-            "targets (5, 1) of float64, outputs (5, 3) take integers (5,) or floats (5, 3)",
-        ),
-        (
-            np.zeros((5, 13)),
-            np.zeros(5),
-            "targets (5,) of float64, outputs (5, 3) take integers (5,) or floats (5, 3)",
-        ),
-        (
-            np.zeros((5, 13)),
-            np.arange(5),
-            "data: labels 0 to 4, the last layer has 3 units, one for each class",
-        ),
+        ((5, 12), np.zeros(5, int), "a batch of inputs (5, 12), the network takes (n, 13)"),
+        ((5, 13), np.zeros(4, int), "targets (4,) of int64, outputs (5, 3) take integers (5,) or floats (5, 3)"),
+        ((5, 13), np.zeros((5, 1)), "targets (5, 1) of float64, outputs (5, 3) take integers (5,) or floats (5, 3)"),
+        ((5, 13), np.zeros(5), "targets (5,) of float64, outputs (5, 3) take integers (5,) or floats (5, 3)"),
+        ((5, 13), np.arange(5), "data: labels 0 to 4, the last layer has 3 units, one for each class"),
     ],
 )
-def test_batches_that_do_not_fit(inputs, targets, message):
+def test_batches_that_do_not_fit(shape, targets, message):
     model = network()
     for use in (model.loss_and_gradient, model.evaluate):
         with pytest.raises(UsageError) as caught:
-            use(Batch(inputs, targets))
+            use(Batch(np.zeros(shape), targets))
         assert str(caught.value) == message
+
+
+TAKEN = "is the name of layer 0, expected a unique one"
+UNFIT = "model.layer[0].name: expected a name without '/' and control characters, found "
 
 
 @pytest.mark.parametrize(
@@ -254,22 +241,10 @@ def test_batches_that_do_not_fit(inputs, targets, message):
         ({"input_shape": 3}, "Network.input_shape: expected list of int, found 3"),
         ({"input_shape": "ab"}, "Network.input_shape: expected list of int, found 'ab'"),
         ({"input_shape": ((3,),)}, "Network.input_shape: expected list of int, found ((3,),)"),
-        (
-            {"layers": [Dense(3, name="a"), Dense(4, name="a")]},
-            "model.layer[1].name: 'a' is the name of layer 0, expected a unique one",
-        ),
-        (
-            {"layers": [Dense(3, name="1-dense"), Dense(4)]},
-            "model.layer[1].name: '1-dense' is the name of layer 0, expected a unique one",
-        ),
-        (
-            {"layers": [Dense(3, name="a/b")]},
-            "model.layer[0].name: expected a name without '/' and control characters, found 'a/b'",
-        ),
-        (
-            {"layers": [Dense(3, name="\x1b[31m")]},
-            "model.layer[0].name: expected a name without '/' and control characters, found '\\x1b[31m'",
-        ),
+        ({"layers": [Dense(3, name="a"), Dense(4, name="a")]}, f"model.layer[1].name: 'a' {TAKEN}"),
+        ({"layers": [Dense(3, name="1-dense"), Dense(4)]}, f"model.layer[1].name: '1-dense' {TAKEN}"),
+        ({"layers": [Dense(3, name="a/b")]}, f"{UNFIT}'a/b'"),
+        ({"layers": [Dense(3, name="\x1b[31m")]}, f"{UNFIT}'\\x1b[31m'"),
         ({"input_shape": (4, 0)}, "model.layer[0]: inputs of shape (4, 0) have no elements"),
         ({"dtype": "float16"}, "dtype: expected 'float32' or 'float64', found 'float16'"),
     ],
@@ -292,3 +267,75 @@ def test_a_layers_complaint_about_its_input_names_the_layer():
 
 def test_softmax_cross_entropy_is_the_default_loss():
     assert isinstance(network().loss, SoftmaxCrossEntropy)
+
+
+DENSE = {"type": "dense", "units": 5}
+
+KNOWN = ", ".join(sorted(LAYERS))
+
+
+def build(sections, loss="softmax_cross_entropy"):
+    return from_config(sections, loss, (4, 3), seed=7)
+
+
+def test_sections_become_layers():
+    sections = [
+        {"type": "dense", "units": 9, "activation": "relu", "initialiser": "he_normal", "name": "first"},
+        {"type": "dense", "units": 2},
+    ]
+    network = from_config(sections, "mean_squared_error", [4, 3], seed=7, dtype="float64")
+    assert network.layers == (Dense(9, "relu", "he_normal", name="first"), Dense(2))
+    assert isinstance(network.loss, MeanSquaredError)
+    assert (network.input_shape, network.seed, network.dtype) == ((4, 3), 7, "float64")
+    assert [part.name for part in network.layout][::2] == ["first/weight", "1-dense/weight"]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"units": 5}, ".type: missing; known: " + KNOWN),
+        ({"type": "dens", "units": 5}, ".type: unknown name 'dens', did you mean 'dense'?"),
+        ({"type": ["dense"]}, ".type: unknown name ['dense'], did you mean 'dense'?"),
+        ({"type": 3}, ".type: unknown name 3; known: " + KNOWN),
+        ({"type": "dense", "unit": 5}, ".unit: unknown key, did you mean 'units'?"),
+        ({"type": "dense"}, ".units: missing, expected int >= 1"),
+        (DENSE | {"units": "abc"}, ".units: expected int >= 1, found 'abc'"),
+        (DENSE | {"units": 0}, ".units: expected int >= 1, found 0"),
+        (DENSE | {"units": True}, ".units: expected int >= 1, found True"),
+        (DENSE | {"units": 1.5}, ".units: expected int >= 1, found 1.5"),
+        (DENSE | {"name": 3}, ".name: expected str, found 3"),
+        (DENSE | {"activation": "rleu"}, ".activation: unknown name 'rleu', did you mean 'relu'?"),
+        (DENSE | {"initialiser": "zero"}, ".initialiser: unknown name 'zero', did you mean 'zeros'?"),
+        (DENSE | {"name": "0-dense"}, ".name: '0-dense' is the name of layer 0, expected a unique one"),
+    ],
+)
+def test_wrong_section(section, message):
+    with pytest.raises(UsageError) as caught:
+        build([DENSE, section])
+    assert str(caught.value) == f"model.layer[1]{message}"
+
+
+def test_wrong_loss():
+    with pytest.raises(UsageError, match=r"^model\.loss: unknown name 'mean_square', did you mean 'mean_sq.*'\?$"):
+        build([DENSE], loss="mean_square")
+
+
+def test_no_sections():
+    with pytest.raises(UsageError, match=r"^model\.layer: no layer, expected at least one$"):
+        build([])
+
+
+def test_outputs_must_be_the_datas_classes():
+    network = build([{"type": "dense", "units": 12}])
+    shape = network.input_shape
+    network.check_data(shape, 12)
+    network.check_data(shape, None)
+    with pytest.raises(UsageError, match=r"^model\.layer: the last layer has 12 units, the data 10 classes$"):
+        network.check_data(shape, 10)
+    with pytest.raises(UsageError, match=r"^model: inputs of shape \(.*\), the data's are \(3, 5, 7\)$"):
+        network.check_data((3, 5, 7), 12)
+
+
+def test_names_given_to_a_layer_are_checked_there_too():
+    with pytest.raises(UsageError, match=r"^activation: unknown name 'rleu', did you mean 'relu'\?$"):
+        Dense(3, "rleu")

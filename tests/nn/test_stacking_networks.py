@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.data import Batch
 from mpidl.nn.network import from_config
-from mpidl.nn.stacking import Module, gradient, layers, normal_equations, solve
+from mpidl.nn.stacking import StackedModule, gradient, layers, normal_equations, solve
 
 MODULES, HIDDEN, OUTPUTS, RIDGE = 3, 7, 4, 0.3
 
@@ -45,7 +45,7 @@ def test_each_module_takes_the_data_and_the_outputs_of_those_below():
 @pytest.mark.parametrize("hidden", [1, 7, 60])
 def test_upper_weights_are_the_ridge_regression_of_the_targets(number, hidden):
     network, batch = made(hidden=hidden)
-    module, total = Module.of(network.layout, number), 0.0
+    module, total = StackedModule.of(network.layout, number), 0.0
     assert (module.parts > 1) is (hidden == 60)
     sums = np.zeros((hidden, hidden + OUTPUTS))
     for part in range(module.parts):
@@ -69,7 +69,7 @@ def test_upper_weights_are_the_ridge_regression_of_the_targets(number, hidden):
 @pytest.mark.parametrize("number", range(MODULES))
 def test_the_gradient_is_that_of_the_objective_where_the_upper_weights_follow_the_lower(number):
     network, batch = made()
-    module = Module.of(network.layout, number)
+    module = StackedModule.of(network.layout, number)
 
     def fit():
         """Store the upper weights, and return the objective: squared errors, and what the ridge adds."""

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.data.batch import Batch
-from mpidl.nn import Network
-from mpidl.nn.capabilities import GivenUp, report_final
-from mpidl.nn.layers import Activation, Add, BatchNormalisation, Dense
+from mpidl.nn import Activation, Add, BatchNormalisation, Dense, Network
 from mpidl.nn.losses import Regularisation
+from mpidl.nn.model import GivenUp
 
 
 def network(units, **options):
@@ -30,9 +29,9 @@ def batch(seed=0, samples=7):
 def said(model, batch):
     """Return loss and gradient, and what was said to be final, as copies of the gradient from there on."""
     found = []
-    report_final(model, lambda vector, start: found.append((start, vector[start:].copy())))
+    model.report_final(lambda vector, start: found.append((start, vector[start:].copy())))
     loss, gradient = model.loss_and_gradient(batch)
-    report_final(model, None)
+    model.report_final(None)
     return loss, gradient, found
 
 
@@ -98,10 +97,10 @@ def test_a_gradient_that_was_given_up_leaves_nothing_behind():
         if len(looks) == 3:
             raise GivenUp("late")
 
-    report_final(model, give_up)
+    model.report_final(give_up)
     with pytest.raises(GivenUp):
         model.loss_and_gradient(batch(1))
     assert len(looks) == 3
-    report_final(model, None)
+    model.report_final(None)
     for seed in range(3):
         assert model.loss_and_gradient(batch(seed))[1].tobytes() == plain.loss_and_gradient(batch(seed))[1].tobytes()

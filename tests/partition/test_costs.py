@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpidl.nn.capabilities import LayerSummary
+from mpidl.nn.model import LayerSummary
 from mpidl.partition.costs import Costs
 
 COSTS = Costs(100.0, 10.0, 0.5, 5.0, 2.0, flops_of={"conv2d": 400.0})

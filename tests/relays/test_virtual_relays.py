@@ -18,6 +18,7 @@ from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Times
 from mpidl.engines.virtual.traffic import Traffic
+from mpidl.nn import adapt
 from mpidl.parameters import Range, shards
 from mpidl.relays.virtual import VirtualRelay
 from mpidl.rules import Sgd
@@ -40,7 +41,7 @@ def engine(problem, algorithm, times, replicas, servers=1, seed=3, statistics=()
     ]  # fmt: skip
     hooks = Hooks() if on_batch is None else Hooks(on_batch=on_batch)
     return VirtualEngine(
-        Training(algorithm, model, split, schedule), parts, replicas,
+        Training(algorithm, adapt(model), split, schedule), parts, replicas,
         time=VirtualTime(times, seed, start=1.0), hooks=hooks,
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from mpidl.data import Portions
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Constant, Death, Exponential, Failures
+from mpidl.nn import adapt
 from mpidl.parameters import shards
 from mpidl.rules import Adagrad, Sgd
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -53,7 +54,7 @@ def engine_of(model, split, algorithm, rule, servers, replicas, times=None, tabl
         part.beside = beside
     options = {"beside": VirtualTables(model, split, tables, ahead)} if tables else {}
     schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
-    training = Training(algorithm, model, split, schedule, **options)
+    training = Training(algorithm, adapt(model), split, schedule, **options)
     return VirtualEngine(training, parts, replicas, time=VirtualTime(times))
 
 

@@ -1,9 +1,9 @@
 """One worker that trains a JAX function is a plain JAX loop, bit for bit, and PyTorch's loop but for rounding."""
 
+import jax
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402

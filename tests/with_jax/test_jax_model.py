@@ -5,22 +5,21 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
-jax = pytest.importorskip("jax")
-
-from jax import numpy as jnp  # noqa: E402
-
-import mpidl.jax.model  # noqa: E402
-from jax_functions import cross_entropy, loss, loss_with_dropout, mlp, outputs, plain  # noqa: E402
-from mpidl.config import from_dict  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.jax import JaxModel  # noqa: E402
-from mpidl.job.build import own_model  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
+import mpidl.jax.model
+from jax_functions import cross_entropy, loss, loss_with_dropout, mlp, outputs, plain
+from mpidl.config import from_dict
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
+from mpidl.jax import JaxModel
+from mpidl.job.build import own_model
+from mpidl.nn.adaptation import ModelError
 
 RNG = np.random.default_rng(2)
 BATCH = Batch(RNG.random((13, 64), np.float32), RNG.integers(0, 10, 13), number=4)
@@ -274,3 +273,13 @@ def test_threads_are_the_ranks_share_of_the_cores(ranks, monkeypatch):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.count("XLAEigen") == max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "jax.rst"
+
+
+def test_examples_of_the_manual(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 10
+    assert not result.failed

@@ -2,23 +2,21 @@
 
 import doctest
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
-jax = pytest.importorskip("jax")
-
-from jax import numpy as jnp  # noqa: E402
-
-import mpidl.jax.sequence  # noqa: E402
-import threads  # noqa: E402
-from jax_functions import cross_entropy, mlp, plain  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.jax import JaxModel, JaxSequence  # noqa: E402
-from mpidl.nn.model import Evaluation  # noqa: E402
-from mpidl.partition.schedules import SCHEDULES  # noqa: E402
-from mpidl.partition.section import Section  # noqa: E402
-from mpidl.partition.sections import sections_of  # noqa: E402
+import mpidl.jax.sequence
+import threads
+from jax_functions import cross_entropy, mlp, plain
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
+from mpidl.jax import JaxModel, JaxSequence
+from mpidl.nn.model import Evaluation
+from mpidl.partition.schedules import SCHEDULES
+from mpidl.partition.section import Section
+from mpidl.partition.sections import sections_of
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -1,16 +1,15 @@
 """A function of JAX takes rows of tables, and trains them."""
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
-jax = pytest.importorskip("jax")
-jnp = jax.numpy
-
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.jax import JaxModel, TableSpec  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from sparse_rows import RowsInArrays  # noqa: E402
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
+from mpidl.jax import JaxModel, TableSpec
+from mpidl.nn.adaptation import ModelError
+from sparse_rows import RowsInArrays
 
 TABLES = [TableSpec("words", 3, 7), TableSpec("users", 2)]
 WEIGHTS = np.linspace(-1, 1, 21, dtype="float32").reshape(7, 3), np.linspace(0, 1, 8, dtype="float32").reshape(4, 2)

@@ -3,15 +3,13 @@
 import copy
 
 import numpy as np
-import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.tables.sources import FirstRows, TablesInMemory  # noqa: E402
-from mpidl.tables.table import Table  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from mpidl.data.batch import Batch
+from mpidl.tables.sources import FirstRows, TablesInMemory
+from mpidl.tables.table import Table
+from mpidl.torch import TorchModel
 
 functional = torch.nn.functional
 ROWS, DIMENSION, SERVERS = 11, 3, 2

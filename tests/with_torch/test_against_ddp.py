@@ -6,19 +6,18 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import Portions  # noqa: E402
-from mpidl.data.schedule import Schedule  # noqa: E402
-from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime  # noqa: E402
-from mpidl.engines.virtual.times import Constant, Times  # noqa: E402
-from mpidl.parameters import shards  # noqa: E402
-from mpidl.shards.scheduled_rule import ScheduledRule  # noqa: E402
-from mpidl.shards.shard import Shard  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import functional, mlp  # noqa: E402
+import mpidl
+from mpidl.data import Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual import Training, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Constant, Times
+from mpidl.parameters import shards
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.torch import TorchModel
+from torch_modules import functional, mlp
 
 PROCESSES, BATCH, RATE, SECONDS = 2, 64, 0.05, 60
 #: Batches all of one size: there, the mean that DDP takes is that of all samples.

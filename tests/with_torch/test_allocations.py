@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, functional, mlp  # noqa: E402
+import mpidl
+from mpidl.torch import TorchModel
+from torch_modules import cnn, functional, mlp
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """The average of a module's weights, with what belongs to it: means are averaged, other buffers are a replica's own."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from changing_modules import BATCH, RATE, Spectral, plain, same, tensors_of  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from changing_modules import BATCH, RATE, Spectral, plain, same, tensors_of
+from mpidl.torch import TorchModel
 
 EMA = 0.95
 LINE = (

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import Batch, Ragged  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from mpidl.data import Batch, Ragged
+from mpidl.torch import TorchModel
 
 BAGS = [[5, 6], [], [7, 0, 7], [], [8]]
 LABELS = np.array([0, 1, 1, 0, 2])

@@ -2,19 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
+from batches import KINDS, Collate, Frozen, Module, Pair, Samples, every
+from scipy.sparse import csr_array
+from torch.utils.data import default_collate
 
-torch = pytest.importorskip("torch")
-
-from batches import KINDS, Collate, Frozen, Module, Pair, Samples, every  # noqa: E402
-from scipy.sparse import csr_array  # noqa: E402
-from torch.utils.data import default_collate  # noqa: E402
-
-import mpidl  # noqa: E402
-from mpidl.data import Batch, Indexed  # noqa: E402
-from mpidl.data.collation import collate  # noqa: E402
-from mpidl.errors import MpidlError  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from mpidl.data import Batch, Indexed
+from mpidl.data.collation import collate
+from mpidl.errors import MpidlError
+from mpidl.nn.adaptation import ModelError
+from mpidl.torch import TorchModel
 
 INDICES = np.array([4, 1, 5])
 

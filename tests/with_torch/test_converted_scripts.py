@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 SCRIPTS = Path(__file__).parent / "scripts"
 STYLES = ("tabular", "text", "unet")
 

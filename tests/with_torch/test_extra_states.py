@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from torch_modules import mlp  # noqa: E402
+import mpidl
+from mpidl.errors import UsageError
+from mpidl.runs.export import export
+from torch_modules import mlp
 
 
 class Counting(torch.nn.Module):

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.nn.capabilities import GivenUp, report_final  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, mlp, noisy, transformer  # noqa: E402
+from mpidl.data.batch import Batch
+from mpidl.nn.adaptation import ModelError
+from mpidl.nn.model import GivenUp
+from mpidl.torch import TorchModel
+from torch_modules import cnn, mlp, noisy, transformer
 
 
 def batch(number=0, samples=6):
@@ -23,9 +21,9 @@ def batch(number=0, samples=6):
 def said(model, batch):
     """Return the gradient and what was said to be final, as copies of the gradient from there on."""
     found = []
-    report_final(model, lambda vector, start: found.append((start, vector[start:].copy())))
+    model.report_final(lambda vector, start: found.append((start, vector[start:].copy())))
     _, gradient = model.loss_and_gradient(batch)
-    report_final(model, None)
+    model.report_final(None)
     return gradient, found
 
 
@@ -172,12 +170,12 @@ def test_a_gradient_that_was_given_up_leaves_nothing_behind(make):
         if start < model.layout.size // 2:
             raise GivenUp("late")
 
-    report_final(model, give_up)
+    model.report_final(give_up)
     # PyTorch's first pass reports nothing.
     assert model.loss_and_gradient(batch())[1].tobytes() == plain.loss_and_gradient(batch())[1].tobytes()
     with pytest.raises(GivenUp):
         model.loss_and_gradient(batch(1))
-    report_final(model, None)
+    model.report_final(None)
     for number in range(2):
         expected = plain.loss_and_gradient(batch(number))[1]
         assert model.loss_and_gradient(batch(number))[1].tobytes() == expected.tobytes()

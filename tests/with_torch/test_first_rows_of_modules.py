@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import ArraySplit, Dataset  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.storage.checkpoint import Checkpoint  # noqa: E402
-from mpidl.storage.table_files import saved_tables  # noqa: E402
+import mpidl
+from mpidl.data import ArraySplit, Dataset
+from mpidl.runs.export import export
+from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.table_files import saved_tables
 
 ROWS, PADDING = 40, 2
 #: A rate with which nothing is learned.
@@ -103,8 +102,9 @@ def test_a_run_begins_with_the_rows_of_another(train, tmp_path, kind, device):
         assert set(found) >= set(ids)
 
 
-def test_the_export_loads_into_the_module_of_the_manual(train, tmp_path):
-    run = train(Words(), mpidl.Sgd(0.5), servers=2)
+def test_the_export_loads_into_the_module_of_the_manual_and_is_what_an_evaluation_has(train, tmp_path):
+    run = train(Words(), mpidl.Adagrad(0.1), servers=2)
+    evaluated = mpidl.evaluate(run, Words(), data(), loss="cross_entropy")
     export(Path(run), "torch", file=tmp_path / "model.pt")
     module = Words(seed=8)
     module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True, assign=True)
@@ -113,6 +113,12 @@ def test_the_export_loads_into_the_module_of_the_manual(train, tmp_path):
         assert np.array_equal(getattr(module, table).weight.detach()[ids].numpy(), rows)
     assert torch.equal(module.again.weight, module.words.weight)
     assert not module.words.weight[PADDING].any()
+    unseen = module.words.weight.detach()[ROWS // 2 :]
+    assert float(unseen.std()) == pytest.approx(1, rel=0.3)
+    test = data().test.gather(np.arange(60))
+    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(test.inputs)), torch.from_numpy(test.targets))
+    assert float(loss) == pytest.approx(evaluated["test_loss"], rel=1e-6)
+    assert set(rows_of(run, "words.weight")[0]) == set(range(ROWS)) - {PADDING}
 
 
 @pytest.mark.parametrize("key", ["max_rows", "max_age", "admission"])

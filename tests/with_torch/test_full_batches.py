@@ -2,24 +2,23 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.algorithms import Sandblaster  # noqa: E402
-from mpidl.config import from_dict  # noqa: E402
-from mpidl.data import Batch, Portions  # noqa: E402
-from mpidl.data.schedule import Schedule  # noqa: E402
-from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime  # noqa: E402
-from mpidl.engines.virtual.times import Exponential, Times  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.job.build import own_model  # noqa: E402
-from mpidl.job.job import Job  # noqa: E402
-from mpidl.parameters import shards  # noqa: E402
-from mpidl.shards.scheduled_rule import ScheduledRule  # noqa: E402
-from mpidl.shards.shard import Shard  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, functional, mlp  # noqa: E402
+import mpidl
+from mpidl.algorithms import Sandblaster
+from mpidl.config import from_dict
+from mpidl.data import Batch, Portions
+from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual import Hooks, Training, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Exponential, Times
+from mpidl.errors import UsageError
+from mpidl.job.build import own_model
+from mpidl.job.job import Job
+from mpidl.parameters import shards
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.torch import TorchModel
+from torch_modules import cnn, functional, mlp
 
 RANDOM = np.random.default_rng(3)
 SAMPLES = 103

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.errors import MpidlError, UsageError  # noqa: E402
-from mpidl.runs.predict import predict  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
+import mpidl
+from mpidl.data.batch import Batch
+from mpidl.errors import MpidlError, UsageError
+from mpidl.runs.predict import predict
+from mpidl.torch import TorchModel
+from torch_modules import cnn, functional, mlp, transformer
 
 DIGITS = mpidl.Digits().open().train.gather(np.arange(64))
 INPUTS, TARGETS = torch.from_numpy(DIGITS.inputs), torch.from_numpy(DIGITS.targets)

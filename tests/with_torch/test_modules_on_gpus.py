@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 import fake_cupy
 from mpidl.data import Batch
 from mpidl.nn.ondevice import Mirrored, OnDevice
-
-torch = pytest.importorskip("torch")
-
-from mpidl.torch import TorchModel  # noqa: E402
+from mpidl.torch import TorchModel
 
 
 @pytest.fixture

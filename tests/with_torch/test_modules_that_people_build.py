@@ -4,13 +4,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.launch.command import command  # noqa: E402
-from zoo import ZOO, differences  # noqa: E402
-from zoo.cases import Case  # noqa: E402
+import mpidl
+from mpidl.launch.command import command
+from zoo import ZOO, differences
+from zoo.cases import Case
 
 
 @pytest.mark.parametrize("name", ZOO)

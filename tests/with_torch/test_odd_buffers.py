@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
-from mpidl.torch.beside import copied  # noqa: E402
+import mpidl
+from mpidl.runs.export import export
+from mpidl.torch import TorchModel
+from mpidl.torch.module_state import copied
 
 MATRIX = torch.tensor([[1.0, 0, 0], [0.5, 2, 0], [0, 0, 3]])
 

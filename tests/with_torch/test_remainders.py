@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.errors import UsageError  # noqa: E402
+import mpidl
+from mpidl.errors import UsageError
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-import torch_modules  # noqa: E402
-from mpidl.config import toml  # noqa: E402
-from torch_modules import noisy  # noqa: E402
+import mpidl
+import torch_modules
+from mpidl.config import toml
+from torch_modules import noisy
 
 COUNTER, FROZEN, STATISTIC = "3.num_batches_tracked", "1.weight", "3.running_mean"
 

@@ -4,10 +4,8 @@ import copy
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from sparse_modules import (  # noqa: E402
+import torch
+from sparse_modules import (
     BATCHES,
     IDS,
     LABELS,
@@ -25,10 +23,10 @@ from sparse_modules import (  # noqa: E402
     words,
 )
 
-import mpidl  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.tables.sources import FirstRows  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from mpidl.data.batch import Batch
+from mpidl.tables.sources import FirstRows
+from mpidl.torch import TorchModel
 
 
 @pytest.mark.parametrize("rule", RULES)

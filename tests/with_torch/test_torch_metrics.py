@@ -4,13 +4,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from sklearn import metrics as oracle
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from mpidl.data import Arrays, Batch, Indexed  # noqa: E402
-from mpidl.metrics.metric import on_host  # noqa: E402
+import mpidl
+from mpidl.data import Arrays, Batch, Indexed
+from mpidl.metrics.metric import on_host
 
 functional, nn = torch.nn.functional, torch.nn
 WEIGHTS = torch.tensor([0.5, 2.0, 0.0, 1.0])

@@ -3,15 +3,14 @@
 import h5py
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-import torch_modules  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.runs.predict import predict  # noqa: E402
-from mpidl.storage.tensor_files import save  # noqa: E402
-from rows import in_turn  # noqa: E402
+import mpidl
+import torch_modules
+from mpidl.runs.export import export
+from mpidl.runs.predict import predict
+from mpidl.storage.tensor_files import save
+from rows import in_turn
 
 MAKERS = {"mlp": torch_modules.mlp, "cnn": torch_modules.cnn, "transformer": torch_modules.transformer}
 

@@ -4,10 +4,8 @@ import copy
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from sparse_modules import (  # noqa: E402
+import torch
+from sparse_modules import (
     BATCHES,
     DIMENSION,
     IDS,
@@ -24,12 +22,12 @@ from sparse_modules import (  # noqa: E402
     words,
 )
 
-import mpidl  # noqa: E402
-from mpidl.data.batch import Batch  # noqa: E402
-from mpidl.nn.adaptation import ModelError  # noqa: E402
-from mpidl.tables.lookups import NoRows  # noqa: E402
-from mpidl.tables.sources import FirstRows, TablesInMemory  # noqa: E402
-from mpidl.torch import TorchModel  # noqa: E402
+import mpidl
+from mpidl.data.batch import Batch
+from mpidl.nn.adaptation import ModelError
+from mpidl.tables.lookups import NoRows
+from mpidl.tables.sources import FirstRows, TablesInMemory
+from mpidl.torch import TorchModel
 
 
 def test_first_values_have_the_scale_of_the_weight():

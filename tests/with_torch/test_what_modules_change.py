@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mpidl  # noqa: E402
-from changing_modules import (  # noqa: E402
+import mpidl
+from changing_modules import (
     BATCH,
     MODULES,
     RATE,
@@ -17,18 +16,17 @@ from changing_modules import (  # noqa: E402
     Changing,
     Clamped,
     Margins,
-    Odd,
     Private,
     Sums,
     plain,
     same,
     tensors_of,
 )
-from mpidl.errors import UsageError  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.torch import TorchModel, sections  # noqa: E402
-from mpidl.torch.sparse import put_together  # noqa: E402
-from torch_modules import mlp  # noqa: E402
+from mpidl.errors import UsageError
+from mpidl.runs.export import export
+from mpidl.torch import TorchModel, sections
+from mpidl.torch.arrays import put_together
+from torch_modules import mlp
 
 
 @pytest.fixture
@@ -176,14 +174,6 @@ def test_what_shards_dont_see_is_said(train, capfd, algorithm, noted):
     assert (line in capfd.readouterr().err) == noted
 
 
-def test_odd_buffers_are_as_before_in_the_module(train):
-    module = Odd()
-    train(module)
-    assert module.graph.layout is torch.sparse_coo
-    assert module.rows.layout is torch.sparse_csr
-    assert module.order.shape == (3, 10)
-
-
 class Staged(torch.nn.Linear):
     """A module with a state of plain attributes, of which ``stage`` is also the name of a buffer."""
 
@@ -246,10 +236,7 @@ def test_the_state_of_a_module_and_of_a_loss(train, around, sums):
 
 @pytest.mark.parametrize(
     ("state", "text"),
-    [
-        ({"stage": None}, "has None as stage, expected numbers and arrays"),
-        (3, "is an int, expected a mapping"),
-    ],
+    [({"stage": None}, "has None as stage, expected numbers and arrays"), (3, "is an int, expected a mapping")],
 )
 def test_a_state_that_cannot_be_saved(train, state, text):
     module = Staged()

@@ -1,6 +1,6 @@
 """Small modules of the kinds that people build with PyTorch, and plain loops to compare with."""
 
-from zoo import gradients, layers, losses, parameters, sequences, state  # noqa: F401
+from zoo import gradients, layers, parameters, sequences, state  # noqa: F401
 from zoo.cases import ZOO
 from zoo.loops import differences
 

@@ -12,12 +12,7 @@ from mpidl.data import Arrays
 SAMPLES, CLASSES, SEED = 12, 3, 3
 
 #: Shapes of samples by kind; ids are below `IDS`.
-SHAPES = {
-    "vector": (6,),
-    "image": (3, 8, 8),
-    "sequence": (5, 4),
-    "ids": (5,),
-}
+SHAPES = {"vector": (6,), "image": (3, 8, 8), "sequence": (5, 4), "ids": (5,)}
 IDS = 7
 
 

@@ -22,7 +22,7 @@ from mpidl.algorithms.coordination import (
 from mpidl.algorithms.curvature import GRADIENT
 from mpidl.algorithms.requests import Function
 from mpidl.algorithms.sandblaster import Optimiser, Sandblaster
-from mpidl.nn.stacking import Module, gradient, layers, normal_equations, solve
+from mpidl.nn.stacking import StackedModule, gradient, layers, normal_equations, solve
 from mpidl.parameters import Layout, Range
 from mpidl.schema import Count, Positive
 from mpidl.shards.matrix import Gather, Scatter, whole
@@ -117,7 +117,7 @@ class _Modules(Optimiser):
 
         The outputs of the whole network are then those of this module, and the next one begins where it is.
         """
-        own, *above = (Module.of(self._layout, number) for number in range(self._module, self._stacking.modules))
+        own, *above = (StackedModule.of(self._layout, number) for number in range(self._module, self._stacking.modules))
         if above:
             (found,) = yield Operate((Gather(PARAMETERS, Range(own.weight.start, own.upper.stop)),))
             weight, rest = np.split(whole(found), [own.weight.size])
@@ -133,7 +133,7 @@ class _Modules(Optimiser):
 
     def _evaluate(self) -> Generator[CoordinatorRequest, Any, None]:
         """Compute the upper weights of the module, its objective and its gradient, at the lower weights."""
-        module, task = Module.of(self._layout, self._module), self._module * PARTS
+        module, task = StackedModule.of(self._layout, self._module), self._module * PARTS
         segment, found = BatchSegment(GRADIENT, 0, self._portions), []
         sums = np.empty((module.hidden, module.hidden + module.outputs))
         for part in range(module.parts):

@@ -21,7 +21,7 @@ from mpidl.launch import environment
 from mpidl.nn import Network, from_config
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.losses import Regularisation
-from mpidl.nn.model import CompleteModel, Model
+from mpidl.nn.model import CompleteModel
 from mpidl.storage.checkpoint import Checkpoint
 
 #: The loss of the last training of each module, for evaluations in the same process.
@@ -65,7 +65,7 @@ def _outputs(dataset: Dataset) -> int:
     return int(targets.shape[1])
 
 
-def build_model(config: Config, dataset: Dataset) -> Model:
+def build_model(config: Config, dataset: Dataset) -> CompleteModel:
     """Return the network that ``[[model.layer]]`` describes, or what ``model.factory`` returns for (dataset, seed)."""
     section = config.model
     if section.factory is None:

@@ -14,7 +14,6 @@ from mpidl.job.notes import notes_on_digests
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import ReadyJob
 from mpidl.launch.output import say
-from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
 from mpidl.storage.checkpoint import DATA, Checkpoint
@@ -130,7 +129,7 @@ def load_saved(model: CompleteModel, checkpoint: Checkpoint, number: int) -> Non
     """
     if buffers := checkpoint.buffers(number):
         model.load_buffers(buffers)
-    if (state := checkpoint.state(number)) and isinstance(model, Stateful):
+    if state := checkpoint.state(number):
         model.load_state(state)
 
 

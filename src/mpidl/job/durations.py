@@ -14,7 +14,6 @@ from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
 from mpidl.history import Run
 from mpidl.job.job import Job
-from mpidl.nn.capabilities import summaries
 from mpidl.partition.costs import Costs
 from mpidl.paths import user_path
 from mpidl.schema import Natural, NonNegative, Positive
@@ -113,7 +112,7 @@ class Durations:
         )
 
     def _gradient(self, job: Job) -> float:
-        layers = summaries(job.original)
+        layers = job.original.summaries()
         if layers is None or not any(layer.operations for layer in layers):
             raise UsageError("virtual.compute: missing, expected the seconds of a gradient: this model's aren't known")
         return self.measured.costs.gradient(layers, job.config.data.batch, job.dtype.itemsize)

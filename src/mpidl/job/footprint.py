@@ -16,7 +16,6 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.takeover import fixed
 from mpidl.metrics.figures import Figures
-from mpidl.nn.capabilities import activation_bytes
 from mpidl.nn.model import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
@@ -136,7 +135,7 @@ def _worker(placed: PlacedJob, capacity: Capacity, partition: int, slice: Range)
     job, plan, parameters = placed.job, placed.plan, slice.size
     samples = max(job.config.data.batch, min(BATCH, (job.dataset.test or job.dataset.train).samples))
     if plan is None:
-        activations = activation_bytes(job.original, samples) or 0
+        activations = job.original.activation_bytes(samples) or 0
     elif isinstance(plan, Plan):
         parameters = plan.parameters[partition]
         # What a plan counts includes the vectors.
@@ -184,7 +183,7 @@ def in_one_process(placed: PlacedJob, intermediaries: int = 0) -> Footprint:
         state=state_bytes(job, placed.layout.size, replicas),
         tables=_tables(job),
         exchange=replicas * REPLICA,
-        activations=activation_bytes(job.original, batch) or 0,
+        activations=job.original.activation_bytes(batch) or 0,
     )
 
 

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 
 from mpidl.algorithms.replica_state import GradientNorm, ReplicaState
+from mpidl.data.kept import KeptState
 from mpidl.device import Device, choose
 from mpidl.errors import UsageError
 from mpidl.job.fill import own_fragments, own_segments, own_statistics, own_trained
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.nn import Network
-from mpidl.nn.capabilities import Movable, kept_by_replica
 from mpidl.nn.groups import Penalised, frozen_names, weights_of
 from mpidl.nn.model import CompleteModel, PlacedModel
 from mpidl.nn.ondevice import Mirrored, OnDevice
@@ -120,7 +120,7 @@ def _device(job: Job, number: int) -> Device | None:
         if kind == "cuda":
             raise UsageError(f"device.kind: 'cuda', but {job.algorithm.name} computes on the CPU, expected 'auto'")
         return None
-    if isinstance(job.original, Movable):
+    if job.original.movable:
         return None if kind == "cpu" else choose(kind, number)
     if kind == "cuda":
         raise UsageError(
@@ -136,6 +136,13 @@ def replica_state(placed: PlacedJob, local: LocalModel) -> ReplicaState:
     trained = [] if placed.job.algorithm.coordinated else own_trained(placed, part)
     return ReplicaState(
         placed.rate_at, own_statistics(placed, part), own_segments(placed, part),
-        partial(kept_by_replica, local.host, placed.job.dataset.kept), own_fragments(placed, part),
+        partial(_kept, local.host, placed.job.dataset.kept), own_fragments(placed, part),
         GradientNorm(trained),
     )  # fmt: skip
+
+
+def _kept(model: CompleteModel, data: KeptState | None) -> dict[str, np.ndarray]:
+    """Return what a replica keeps of a model and of data for itself, by its names in a checkpoint."""
+    kept = {} if data is None else {f"data/{name}": values for name, values in data.state().items()}
+    kept |= {f"buffers/{name}": values for name, values in model.buffers().items()}
+    return kept | {f"state/{name}": np.asarray(values) for name, values in model.state().items()}

@@ -12,7 +12,6 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.data.labels import portions_are_alike
 from mpidl.data.nested import WITHOUT
 from mpidl.job.ownership import shares
-from mpidl.nn.capabilities import Buffered
 from mpidl.nn.model import CompleteModel
 from mpidl.partition.plan import Plan, rounded_otherwise
 from mpidl.partition.sections import Sections
@@ -148,7 +147,7 @@ def notes_on_owners(config: Config, data: Dataset, replicas: int) -> list[str]:
 
 def notes_on_buffers(model: CompleteModel) -> list[str]:
     """Return a line on which of the model's float buffers count as what, if some aren't averaged."""
-    if not isinstance(model, Buffered) or not model.own_buffers:
+    if not model.own_buffers:
         return []
     means = [part.name for part in model.layout if any(part.range.intersect(each) for each in model.statistics)]
     averaged = f"; {_listed(means)}: averaged over replicas" if means else ""

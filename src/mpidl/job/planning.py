@@ -14,7 +14,6 @@ from mpidl.errors import UsageError
 from mpidl.job.durations import Durations
 from mpidl.job.job import Job
 from mpidl.nn import Network
-from mpidl.nn.capabilities import Staged
 from mpidl.partition.costs import Basis, Costs, plan_seconds
 from mpidl.partition.plan import Plan
 from mpidl.partition.planner import make_plan
@@ -32,7 +31,7 @@ def cut(job: Job, partitions: int) -> Plan | Sections | None:
     stages = job.config.topology.stages
     if partitions == 1:
         return None
-    if isinstance(job.original, Staged) and stages == partitions:
+    if job.original.by_stages and stages == partitions:
         return sections_of(job.original, stages)
     return plan_model(job, partitions, stages)
 
@@ -44,7 +43,7 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     """
     network, batch = job.original, job.config.data.batch
     if not isinstance(network, Network):
-        if isinstance(network, Staged):
+        if network.by_stages:
             raise UsageError(
                 f"topology.stages: {stages}, but a stage of a model that isn't made of layers is one rank, "
                 f"expected {partitions} as topology.partitions"

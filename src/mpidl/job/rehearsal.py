@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from mpidl.job.job import Job
 from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
 from mpidl.metrics.figures import Figures
-from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
@@ -68,8 +67,7 @@ def rehearse_own(job: Job) -> str | None:
 @contextmanager
 def _without_trace(job: Job) -> Iterator[None]:
     """Restore what a user's code may change: a model itself, and the states of generators of random numbers."""
-    model = job.original
-    with same_random_numbers(), model.unchanged() if isinstance(model, Wrapper) else nullcontext():
+    with same_random_numbers(), job.original.unchanged():
         yield
 
 

@@ -166,7 +166,7 @@ class _AdaptedModel(CompleteModel):
     def _check_sums(self, batch: Batch, mean: float) -> None:
         """Raise UsageError if the object evaluates a batch by means; `mean` is the loss that it gives with a gradient.
 
-        The sums of two parts of a batch add up to that of the whole, whatever a model does otherwise in training.
+        The sums of two parts of a batch must add up to the sum of the whole, whatever else a model does in training.
         """
         whole, samples = self.evaluate(batch)[:2], batch.total
         parts = _parts(batch)

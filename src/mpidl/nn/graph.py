@@ -1,4 +1,4 @@
-"""The graph of a network: its layers, the values between them, and the layers' tensors."""
+"""The graph of a network: its layers, the values between them, and the layers' tensors and tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.initialisers import draw
-from mpidl.nn.layers.columns import Columns
+from mpidl.nn.layers.embedding import SparseEmbedding
 from mpidl.nn.layers.layer import Layer
+from mpidl.nn.layers.parameterless import Columns
 from mpidl.nn.layers.workspace import Shape
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range, share
 from mpidl.schema import LARGEST
+from mpidl.tables.lookups import TableSpec, Wanted
 
 #: The name of the network's own inputs.
 INPUTS = "inputs"
@@ -171,7 +173,7 @@ def first_takers(operands: Sequence[Sequence[int]]) -> list[tuple[bool, ...]]:
     return found[::-1]
 
 
-class Tensors:
+class LayerTensors:
     """Parameters and gradients, each a flat vector that is allocated at its first use, and each layer's views of them.
 
     Parameters
@@ -215,7 +217,7 @@ class Tensors:
 
     @property
     def parameters(self) -> Any:
-        """The flat vector (layout.size,), or another one that has replaced it, of which the layers have views."""
+        """The flat vector (layout.size,), which may be replaced; the layers have views of it."""
         if self._parameters is None:
             self.parameters = self._xp.asarray(self.initial(Range(0, self.layout.size), self.layout))
         return self._parameters
@@ -258,3 +260,67 @@ class Tensors:
             initialise = partial(self._layers[name].initial, key, shape)
             draw(shape, place.box, [self._seed, ordinals[place.name]], initialise, own)
         return values
+
+
+class LayerTables:
+    """The tables that layers look rows up in, in the order of the layers.
+
+    Attributes
+    ----------
+    tables : list of TableSpec
+    numbers : dict of int to int
+        The number of the table of each layer that has one, by the layer's index.
+    takes_bags : bool
+        Whether the network's inputs may be a `Ragged`.
+
+    Raises
+    ------
+    UsageError
+        A layer of a table doesn't take inputs of the network, or differs from another layer of its table.
+    """
+
+    def __init__(self, layers: Sequence[Layer], graph: Graph) -> None:
+        self.tables: list[TableSpec] = []
+        self.numbers: dict[int, int] = {}
+        self.takes_bags = all(
+            isinstance(layer, SparseEmbedding) and layer.mode is not None
+            for layer, operands in zip(layers, graph.operands, strict=True)
+            if 0 in operands
+        )
+        self._lookups: list[tuple[int, SparseEmbedding, Box]] = []
+        first: list[int] = []
+        for index, layer in enumerate(layers):
+            if not isinstance(layer, SparseEmbedding):
+                continue
+            spec, names = layer.spec(graph.names[index]), [each.name for each in self.tables]
+            if spec.name not in names:
+                self.tables.append(spec)
+                first.append(index)
+                names.append(spec.name)
+            number = self.numbers[index] = names.index(spec.name)
+            if spec != self.tables[number]:
+                raise UsageError(
+                    f"model.layer[{index}].table: {quoted(spec.name)} is that of model.layer[{first[number]}], "
+                    "expected the same dimension, rows, initialiser and scale"
+                )
+            part = graph.selected(graph.operands[index][0])
+            if part is None:
+                taken = quoted([INPUTS, *graph.names][graph.operands[index][0]])
+                raise UsageError(
+                    f"model.layer[{index}]: a sparse embedding of outputs of {taken}, expected the network's inputs, "
+                    "or some of them by a layer of columns"
+                )
+            self._lookups.append((number, layer, part))
+
+    def wanted(self, inputs: Any) -> list[Wanted]:
+        """Return the lookups for a batch's inputs, (n, *input_shape); UsageError for ids that a table doesn't have."""
+        return [
+            Wanted(number, self.tables[number].checked(layer.bags(part_of(inputs, part))[0]))
+            for number, layer, part in self._lookups
+        ]
+
+
+def part_of(inputs: Any, box: Box, samples: Range | None = None) -> Any:
+    """Return a view of a part of some samples, or of all, of the inputs of a batch."""
+    rows = slice(None) if samples is None else slice(*samples)
+    return inputs[rows, *(slice(*each) for each in box.ranges)] if box.ranges else inputs[rows]

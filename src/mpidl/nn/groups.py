@@ -13,7 +13,7 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.losses import ADDING, Regularisation
 from mpidl.nn.model import CompleteModel, Evaluation, PlacedModel
-from mpidl.parameters.layout import Layout
+from mpidl.parameters.layout import Layout, Slice
 from mpidl.parameters.ranges import Range
 from mpidl.rules.segments import Segment
 from mpidl.schema import Checked, NonNegative
@@ -60,8 +60,13 @@ def statistics_in(layout: Layout, model: CompleteModel) -> Sequence[Range]:
     """Return the ranges of a model's statistics in a vector of this layout, which has the model's tensors."""
     if layout == model.layout:
         return model.statistics
-    names = {part.name for part in model.layout if any(part.range.intersect(each) for each in model.statistics)}
-    return [part.range for part in layout if part.name in names]
+    trained = {part.name for part in trained_parts(model.layout, model.statistics)}
+    return [part.range for part in layout if part.name not in trained]
+
+
+def trained_parts(layout: Layout, statistics: Sequence[Range]) -> list[Slice]:
+    """Return the parts of a layout without statistics."""
+    return [part for part in layout if not any(part.range.intersect(each) for each in statistics)]
 
 
 def segments_of(groups: Sequence[Group], layout: Layout, statistics: Sequence[Range]) -> list[Segment]:
@@ -72,7 +77,7 @@ def segments_of(groups: Sequence[Group], layout: Layout, statistics: Sequence[Ra
     UsageError
         A group matches no parameters, or none are left to train.
     """
-    parts = [part for part in layout if not any(part.range.intersect(each) for each in statistics)]
+    parts = trained_parts(layout, statistics)
     for number, group in enumerate(groups):
         if not any(_matches(group, part.name) for part in parts):
             names = [_dotted(name) for name in dict.fromkeys(part.name for part in parts)]
@@ -103,13 +108,13 @@ def weights_of(model: CompleteModel) -> list[str]:
 
     They are those with at least two axes, biases left out, or all tensors if none has two.
     """
-    parts = [part for part in model.layout if not any(part.range.intersect(each) for each in model.statistics)]
+    parts = trained_parts(model.layout, model.statistics)
     wide = [part.name for part in parts if len(part.shape) > 1 and not part.name.endswith("bias")]
     return wide or list(model.layout.shapes)
 
 
-class Penalised:
-    """A model (`mpidl.nn.model.PlacedModel`) with penalties, frozen parameters and clipping that it doesn't apply.
+class Penalised(PlacedModel):
+    """A model with penalties, frozen parameters and clipping that it doesn't apply.
 
     The loss includes half of a segment's weight decay times the sum of its squared parameters. The gradient of frozen
     parameters is 0; rates have no meaning. If the norm of the gradient in the ranges `trained` is larger than `clip`,

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from math import inf, nan, sqrt
 from typing import Any, ClassVar
 
+import numpy as np
+
+from mpidl.data.batch import Batch
+from mpidl.errors import UsageError
 from mpidl.metrics.metric import PLAIN, Scoring, without_nan
 from mpidl.nn.activations import sigmoid
+from mpidl.nn.model import Evaluation
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
 from mpidl.schema import Checked, Fraction, NonNegative, Positive
@@ -67,6 +72,30 @@ class Loss(ABC):
         samples : int, optional
             Number of samples of the whole batch; n by default.
         """
+
+    def mean(self, xp: Any, outputs: Any, targets: Any, gradient: Any, samples: int | None = None) -> float:
+        """Return the same as `loss_and_gradient`; UsageError if the targets don't fit the outputs."""
+        expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
+        if targets.shape != expected:
+            raise UsageError(
+                f"targets {targets.shape} of {targets.dtype}, outputs {outputs.shape} "
+                f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
+            )
+        try:
+            if xp is np and are_classes(targets) and targets.min() < 0:
+                raise IndexError
+            return self.loss_and_gradient(xp, outputs, targets, gradient, samples)
+        except IndexError:
+            found = f"labels {targets.min()} to {targets.max()}"
+            raise UsageError(
+                f"data: {found}, the last layer has {outputs.shape[1]} units, one for each class"
+            ) from None
+
+    def evaluate(self, xp: Any, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
+        """Evaluate the outputs for a batch; `gradient` is overwritten."""
+        loss = self.mean(xp, outputs, batch.targets, gradient) * batch.total
+        correct = self.correct(xp, outputs, batch.targets)
+        return Evaluation(loss, correct, outputs, counted=float(len(outputs)))
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
         """Return the number of samples whose arg-max matches the target's."""
@@ -156,7 +185,7 @@ class OneVsAllLogistic(Loss):
         return Scoring("exact match") if several_labels else super().scoring(several_labels)
 
     def correct(self, xp: Any, outputs: Any, targets: Any) -> int | float:
-        """Return the number of correct samples; with rows of targets, of which several may be 1, all must be right."""
+        """Return the number of correct samples; in a row of targets, several may be 1, and all must be right."""
         if are_classes(targets):
             return super().correct(xp, outputs, targets)
         return int((((outputs > 0) == (targets > 0.5)).all(axis=1) & without_nan(outputs)).sum())

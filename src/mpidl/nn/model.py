@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpidl.data.batch import Batch
 from mpidl.data.dataset import Split
+from mpidl.errors import MpidlError
 from mpidl.metrics.figures import Figures
 from mpidl.metrics.metric import PLAIN, Scoring, without_nan
 from mpidl.parameters.layout import Layout, moves
@@ -76,7 +78,7 @@ class Model(Protocol):
         ...
 
 
-class Module(Protocol):
+class TorchModule(Protocol):
     """A `torch.nn.Module`, which becomes a model by `mpidl.torch.TorchModel`."""
 
     def named_parameters(self) -> Any:
@@ -118,19 +120,120 @@ class Evaluation(NamedTuple):
         return weight, self.loss, batch.total if self.counted is None else self.counted, self.correct, *self.terms
 
 
-class PlacedModel(Model, Protocol):
-    """A model on the device where it computes."""
+class LayerSummary(NamedTuple):
+    """A layer in a plan.
+
+    Attributes
+    ----------
+    name, type : str
+    shape : tuple of int
+        Shape of the outputs for one sample.
+    parameters : int
+        Number of parameters.
+    operations : int
+        Floating-point operations of the forward pass for one sample.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    parameters: int
+    operations: int
+
+
+class GradientObserver(Protocol):
+    """Takes the final part of a gradient."""
+
+    def __call__(self, gradient: Any, start: int) -> None:
+        """Take the elements from `start` on."""
+
+
+class GivenUp(MpidlError):
+    """A gradient is not needed any more."""
+
+
+class PlacedModel:
+    """A `Model` on the device where it computes. Subclasses implement `Model` and `evaluate`."""
+
+    parameters: Any
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = vars(cls)
+        if "loss_and_gradient" in own and "report_final" not in own:
+            # What an inherited method reports may not be final in the gradient that this class returns.
+            cls.report_final = PlacedModel.report_final  # type: ignore[method-assign]
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
+        raise NotImplementedError
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return loss, correct predictions and outputs of a batch."""
-        ...
+        raise NotImplementedError
 
     def copy_to_host(self) -> None:
-        """Copy the parameters into those of the model on the host that this one was made from."""
-        ...
+        """Copy the parameters to the model on the host that this one was made from, if any."""
+
+    def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
+        """Return the sum of the losses of a batch, and what their mean is over, given the loss of its gradient.
+
+        The batch is that of the last gradient, and the sums are as in evaluations.
+        """
+        return float(loss) * batch.total, batch.total
+
+    def report_final(self, take: GradientObserver | None) -> None:
+        """Report the final part of a gradient while the rest is computed; by default, nothing is reported.
+
+        Unless the loss isn't finite, the model calls `take`, if any, during `loss_and_gradient` from now on, with the
+        vector to be returned and its first final element, which never increases. `take` may raise `GivenUp`, which
+        passes through `loss_and_gradient`; the model's next gradient is as if there had been none. A subclass that
+        overrides `loss_and_gradient` reports nothing, unless it overrides this method too.
+
+        References
+        ----------
+        H. Zhang et al. (2017), Poseidon: an efficient communication architecture for distributed deep learning on GPU
+        clusters, section 3.1.
+        """
 
 
-class CompleteModel(WithTables):
+class ModelState:
+    """What a model has besides its vector; by default, nothing.
+
+    Attributes
+    ----------
+    own_buffers : sequence of str
+        Names of float buffers that are no statistics, so that each replica has its own.
+    """
+
+    own_buffers: Sequence[str] = ()
+
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """Return tensors of the model that training leaves alone, by name; checkpoints hold their first values."""
+        return {}
+
+    def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
+        """Copy the values of all `constants` into the model."""
+
+    def buffers(self) -> Mapping[str, np.ndarray]:
+        """Return the tensors that each replica keeps for itself, by name, such as counters; checkpoints hold them.
+
+        Gradients change them, evaluation does not. A constant may become one of them, with the values that the model
+        has given it.
+        """
+        return {}
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Copy the values of all `buffers` into the model."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return other arrays and numbers that each replica keeps for itself: checkpoints hold them, exports don't."""
+        return {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what `state` has returned, as arrays."""
+
+
+class CompleteModel(PlacedModel, ModelState, WithTables):
     """A model on the host with the full interface; `mpidl.nn.adapt` makes one of any `Model`.
 
     Subclasses set the attributes without a default and implement `Model` and `evaluate`. Those of `WithTables` are for
@@ -152,21 +255,21 @@ class CompleteModel(WithTables):
         Whether it runs a user's own code, which `rehearse` tries before training.
     aliases : mapping of str to str
         Other names of tensors of the layout, such as those of tied weights: the name in the layout for each.
+    movable : bool
+        Whether it can compute on another device, by `on`; other models choose their device themselves.
+    by_stages : str
+        The module whose ``sections`` and ``stage`` cut it into stages, one for each rank of a replica, as
+        `mpidl.partition.sections` describes; empty if it can't be cut like that.
     """
 
-    parameters: Any
     layout: Layout
     dtype: np.dtype[Any]
     statistics: Sequence[Range] = ()
     takes_integers: bool = False
     own: bool = False
     aliases: Mapping[str, str] = MappingProxyType({})
-
-    def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
-        raise NotImplementedError
-
-    def evaluate(self, batch: Batch) -> Evaluation:
-        raise NotImplementedError
+    movable: bool = False
+    by_stages: str = ""
 
     def outputs(self, batch: Batch) -> Any:
         """Return the outputs for the samples of a batch, whose targets may be None.
@@ -178,29 +281,17 @@ class CompleteModel(WithTables):
         """
         return self.evaluate(batch).outputs
 
-    def copy_to_host(self) -> None:
-        """Do nothing: the parameters lie on the host."""
-
-    def constants(self) -> Mapping[str, np.ndarray]:
-        """Return tensors of the model that training leaves alone, by name; checkpoints hold their first values."""
-        return {}
-
-    def load_constants(self, constants: Mapping[str, np.ndarray]) -> None:
-        """Copy the values of all `constants` into the model."""
-
-    def buffers(self) -> Mapping[str, np.ndarray]:
-        """Return the tensors that each replica keeps for itself, by name, such as counters; checkpoints hold them.
-
-        Gradients change them, evaluation does not. A constant may become one of them, with the values that the model
-        has given it. State that exports shouldn't have is described by `mpidl.nn.capabilities.Stateful`.
-        """
-        return {}
-
-    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Copy the values of all `buffers` into the model."""
+    def on(self, xp: Any) -> CompleteModel:
+        """Return the same model for the arrays of `xp`, NumPy or CuPy, without parameters yet."""
+        raise NotImplementedError
 
     def freeze(self, names: Sequence[str]) -> None:
         """Freeze the tensors of these names in the layout, and no others; their gradient need not be computed."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether initial values are to be drawn from a seed, the same on all ranks, because none are allocated yet."""
+        return False
 
     def initial(self, whole: Range, layout: Layout | None = None) -> np.ndarray:
         """Return the initial values of the parameters [start, stop), shape (whole.size,), in host memory.
@@ -234,12 +325,27 @@ class CompleteModel(WithTables):
         """
         return ()
 
+    def unchanged(self) -> AbstractContextManager[Any]:
+        """Return a context at whose end a user's object in the model is as it is now, despite passes through it."""
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Give a user's object in the model back: with the values of the vector, and nothing of the model attached."""
+
     def check_data(self, input_shape: Sequence[int] | None, classes: int | None) -> None:
         """Raise UsageError if inputs or the number of classes don't fit; None, if unknown, fits any."""
 
     def scoring(self, several_labels: bool) -> Scoring:
         """Return how the loss reads outputs and targets; `several_labels` if targets are rows of floats."""
         return PLAIN
+
+    def summaries(self) -> list[LayerSummary] | None:
+        """Return a summary of each layer; None if they are unknown."""
+        return None
+
+    def activation_bytes(self, samples: int) -> int | None:
+        """Return the bytes that a batch of `samples` needs besides the vectors; None if they are unknown."""
+        return None
 
 
 #: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.

@@ -15,14 +15,12 @@ from mpidl.data.ragged import Ragged
 from mpidl.errors import UsageError, quoted
 from mpidl.metrics.metric import Scoring
 from mpidl.nn import kernels
-from mpidl.nn.capabilities import GradientObserver, LayerSummary
-from mpidl.nn.graph import Graph, Node, Tensors, Value, first_takers
+from mpidl.nn.graph import Graph, LayerTables, LayerTensors, Node, Value, first_takers
 from mpidl.nn.layers import LAYERS, SPARSE
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy, are_classes
-from mpidl.nn.model import CompleteModel, Evaluation
-from mpidl.nn.tables import LayerTables
+from mpidl.nn.losses import LOSSES, Loss, Regularisation, SoftmaxCrossEntropy
+from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver, LayerSummary
 from mpidl.nn.workspaces import Pass, Passes
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Box, Range
@@ -69,6 +67,8 @@ class Network(CompleteModel):
         parameters are in tables.
     """
 
+    movable = True
+
     def __init__(
         self, layers: Sequence[Layer], input_shape: Sequence[int], *, loss: Loss | str | None = None,
         dtype: str = "float32", seed: int = 0, xp: Any = np, regularisation: Regularisation | None = None,
@@ -88,7 +88,7 @@ class Network(CompleteModel):
         self.regularisation = Regularisation() if regularisation is None else regularisation
         self.graph = graph = Graph(layers, self.input_shape)
         self.output_shape = graph.shapes[-1]
-        self._tensors = tensors = Tensors(layers, graph, self.dtype, seed, xp)
+        self._tensors = tensors = LayerTensors(layers, graph, self.dtype, seed, xp)
         self.layout, self.statistics = tensors.layout, tensors.statistics
         self.freeze(())
         self._number = 0
@@ -204,28 +204,6 @@ class Network(CompleteModel):
             call.forward()
         return work
 
-    def mean_loss(self, outputs: Any, targets: Any, gradient: Any, samples: int | None = None) -> float:
-        """Return the mean loss over a batch, and overwrite `gradient` with that of the outputs.
-
-        With `samples`, the number of the whole batch's samples, return the part of their mean for some of them.
-        UsageError if the targets don't fit the outputs.
-        """
-        expected = outputs.shape[:1] if are_classes(targets) else outputs.shape
-        if targets.shape != expected:
-            raise UsageError(
-                f"targets {targets.shape} of {targets.dtype}, outputs {outputs.shape} "
-                f"take integers {outputs.shape[:1]} or floats {outputs.shape}"
-            )
-        try:
-            if self.xp is np and are_classes(targets) and targets.min() < 0:
-                raise IndexError
-            return self.loss.loss_and_gradient(self.xp, outputs, targets, gradient, samples)
-        except IndexError:
-            found = f"labels {targets.min()} to {targets.max()}"
-            raise UsageError(
-                f"data: {found}, the last layer has {outputs.shape[1]} units, one for each class"
-            ) from None
-
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Any]:
         """Return the mean loss over the batch and its gradient (layout.size,), which the next call overwrites.
 
@@ -234,7 +212,7 @@ class Network(CompleteModel):
         """
         work, tensors = self._forward(batch, training=True), self._tensors
         gradient, last = tensors.gradient, work.calls[-1]
-        loss = self.mean_loss(last.outputs, batch.targets, last.output_gradient)
+        loss = self.loss.mean(self.xp, last.outputs, batch.targets, last.output_gradient)
         take = self._observer if isfinite(loss) else None
         penalties = [0.0] * len(work.calls)
         for index in reversed(range(len(work.calls))):
@@ -254,13 +232,7 @@ class Network(CompleteModel):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return the evaluation of a batch as of `loss_and_gradient`."""
         last = self._forward(batch, training=False).calls[-1]
-        return self.judge(batch, last.outputs, last.output_gradient)
-
-    def judge(self, batch: Batch, outputs: Any, gradient: Any) -> Evaluation:
-        """Evaluate the outputs for a batch; `gradient` is overwritten."""
-        loss = self.mean_loss(outputs, batch.targets, gradient) * batch.total
-        correct = self.loss.correct(self.xp, outputs, batch.targets)
-        return Evaluation(loss, correct, outputs, counted=float(len(outputs)))
+        return self.loss.evaluate(self.xp, batch, last.outputs, last.output_gradient)
 
     def outputs(self, batch: Batch) -> Any:
         return self._forward(batch, training=False).calls[-1].outputs
@@ -332,12 +304,12 @@ def layer_from_section(section: Mapping[str, Any], where: str) -> Layer:
         raise UsageError(f"{where}.type: missing; known: {', '.join(sorted(LAYERS))}")
     kind = section["type"]
     layer, known = schema.choose(LAYERS, f"{where}.type", kind), LAYERS
-    beside = ["type"]
+    own = ["type"]
     if kind in SPARSE:
-        beside.append("sparse")
+        own.append("sparse")
         known = LAYERS | {f"{kind} without sparse = true": layer, f"{kind} with sparse = true": SPARSE[kind]}
         del known[kind]
         if schema.convert(section.get("sparse", False), bool, f"{where}.sparse"):
             layer = SPARSE[kind]
-    schema.check_keys(where, section, [*beside, *schema.keys(layer)], known)
-    return schema.build(layer, where, {key: value for key, value in section.items() if key not in beside})
+    schema.check_keys(where, section, [*own, *schema.keys(layer)], known)
+    return schema.build(layer, where, {key: value for key, value in section.items() if key not in own})

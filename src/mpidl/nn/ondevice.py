@@ -9,12 +9,11 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.device import pinned
-from mpidl.nn.capabilities import Movable
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, PlacedModel
 
 
-class OnDevice:
-    """A model (`mpidl.nn.model.PlacedModel`) that computes another model's loss and gradient on a GPU.
+class OnDevice(PlacedModel):
+    """A model that computes another model's loss and gradient on a GPU.
 
     Batches are copied through pinned memory. Every method waits for the GPU, so that its time is measured correctly,
     and that the next batch may overwrite this memory.
@@ -22,7 +21,7 @@ class OnDevice:
     Parameters
     ----------
     model : CompleteModel
-        The model on the host, which must be `Movable`; its parameters are the initial values.
+        The model on the host, which must be `movable`; its parameters are the initial values.
     xp
         CuPy.
 
@@ -33,7 +32,6 @@ class OnDevice:
     """
 
     def __init__(self, model: CompleteModel, xp: Any) -> None:
-        assert isinstance(model, Movable)
         self._xp, self._host, self._device = xp, model, model.on(xp)
         self._device.parameters = xp.asarray(model.parameters)
         self._inputs, self._targets = _Staging(xp), _Staging(xp)
@@ -60,7 +58,7 @@ class OnDevice:
         return result
 
     def copy_to_host(self) -> None:
-        """Copy the parameters from the device into those of the model on the host."""
+        """Copy the parameters from the device to the model on the host."""
         self.parameters.get(out=self._host.parameters)
 
     def _uploaded(self, batch: Batch) -> Batch:
@@ -80,7 +78,7 @@ class Mirrored(OnDevice):
     Parameters
     ----------
     model : CompleteModel
-        The model on the host, which must be `Movable`. Its parameters are moved to pinned memory and shared with this
+        The model on the host, which must be `movable`. Its parameters are moved to pinned memory and shared with this
         one.
     xp
         CuPy.
@@ -110,7 +108,7 @@ class Mirrored(OnDevice):
         return loss, self._gradient
 
     def copy_to_host(self) -> None:
-        """Do nothing: the parameters are those of the model on the host."""
+        """Do nothing: the parameters are shared with the model on the host."""
 
     def _uploaded(self, batch: Batch) -> Batch:
         self._device.parameters.set(self.parameters)

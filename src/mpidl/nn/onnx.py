@@ -18,9 +18,10 @@ from mpidl.nn.kernels.cpu.elementwise import LEAK
 from mpidl.nn.layers.conv2d import Conv2d
 from mpidl.nn.layers.dense import Dense
 from mpidl.nn.layers.embedding import Embedding
+from mpidl.nn.layers.joining import Add, Concatenate
 from mpidl.nn.layers.layer import Layer
 from mpidl.nn.layers.normalisation import BatchNormalisation, LayerNormalisation
-from mpidl.nn.layers.parameterless import Activation, Add, Concatenate, Dropout, Flatten
+from mpidl.nn.layers.parameterless import Activation, Dropout, Flatten
 from mpidl.nn.layers.pooling import AveragePool2d, L2Pool2d, MaxPool2d, Pooling2d
 from mpidl.nn.network import Network
 from mpidl.nn.sliding_windows import SlidingWindows, sliding_windows
@@ -135,10 +136,6 @@ def _dense(graph: _Graph, layer: Dense, shapes: Any, inputs: list[str]) -> str:
     return graph.activated(graph.add("Gemm", [flat, *tensors]), layer.activation)
 
 
-def _activation(graph: _Graph, layer: Activation, shapes: Any, inputs: list[str]) -> str:
-    return graph.activated(inputs[0], layer.activation)
-
-
 def _on_images(graph: _Graph, value: str, shape: Sequence[int], add: Callable[[str], str]) -> str:
     """Apply an operator on images, with channels first, to a value of this shape."""
     images = value if len(shape) == 3 else graph.reshaped(value, (*shape, 1))
@@ -191,34 +188,18 @@ def _embedding(graph: _Graph, layer: Embedding, shapes: Any, inputs: list[str]) 
     return graph.add("Gather", [graph.constant("weight", graph.parameters["weight"]), ids])
 
 
-def _add(graph: _Graph, layer: Add, shapes: Any, inputs: list[str]) -> str:
-    return graph.activated(graph.add("Sum", inputs), layer.activation)
-
-
-def _concatenate(graph: _Graph, layer: Concatenate, shapes: Any, inputs: list[str]) -> str:
-    return graph.add("Concat", inputs, axis=-1)
-
-
-def _flatten(graph: _Graph, layer: Flatten, shapes: Any, inputs: list[str]) -> str:
-    return graph.add("Flatten", inputs)
-
-
-def _dropout(graph: _Graph, layer: Dropout, shapes: Any, inputs: list[str]) -> str:
-    return inputs[0]
-
-
 #: The function that writes each type of layer: it returns the name of the outputs, given shapes and names of inputs.
 LAYERS: dict[type[Layer], Callable[..., str]] = {
-    Activation: _activation,
-    Add: _add,
+    Activation: lambda graph, layer, shapes, inputs: graph.activated(inputs[0], layer.activation),
+    Add: lambda graph, layer, shapes, inputs: graph.activated(graph.add("Sum", inputs), layer.activation),
     AveragePool2d: _pooling("AveragePool", count_include_pad=1),
     BatchNormalisation: _batch_normalisation,
-    Concatenate: _concatenate,
+    Concatenate: lambda graph, layer, shapes, inputs: graph.add("Concat", inputs, axis=-1),
     Conv2d: _conv2d,
     Dense: _dense,
-    Dropout: _dropout,
+    Dropout: lambda graph, layer, shapes, inputs: inputs[0],
     Embedding: _embedding,
-    Flatten: _flatten,
+    Flatten: lambda graph, layer, shapes, inputs: graph.add("Flatten", inputs),
     L2Pool2d: _pooling("LpPool", p=2),
     LayerNormalisation: _layer_normalisation,
     MaxPool2d: _pooling("MaxPool"),

@@ -39,7 +39,7 @@ def layers(modules: int, hidden: int, outputs: int) -> list[dict[str, Any]]:
     return found
 
 
-class Module(NamedTuple):
+class StackedModule(NamedTuple):
     """The tensors of a module in the flat vector of parameters.
 
     Attributes
@@ -59,7 +59,7 @@ class Module(NamedTuple):
     rows: int
 
     @classmethod
-    def of(cls, layout: Layout, number: int) -> Module:
+    def of(cls, layout: Layout, number: int) -> StackedModule:
         """Return module `number`, from 0, of a network with this layout."""
         weight, bias = (layout[f"hidden-{number + 1}/{name}"] for name in ("weight", "bias"))
         upper = layout[f"outputs-{number + 1}/weight"]
@@ -86,7 +86,7 @@ def normal_equations(network: Network, batch: Batch, number: int, part: int) -> 
     array, shape (size,)
     """
     (_, hidden, outputs), targets, found = _values(network, batch, number)
-    rows = hidden[:, Module.of(network.layout, number).rows_of(part)]
+    rows = hidden[:, StackedModule.of(network.layout, number).rows_of(part)]
     size, width = rows.shape[1], hidden.shape[1] + targets.shape[1]
     sums = found[: size * width].reshape(size, width)
     np.matmul(rows.T, hidden, out=sums[:, : hidden.shape[1]])
@@ -130,7 +130,7 @@ def gradient(network: Network, batch: Batch, number: int) -> tuple[float, Any]:
     array, shape (size,)
     """
     (inputs, hidden, outputs), targets, found = _values(network, batch, number)
-    module = Module.of(network.layout, number)
+    module = StackedModule.of(network.layout, number)
     error = targets - outputs
     upper = network.parameters[slice(*module.upper)].reshape(module.hidden, module.outputs)
     slopes = error @ upper.T

@@ -61,7 +61,7 @@ class Tiling(NamedTuple):
         return STEP + self.size - 1
 
     def whole_tiles(self, rows: Range) -> Range:
-        """Return those of some rows of outputs that are whole rows of tiles."""
+        """Return the part of some rows of outputs that consists of whole rows of tiles."""
         start = -(-rows.start // STEP) * STEP
         stop = rows.stop if rows.stop == self.positions[0] else rows.stop // STEP * STEP
         return Range(start, max(start, stop))
@@ -118,7 +118,7 @@ def backward(
     work: Workspace, tiling: Tiling, images: np.ndarray, output_gradient: Callable[[Block], np.ndarray],
     image_gradient: np.ndarray | None, weights: bool,
 ) -> None:  # fmt: skip
-    """Set the gradient of the weight, if wanted, and that of the images, unless it is None.
+    """Compute the gradient of the weight if `weights`, and the gradient of the images unless it is None.
 
     `output_gradient` returns a block of the gradient with respect to the outputs.
     """

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.data.ragged import Ragged
-from mpidl.nn.graph import Node, Value
+from mpidl.nn.graph import Node, Value, part_of
 from mpidl.nn.layers.layer import ByRows, Layer
 from mpidl.nn.layers.workspace import Buffer, Workspace
-from mpidl.parameters.ranges import Box, Range
+from mpidl.parameters.ranges import Range
 
 
 @dataclass(slots=True)
@@ -267,12 +267,6 @@ class Passes:
         for name, each, start, end in self._places(buffers):
             found[name] = self._scratch[start:end].view(each.dtype or self._dtype).reshape(each.shape)
         return found
-
-
-def part_of(inputs: Any, box: Box, samples: Range | None = None) -> Any:
-    """Return a view of a part of some samples, or of all, of the inputs of a batch."""
-    rows = slice(None) if samples is None else slice(*samples)
-    return inputs[rows, *(slice(*each) for each in box.ranges)] if box.ranges else inputs[rows]
 
 
 def _on_device(buffers: dict[str, Buffer]) -> dict[str, Buffer]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.nn.capabilities import LayerSummary
+from mpidl.nn.model import LayerSummary
 from mpidl.partition.local import interior_parts
 from mpidl.partition.plan import CutLayer, Moving, Plan, TensorDistribution, boxes_of, sharers
 from mpidl.partition.transfer import Transfer

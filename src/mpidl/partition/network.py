@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import LayerSummary
 from mpidl.nn.layers.workspace import Workspace
-from mpidl.nn.model import Evaluation
+from mpidl.nn.model import Evaluation, LayerSummary
 from mpidl.nn.network import Network
 from mpidl.nn.workspaces import Passes
 from mpidl.parameters.ranges import Range
@@ -135,7 +134,7 @@ class CutNetwork(CutModel):
         work, whole = self._answer(batch).work, self._local.whole
         if self._rank or whole is None:
             return Evaluation(0.0, 0)
-        return self._network.judge(batch, work.values[whole], work.gradients[whole])
+        return self._network.loss.evaluate(self._network.xp, batch, work.values[whole], work.gradients[whole])
 
     def outputs(self, batch: Batch) -> Any:
         """Return the outputs for the samples of a batch on rank 0, and None on other ranks."""
@@ -203,7 +202,8 @@ class CutNetwork(CutModel):
         if not part.size:
             return 0.0
         outputs, gradient = program.work.values[index], program.work.gradients[index]
-        return self._network.mean_loss(outputs, batch.targets[slice(*part)], gradient, len(batch.inputs))
+        targets = batch.targets[slice(*part)]
+        return self._network.loss.mean(self._network.xp, outputs, targets, gradient, len(batch.inputs))
 
     def _answer(self, batch: Batch) -> Program:
         """Compute the outputs for an undivided batch, and send them to rank 0."""

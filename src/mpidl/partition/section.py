@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mpidl.data.batch import Batch
-from mpidl.nn.capabilities import Staged, Stateful, loss_sums, state_of
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.partition.group import CutModel, PersistentMessage, RankGroup
 from mpidl.partition.schedules import BackwardPart, Forward, MicroBatch
@@ -119,7 +118,6 @@ class Section(CutModel):
     """
 
     def __init__(self, whole: CompleteModel, plan: Sections, rank: int, *, schedule: str, micro_batches: int) -> None:
-        assert isinstance(whole, Staged)
         super().__init__(whole, plan, rank, schedule, micro_batches)
         self.statistics, self.aliases, self.own = plan.statistics, whole.aliases, whole.own
         self._first, self._last = rank == 0, rank == plan.stages - 1
@@ -153,12 +151,11 @@ class Section(CutModel):
 
     def state(self) -> Mapping[str, np.ndarray]:
         """Return the state of the stage."""
-        return state_of(self._stage)
+        return self._stage.state()
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore the state of the stage."""
-        if isinstance(self._stage, Stateful):
-            self._stage.load_state(state)
+        self._stage.load_state(state)
 
     def bind(self, group: RankGroup) -> None:
         super().bind(group)
@@ -192,7 +189,7 @@ class Section(CutModel):
             elif instruction.part is not None:
                 self._backward(own, instruction.part)
         # The rank of the last stage has the loss.
-        sums = np.array([loss, *(loss_sums(self._stage, loss, batch) if self._last else (0.0, 0.0))])
+        sums = np.array([loss, *(self._stage.loss_sums(loss, batch) if self._last else (0.0, 0.0))])
         group.sum(sums)
         loss, *of_batch = sums.tolist()
         self._sums = of_batch[0], of_batch[1]

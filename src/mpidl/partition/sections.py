@@ -13,7 +13,6 @@ import numpy as np
 
 from mpidl.data.batch import Batch
 from mpidl.errors import UsageError
-from mpidl.nn.capabilities import Staged
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -83,6 +82,12 @@ class StageModel(Protocol):
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None: ...
 
+    def state(self) -> Mapping[str, Any]: ...
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+    def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]: ...
+
     def begin(self, batch: Batch) -> None:
         """Prepare for the gradient of a minibatch."""
 
@@ -129,7 +134,7 @@ def sections_of(model: CompleteModel, stages: int, costs: Sequence[float] | None
     UsageError
         The model can't be cut, or has too few modules with parameters.
     """
-    if not isinstance(model, Staged):
+    if not model.by_stages:
         kind = "a user's own model" if model.own else type(model).__name__
         raise UsageError(f"topology.stages: {stages}, but {kind} can't be cut, expected 1")
     found: Sections = import_module(model.by_stages).sections(model, stages, costs)

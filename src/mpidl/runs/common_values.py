@@ -10,7 +10,6 @@ import xxhash
 from mpi4py import MPI
 
 from mpidl.launch.output import say
-from mpidl.nn.capabilities import Seeded, Stateful, state_of
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Layout, Range, moves
 
@@ -27,7 +26,7 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel, servers: 
     ranks is not sent. The first rank says in a line what was not. The models have the same names, shapes
     and dtypes.
     """
-    if comm.allreduce(isinstance(model, Seeded) and model.drawn, op=MPI.LAND):
+    if comm.allreduce(model.drawn, op=MPI.LAND):
         return
     differs, tables = [], comm.bcast(model.tables)
     parameters = model.parameters
@@ -37,7 +36,7 @@ def agree_on_initial_values(comm: MPI.Intracomm, model: CompleteModel, servers: 
     for what, arrays, load in (
         ("constants", model.constants(), model.load_constants),
         ("buffers", model.buffers(), model.load_buffers),
-        *([("state", _as_arrays(model), model.load_state)] if isinstance(model, Stateful) else []),
+        ("state", _as_arrays(model), model.load_state),
     ):
         if _differ(comm, arrays.values()):
             differs.append(what)
@@ -88,12 +87,11 @@ def share_kept(comm: MPI.Intracomm, model: CompleteModel, ranks: Sequence[int], 
     """
     for root in ranks:
         _share(comm, own.buffers(), model.load_buffers, root)
-        if isinstance(model, Stateful):
-            _share(comm, _as_arrays(own), model.load_state, root)
+        _share(comm, _as_arrays(own), model.load_state, root)
 
 
 def _as_arrays(model: CompleteModel) -> dict[str, np.ndarray]:
-    return {name: np.asarray(values) for name, values in state_of(model).items()}
+    return {name: np.asarray(values) for name, values in model.state().items()}
 
 
 def _share(

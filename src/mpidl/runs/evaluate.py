@@ -21,8 +21,7 @@ from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.rehearsal import count_outputs
 from mpidl.metrics.figures import Figures, known, named
-from mpidl.nn.capabilities import on_loan
-from mpidl.nn.model import Model, Module, evaluate_split
+from mpidl.nn.model import Model, TorchModule, evaluate_split
 from mpidl.paths import numbered, run_directory
 from mpidl.schema import keys
 from mpidl.sparse.saved import give_rows
@@ -45,7 +44,7 @@ def trained(run: Path, newest: bool) -> Path:
 
 def evaluate(
     run: str | Path,
-    model: Model | Module | None = None,
+    model: Model | TorchModule | None = None,
     data: Given | None = None,
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
@@ -89,7 +88,7 @@ def evaluate(
         stack.enter_context(closing())
         dataset = opened(config.data_source if others is None else others)
         given = build_model(config, dataset) if model is None else own_model(model, config, loss)
-        stack.enter_context(on_loan(given))
+        stack.callback(given.finish)
         job = Job.of(config, dataset, given)
         if not job.evaluated:
             raise UsageError("data: there are no validation or test data")

@@ -72,9 +72,9 @@ def _save(checkpoint: Checkpoint, to: str, file: Path) -> int:
         of = "/weight" if "layer" in checkpoint.sections.get("model", {}) else ""
         for spec, values in zip(checkpoint.tables, weights(checkpoint, to).values(), strict=True):
             tensors |= dict.fromkeys((f"{spec.name}{of}", *spec.aliases), values)
-        from mpidl.torch import extra_state
+        from mpidl.torch.module_state import is_extra_state
 
-        tensors |= {name: values for name, values in checkpoint.state().items() if extra_state.is_name(name)}
+        tensors |= {name: values for name, values in checkpoint.state().items() if is_extra_state(name)}
     else:
         tensors |= ids_and_rows(checkpoint)
     save(file, to, tensors, {"step": str(position.step), "epoch": f"{position.epoch:g}"})

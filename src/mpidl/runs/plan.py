@@ -16,7 +16,6 @@ from mpidl.job.ownership import check_number
 from mpidl.job.placed import place
 from mpidl.job.planning import cut as cut_model
 from mpidl.metrics.figures import Figures
-from mpidl.nn.capabilities import activation_bytes, summaries
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
@@ -80,7 +79,7 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
 def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
     """Describe a job without its ranks, and how its model is cut; see `plan`."""
     parameters, batch, itemsize = job.original.layout.size, job.config.data.batch, job.dtype.itemsize
-    layers, cuts = summaries(job.original), {"cuts": _cuts(job, cut)} if isinstance(cut, Plan) else {}
+    layers, cuts = job.original.summaries(), {"cuts": _cuts(job, cut)} if isinstance(cut, Plan) else {}
     return {
         "name": job.config.run.name,
         "algorithm": job.config.algorithm.name,
@@ -94,7 +93,7 @@ def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
         "tables": [dict(zip(("name", "rows", "row_bytes"), each, strict=True)) for each in rows_of(job)],
         "layers": layers
         and [dict(zip(LAYER, (*each[:4], each.parameters * itemsize, each[4]), strict=True)) for each in layers],
-        "activation_bytes": activation_bytes(job.original, batch),
+        "activation_bytes": job.original.activation_bytes(batch),
         "operations": None if layers is None else sum(layer.operations for layer in layers),
         **cuts,
     }

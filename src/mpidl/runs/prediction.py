@@ -18,6 +18,7 @@ from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.job.job import Job
 from mpidl.job.rehearsal import requests_of
+from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Range, held_by_replicas, split
 from mpidl.rules import Sgd
 from mpidl.runs.features import sparse
@@ -104,7 +105,7 @@ def exchanges_every(algorithm: Algorithm) -> int:
     return every
 
 
-class _Nothing:
+class _Nothing(PlacedModel):
     """A model whose gradients are 0 and take no time to compute."""
 
     def __init__(self, size: int) -> None:

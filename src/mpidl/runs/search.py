@@ -17,7 +17,6 @@ from mpidl.errors import UsageError
 from mpidl.job.durations import Durations
 from mpidl.job.job import Job
 from mpidl.job.planning import CutModel, cuts
-from mpidl.nn.capabilities import summaries
 from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.plan import of_ranks
 from mpidl.runs.prediction import Prediction, exchanges_every, predict
@@ -234,7 +233,7 @@ def unpredictable(job: Job, ranks: int, most: int, name: str = "CONFIG") -> str 
         return f"there are more than {most} ranks"
     if job.algorithm.coordinated:
         return f"the steps of {job.algorithm.name} depend on their results"
-    section, layers = job.config.virtual, summaries(job.original)
+    section, layers = job.config.virtual, job.original.summaries()
     if not Durations.known(section).gradient_given and not any(each.operations for each in layers or ()):
         number, run = section.ranks_per_node or min(4, ranks), job.config.run.directory.with_name("measured")
         return (

@@ -25,8 +25,7 @@ from mpidl.launch import environment
 from mpidl.launch.signals import discard, held
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import check as check_loggers
-from mpidl.nn.capabilities import on_loan
-from mpidl.nn.model import Model, Module
+from mpidl.nn.model import Model, TorchModule
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import among, together
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    model: Model | Module | None = None,
+    model: Model | TorchModule | None = None,
     data: Given | None = None,
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
@@ -154,7 +153,8 @@ def train(
         built = build_model(config, dataset) if model is None else own_model(model, config, loss)
         if loss is not None:
             TRAINED_WITH[model] = loss
-        models.append(lent.enter_context(on_loan(built)))
+        models.append(built)
+        lent.callback(built.finish)
         objects = [each for each in loggers if not isinstance(each, str)]
         script = Script(model is not None, Callbacks(callbacks), objects)
         return Job.of(config, dataset, built, checkpoint, script)

@@ -115,7 +115,7 @@ def _read(held: h5py.Dataset, move: Move, result: np.ndarray) -> None:
     held.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
 
 
-#: Groups of the index and of a replica's files, which `mpidl.nn.model.CompleteModel` and `Stateful` describe.
+#: Groups of the index and of a replica's files, which `mpidl.nn.model.ModelState` describes.
 CONSTANTS, BUFFERS, STATE, DATA = "constants", "buffers", "state", "data"
 _REPLICA = re.compile(r"replica-(\d+)(-\d+)?\.h5")
 

@@ -87,12 +87,12 @@ def _save_npz(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 def _save_torch(tensors: Mapping[str, np.ndarray], path: Path) -> None:
     torch = require("torch", "torch")
-    from mpidl.torch import extra_state
-    from mpidl.torch.sparse import put_together
+    from mpidl.torch.arrays import put_together
+    from mpidl.torch.module_state import with_extra_states
 
     converted = {id(array): torch.from_numpy(array) for array in tensors.values()}
     named = {name: converted[id(array)] for name, array in tensors.items()}
-    torch.save(extra_state.put_together(put_together(named)), path)
+    torch.save(with_extra_states(put_together(named)), path)
 
 
 def open_file(path: Path) -> TensorFile:
@@ -174,9 +174,8 @@ def _open_npz(path: Path) -> TensorFile:
 
 def _open_torch(path: Path) -> TensorFile:
     torch = require("torch", "torch")
-    from mpidl.torch import extra_state
-    from mpidl.torch.arrays import as_array
-    from mpidl.torch.sparse import taken_apart
+    from mpidl.torch.arrays import as_array, taken_apart
+    from mpidl.torch.module_state import is_extra_state
 
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -189,7 +188,7 @@ def _open_torch(path: Path) -> TensorFile:
         raise UsageError(f"{path}: {kind_of(loaded)}, expected a state_dict: tensors by name")
     tensors: dict[str, Any] = {}
     for name, tensor in loaded.items():
-        if extra_state.is_name(name):
+        if is_extra_state(name):
             continue
         if not isinstance(tensor, torch.Tensor):
             inner = [f", such as its {key!r} alone" for key, each in loaded.items() if isinstance(each, Mapping)][:1]

@@ -20,24 +20,24 @@ from mpidl.torch import losses
 from mpidl.torch.arrays import as_tensor
 
 
-class Bags(NamedTuple):
+class TorchBags(NamedTuple):
     """Bags of ids as `torch.nn.EmbeddingBag` takes them: all ids, and where each bag begins; both int64."""
 
     input: torch.Tensor
     offsets: torch.Tensor
 
-    def part(self, bags: slice) -> Bags:
+    def part(self, bags: slice) -> TorchBags:
         """Return some of the bags."""
         ends = torch.cat([self.offsets, self.offsets.new_tensor([len(self.input)])])[bags.start : bags.stop + 1]
-        return Bags(self.input[int(ends[0]) : int(ends[-1])], ends[:-1] - ends[0])
+        return TorchBags(self.input[int(ends[0]) : int(ends[-1])], ends[:-1] - ends[0])
 
 
-class Tensors:
+class TensorConverter:
     """Converts the arrays of a batch, nested in tuples, lists, mappings and dataclasses, to tensors of a device.
 
-    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. A `Ragged` becomes `Bags`. Whatever
-    has a method ``to``, such as a packed sequence or a graph, moves itself. Texts, times and other objects stay as they
-    are.
+    Arrays of floats get this dtype, in memory that is reused; tensors keep theirs. A `Ragged` becomes `TorchBags`.
+    Whatever has a method ``to``, such as a packed sequence or a graph, moves itself. Texts, times and other objects
+    stay as they are.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -57,7 +57,7 @@ class Tensors:
         if callable(getattr(values, "to", None)):
             return values.to(self._device)
         if isinstance(values, Ragged):
-            return Bags(self.of(values.values, place), self.of(values.offsets[:-1], place))
+            return TorchBags(self.of(values.values, place), self.of(values.offsets[:-1], place))
         if (parts := parts_of(values)) is not None:
             return rebuilt(values, {key: self.of(each, f"{place}/{key}") for key, each in parts.items()})
         if hasattr(values, "toarray"):
@@ -103,8 +103,8 @@ def pieces(values: Any, count: int) -> tuple[list[Any], list[int]]:
 
 def _lengths(values: Any) -> Iterator[int]:
     """Yield the number of samples in each of nested tensors."""
-    if isinstance(values, torch.Tensor | Bags):
-        tensor = values.offsets if isinstance(values, Bags) else values
+    if isinstance(values, torch.Tensor | TorchBags):
+        tensor = values.offsets if isinstance(values, TorchBags) else values
         yield from tensor.shape[:1]
     else:
         for each in (parts_of(values) or {}).values():
@@ -115,7 +115,7 @@ def _part(values: Any, samples: slice) -> Any:
     """Return some samples of nested tensors."""
     if isinstance(values, torch.Tensor):
         return values[samples] if values.dim() else values
-    if isinstance(values, Bags):
+    if isinstance(values, TorchBags):
         return values.part(samples)
     if isinstance(values, PackedSequence) or (parts_of(values) is None and hasattr(values, "to")):
         raise ModelError(f"model.micro_batches can't divide a batch with {kind_of(values)}, expected 1")
@@ -137,7 +137,7 @@ def check_compiled(module: torch.nn.Module, name: str) -> None:
 class Calls:
     """A module and a loss, with the settings of a `mpidl.torch.TorchModel`.
 
-    `parts` are the module and, if it is trained too, that of the loss.
+    `parts` are the module and, if the loss has parameters to train, the module of the loss.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Calls:
         return 0.0 if isnan(value) and not losses.weight(self._loss, targets, 1.0) else value
 
     def share(self, part: Any, targets: Any, samples: float) -> float:
-        """Return the share of a part of the targets in the loss of all; `samples` is that of its samples."""
+        """Return a micro-batch's weight in the loss; `samples` is its share of the batch's samples."""
         if losses.is_sum(self._loss):
             return 1.0
         whole = losses.weight(self._loss, targets, 1.0)

@@ -9,7 +9,7 @@ import torch
 
 from mpidl.data.batch import Batch
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.capabilities import GradientObserver
+from mpidl.nn.model import GradientObserver
 from mpidl.torch.calls import Calls, pieces
 from mpidl.torch.loan import Loan
 from mpidl.torch.vector import Vector
@@ -22,7 +22,7 @@ class BackwardProgress:
     `torch.utils.checkpoint` with ``use_reentrant=True``, it may be accumulated again, and statistics may change. The
     first pass, during which nothing is reported, finds those; in later passes they are final only at the end.
 
-    `take`, if any, takes the reports, as `mpidl.nn.capabilities.report_final` describes.
+    `take`, if any, takes the reports, as `mpidl.nn.model.PlacedModel.report_final` describes.
     """
 
     def __init__(self, vector: Vector, name: str) -> None:

@@ -160,7 +160,7 @@ def evaluation(loss: Loss, value: float, outputs: Any, targets: Any, total: floa
 def _correct(scoring: Scoring, outputs: Any, targets: Any, weight: float | None) -> tuple[float, float | None]:
     """Return the numbers of correct predictions and of all; NaN where correctness has no meaning.
 
-    The prediction of one class is that of the largest output; one of several labels is correct if all of them are.
+    The predicted class is the one with the largest output; several labels must all be right.
     """
     unknown = float("nan"), None
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):

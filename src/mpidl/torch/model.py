@@ -13,16 +13,14 @@ from mpidl.data.batch import Batch
 from mpidl.errors import UsageError, kind_of
 from mpidl.metrics.metric import Scoring
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors
-from mpidl.nn.capabilities import GradientObserver
-from mpidl.nn.model import CompleteModel, Evaluation
+from mpidl.nn.model import CompleteModel, Evaluation, GradientObserver
 from mpidl.tables.lookups import Wanted
 from mpidl.torch import losses
 from mpidl.torch.arrays import as_array
-from mpidl.torch.beside import Beside, copied
-from mpidl.torch.calls import Calls, Tensors, check_compiled
+from mpidl.torch.calls import Calls, TensorConverter, check_compiled
 from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
-from mpidl.torch.snapshot import Snapshot
+from mpidl.torch.module_state import ModuleSnapshot, ModuleState, copied
 from mpidl.torch.tables import Tables
 from mpidl.torch.vector import Vector, parts_of
 
@@ -65,11 +63,6 @@ class TorchModel(CompleteModel):
     loss_weights : mapping of str to float, optional
         Factors of the terms of a loss that returns a mapping of named means; 1 by default.
 
-    Attributes
-    ----------
-    settings : dict
-        The keyword arguments.
-
     Raises
     ------
     UsageError
@@ -82,7 +75,7 @@ class TorchModel(CompleteModel):
     8
     """
 
-    own = True
+    own, movable = True, True
     by_stages = "mpidl.torch.section"
 
     def __init__(
@@ -104,13 +97,13 @@ class TorchModel(CompleteModel):
         self.loss = losses.by_name(loss) if isinstance(loss, str) else loss
         if not callable(self.loss):
             raise UsageError(f"{self._name}: loss: found {kind_of(loss)}, expected a name or a function")
-        self.settings: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             "seed": seed, "autocast": autocast, "compile": compile, "micro_batches": micro_batches,
             "takes_integers": takes_integers, "loss_weights": loss_weights,
         }  # fmt: skip
         self._parts, self._others = parts_of(module, self.loss)
         self._vector = Vector(self._parts, self._name)
-        self._beside = Beside(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
+        self._state = ModuleState(self._parts, self._others, {*self._vector.layout.shapes, *self._vector.aliases})
         self._tables = Tables(self, self._parts, self._name, self._vector.parameters[0].dtype, compile)
         self.tables, self.weights = self._tables.specs, self._tables
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
@@ -137,20 +130,20 @@ class TorchModel(CompleteModel):
     def _begin(self) -> None:
         """Begin to compute a gradient."""
         self._attach()
-        self._beside.begin()
+        self._state.begin()
         self._tables.begin(self._calls.device)
 
     def _place(self) -> None:
         """Set the device to that of the parameters."""
         first = self._vector.parameters[0]
         self._calls.begin(first.device)
-        self._tensors = Tensors(first.dtype, first.device)
+        self._tensors = TensorConverter(first.dtype, first.device)
 
     def _settle(self) -> None:
         """Give the module the statistics of the vector, and what it has changed itself on another device."""
         self._vector.load_statistics()
         if self._placed is not self:
-            self._beside.load(self._placed._beside.buffers() | self._placed._beside.private())
+            self._state.load(self._placed._state.buffers() | self._placed._state.private())
             self._placed = self
 
     @property
@@ -166,7 +159,7 @@ class TorchModel(CompleteModel):
 
     def on(self, xp: Any) -> TorchModel:
         self._attach()
-        same = TorchModel(*copied(self.module, self.loss, self._frozen), **self.settings)
+        same = TorchModel(*copied(self.module, self.loss, self._frozen), **self._settings)
         same.freeze(self._frozen)
         same._tables.model = self
         same._attach()
@@ -269,10 +262,10 @@ class TorchModel(CompleteModel):
             return [tensor.name for tensor, parameter in named if before.changed(parameter)]
 
     @contextmanager
-    def unchanged(self) -> Iterator[Snapshot]:
+    def unchanged(self) -> Iterator[ModuleSnapshot]:
         model = self._placed
         model._attach()
-        before = Snapshot({**model._parts, **model._others})
+        before = ModuleSnapshot({**model._parts, **model._others})
         try:
             yield before
         finally:
@@ -285,23 +278,23 @@ class TorchModel(CompleteModel):
     # State outside the vector.
 
     def constants(self) -> dict[str, np.ndarray]:
-        return self._beside.constants()
+        return self._state.constants()
 
     def load_constants(self, constants: Any) -> None:
-        self._beside.load(constants, changed=False)
+        self._state.load(constants, changed=False)
 
     def buffers(self) -> dict[str, np.ndarray]:
-        return self._placed._beside.buffers()
+        return self._placed._state.buffers()
 
     def load_buffers(self, buffers: Any) -> None:
-        self._placed._beside.load(buffers)
+        self._placed._state.load(buffers)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the tensors that no export has, while training only those that have changed."""
-        return self._placed._beside.private()
+        return self._placed._state.private()
 
     def load_state(self, state: Any) -> None:
-        self._placed._beside.load(state)
+        self._placed._state.load(state)
 
     def finish(self) -> None:
         """Give the module back to its owner; the next use takes it over again."""

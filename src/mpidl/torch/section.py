@@ -18,6 +18,7 @@ from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Sections, Submodule, cut_into_sections
 from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
+from mpidl.torch.module_state import copied
 
 __all__ = ["TorchStage", "sections", "stage"]
 
@@ -84,7 +85,7 @@ class TorchStage(TorchModel):
         self._first, self._last = rank == 0, rank == plan.stages - 1
         # What another stage had of the loss would be saved, too.
         loss = whole.loss if self._last else torch.nn.functional.mse_loss
-        super().__init__(module, loss, **(whole.settings | {"micro_batches": 1}))
+        super().__init__(module, loss, **(whole._settings | {"micro_batches": 1}))
         self._name, self._apart = f"model: stage {rank}", apart
         self._kept: dict[int, _Activations] = {}
 

@@ -17,7 +17,7 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import CompleteModel
 from mpidl.tables.lookups import Lookup, NoRows, TableSpec, Wanted, Weights
 from mpidl.tables.sources import FirstRows
-from mpidl.torch.beside import assign
+from mpidl.torch.module_state import assign
 from mpidl.torch.table_weight import TableWeight
 from mpidl.torch.vector import EMBEDDINGS, Parts, Place, tables_in
 
@@ -49,7 +49,7 @@ class Tables(Weights):
     Raises
     ------
     UsageError
-        A weight has another dtype, or values that aren't finite.
+        A weight has another dtype, or contains NaN or infinity.
     """
 
     def __init__(self, model: CompleteModel, parts: Parts, name: str, dtype: torch.dtype, compile: bool) -> None:
@@ -84,7 +84,7 @@ class Tables(Weights):
             return same
         scale = _scale(found, getattr(place.owner, "padding_idx", None) is not None)
         if not isfinite(scale):
-            raise UsageError(f"{what} has values that aren't finite, expected finite ones")
+            raise UsageError(f"{what} contains NaN or infinity, expected finite values")
         rows, dimension = found.shape
         spec = TableSpec(place.name, dimension, rows, scale=scale, padding=padding)
         return TableWeight(spec, number, found, self._called)
@@ -97,7 +97,7 @@ class Tables(Weights):
         return {id(each.weight): each.weight for each in self._tables}
 
     def first_rows(self) -> dict[str, np.ndarray | None]:
-        _ = self.model.parameters  # takes the module over, of which another model may have freed weights
+        _ = self.model.parameters  # takes over the module, whose weights another model may have freed
         weights = {each.spec.name: each.weight.detach() if each.allocated else None for each in self._tables}
         return {name: None if weight is None else weight.cpu().numpy() for name, weight in weights.items()}
 
@@ -218,7 +218,7 @@ def _checked(weight: TableWeight, ids: Any, padding: int | None) -> tuple[np.nda
 
 
 def _scale(weight: torch.Tensor, padded: bool) -> float:
-    """Return the standard deviation of the values of a weight around 0, of which a row may be padding.
+    """Return the standard deviation around 0 of a weight's values, without a row of padding if `padded`.
 
     It is 1 on the device "meta", and where its difference from 1 may be due to chance.
     """

@@ -19,10 +19,10 @@ from mpidl.torch.table_weight import TableWeight
 #: Dtypes of vectors.
 DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
-#: Modules whose weights may be those of tables.
+#: Modules whose weights may be tables.
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
-#: Buffers of modules of normalisation that are means over samples, of which replicas have a common one.
+#: Buffers of normalisations that are means over samples, which all replicas share.
 RUNNING = ("running_mean", "running_var", "running_std")
 
 #: Modules by the prefix of their tensors' names.
@@ -56,7 +56,7 @@ def parameters_in(parts: Parts) -> Iterator[Place]:
 def tables_in(parts: Parts) -> Iterator[tuple[Place, torch.nn.Parameter | TableWeight]]:
     """Yield the places of the weights of tables, those of embeddings with ``sparse=True``, and what is there.
 
-    A frozen weight with values isn't that of a table.
+    A frozen weight with values is no table.
     """
     found = [
         (Place(owner, owner._parameters, key, name + key), vars(owner).get(key) if parameter is None else parameter)
@@ -138,7 +138,7 @@ class Vector:
     statistics : list of Range
         The range of the statistics, if there are any.
     own_buffers : list of str
-        Names of other float buffers, of which each replica has its own.
+        Names of other float buffers; each replica keeps its own.
     aliases : dict of str
         Other names of tensors in the layout, those of tied weights.
     dtype : numpy.dtype

@@ -22,8 +22,7 @@ from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stop
 from mpidl.engines.mpi.group import Waiting
 from mpidl.engines.mpi.request_handler import RequestHandler
 from mpidl.launch.points import point
-from mpidl.nn.capabilities import GivenUp, loss_sums
-from mpidl.nn.model import Model
+from mpidl.nn.model import GivenUp, PlacedModel
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
 
@@ -81,7 +80,7 @@ class MpiEngine:
 
     def __init__(
         self,
-        model: Model,
+        model: PlacedModel,
         split: Split,
         schedule: Schedule,
         handler: RequestHandler,
@@ -199,7 +198,7 @@ class MpiEngine:
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
         figures["batches"] += 1
-        summed, weight = loss_sums(self.model, loss, batch)
+        summed, weight = self.model.loss_sums(loss, batch)
         figures["loss"] += summed
         figures["weight"] += weight
         self._count_in_epoch(self.loader.schedule.portions.epoch(self.state.portion), summed, weight)

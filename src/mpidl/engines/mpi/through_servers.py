@@ -14,8 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.connection import Connection
 from mpidl.engines.mpi.request_handler import CheckpointSource, RequestHandler, SideChannel
 from mpidl.engines.progress import Encodings
-from mpidl.nn.capabilities import GivenUp, GradientObserver, report_final
-from mpidl.nn.model import PlacedModel
+from mpidl.nn.model import GivenUp, GradientObserver, PlacedModel
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
@@ -199,7 +198,7 @@ class ThroughServers(RequestHandler):
         if pattern.gives_up and self._model is not None and self.lead.partitions == 1:
             self._observer = self._give_up_late
         if self._observer is not None:
-            report_final(self._model, self._observer)
+            self._model.report_final(self._observer)
 
     def unbind(self) -> None:
         """Let a fetch that has begun arrive before, unless it is encoded."""
@@ -222,7 +221,7 @@ class ThroughServers(RequestHandler):
         self._stop_observing()
         yield
         if self._observer is not None:
-            report_final(self._model, self._observer)
+            self._model.report_final(self._observer)
 
     def end_pushes(self) -> None:
         self._beside.push()
@@ -252,4 +251,4 @@ class ThroughServers(RequestHandler):
 
     def _stop_observing(self) -> None:
         if self._observer is not None:
-            report_final(self._model, None)
+            self._model.report_final(None)

@@ -19,7 +19,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.server import Load, Process
 from mpidl.engines.virtual.traffic import Traffic
-from mpidl.nn.model import Model
+from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Layout
 
 
@@ -104,7 +104,7 @@ class Training:
     """
 
     algorithm: Algorithm
-    model: Model
+    model: PlacedModel
     split: Split
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState

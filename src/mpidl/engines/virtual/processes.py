@@ -20,7 +20,6 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, Training, VirtualRequestHandler, reported
 from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.times import Death
-from mpidl.nn.capabilities import loss_sums
 from mpidl.storage.position import ReplicaPosition
 
 
@@ -262,7 +261,7 @@ class ReplicaProcesses:
         replica.samples += len(request.batch.indices)
         cluster.totals.samples += len(request.batch.indices)
         cluster.totals.batches += 1
-        summed, counted = loss_sums(model, loss, batch)
+        summed, counted = model.loss_sums(loss, batch)
         cluster.totals.loss += summed
         cluster.totals.weight += counted
         cluster.totals.epochs.count(self._training.schedule.portions.epoch(replica.state.portion), summed, counted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,5 +10,11 @@ import numpy as np
 
 @cache
 def of(xp: Any) -> Any:
-    """Return the module with the kernels for arrays of `xp`, NumPy or CuPy."""
-    return import_module(f"mpidl.nn.kernels.{'cpu' if xp is np else 'cuda'}")
+    """Return the module with the kernels for arrays of `xp`, NumPy or CuPy; it is only imported where it is needed."""
+    if xp is np:
+        from mpidl.nn.kernels import cpu
+
+        return cpu
+    from mpidl.nn.kernels import cuda
+
+    return cuda

@@ -11,8 +11,7 @@ import numpy as np
 
 from mpidl.errors import UsageError
 from mpidl.nn import winograd
-from mpidl.nn.cuts import divided_by
-from mpidl.nn.layers.layer import ByRows, Piece, Weighted
+from mpidl.nn.layers.layer import ByRows, Piece, Weighted, divided_by
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.nn.sliding_windows import PaddingPair, Pair, SlidingWindows, sliding_windows, under_windows
 from mpidl.parameters.ranges import Box, Range, split

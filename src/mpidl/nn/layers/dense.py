@@ -7,8 +7,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from mpidl.errors import UsageError
-from mpidl.nn.cuts import divide, divided_by
-from mpidl.nn.layers.layer import Piece, Weighted
+from mpidl.nn.layers.layer import Piece, Weighted, divide, divided_by
 from mpidl.nn.layers.parameterless import Activation
 from mpidl.nn.layers.workspace import Shape, Workspace
 from mpidl.parameters.ranges import Box, Range

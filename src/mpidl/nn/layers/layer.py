@@ -1,19 +1,20 @@
-"""The base classes of layers."""
+"""The base classes of layers, and ways to divide a layer's values among the ranks that compute its parts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.activations import ACTIVATIONS
-from mpidl.nn.cuts import divide
 from mpidl.nn.initialisers import INITIALISERS
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
-from mpidl.parameters.ranges import Box, Range
+from mpidl.parameters.ranges import Box, Range, split
 from mpidl.schema import Checked, choose
 
 
@@ -210,18 +211,6 @@ class ByRows(Layer):
         """Complete the outputs after all rows have been computed."""
 
 
-class Joining(Layer):
-    """A layer without parameters that takes the outputs of several."""
-
-    joins: ClassVar[bool] = True
-
-    def parameters(self, *input_shapes: Shape) -> dict[str, Shape]:
-        return {}
-
-    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
-        return {}
-
-
 class Activated(Layer):
     """A layer that ends with an activation.
 
@@ -273,3 +262,66 @@ class Weighted(Activated):
 
     def initial(self, parameter: str, shape: Shape, generator: np.random.Generator, values: np.ndarray) -> None:
         INITIALISERS[self.initialiser if parameter == "weight" else "zeros"](generator, shape, values)
+
+
+#: For each cut that divides a layer's outputs: the axes to divide, and the possible numbers of axes.
+AXES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "rows": ((0,), (2, 3)),
+    "tiles": ((0, 1), (2, 3)),
+    "channels": ((-1,), (3,)),
+    "units": ((-1,), (1, 2)),
+}
+
+
+@cache
+def divide(how: str, shape: Shape, parts: int) -> tuple[Box, ...]:
+    """Divide an array of one sample into `parts` boxes, as equal as possible.
+
+    Parameters
+    ----------
+    how
+        ``"rows"``, ``"tiles"`` (rows and columns, with the shortest borders), ``"channels"`` (the last of three axes)
+        or ``"units"`` (the last of one or two).
+    shape
+        Shape of the array.
+    parts
+        Number of boxes.
+
+    Raises
+    ------
+    UsageError
+        The array has no such axes, or there are more parts than indices along them.
+    """
+    axes, dimensions = AXES[how]
+    if len(shape) not in dimensions:
+        raise UsageError(f"outputs of shape {shape} have no {how}")
+    extents = [shape[axis] for axis in axes]
+    counts = [parts] if len(axes) == 1 else _tiles(extents[0], extents[1], parts)
+    divided = [divided_by(how, extent, count) for extent, count in zip(extents, counts, strict=True)]
+    boxes = []
+    for ranges in product(*divided):
+        whole = list(Box.whole(shape).ranges)
+        for axis, each in zip(axes, ranges, strict=True):
+            whole[axis] = each
+        boxes.append(Box(tuple(whole)))
+    return tuple(boxes)
+
+
+def divided_by(what: str, extent: int, parts: int) -> list[Range]:
+    """Return the ranges of `parts` parts of an axis; UsageError if there are more parts than indices."""
+    if parts > extent:
+        noun = what.removesuffix("s") if extent == 1 else what
+        raise UsageError(f"{extent} {noun}, expected at least one for each of {parts} ranks")
+    return split(extent, parts)
+
+
+def _tiles(height: int, width: int, parts: int) -> tuple[int, int]:
+    """Return the numbers of tiles, down and across, with the shortest inner borders."""
+    fitting = [
+        (down, parts // down)
+        for down in range(min(height, parts), 0, -1)
+        if parts % down == 0 and parts // down <= width
+    ]
+    if not fitting:
+        raise UsageError(f"{height} x {width} pixels can't be divided into {parts} tiles, one for each rank")
+    return min(fitting, key=lambda tiles: (tiles[0] - 1) * width + (tiles[1] - 1) * height)

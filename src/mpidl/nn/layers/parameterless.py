@@ -1,18 +1,17 @@
-"""Layers without parameters: activation, dropout, flattening, and layers that join the outputs of several."""
+"""Layers without parameters: activation, dropout, flattening, and a part of the values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from mpidl.errors import UsageError
 from mpidl.nn.activations import ACTIVATIONS
-from mpidl.nn.cuts import divided_by
-from mpidl.nn.layers.layer import Activated, Joining, Layer, Piece
+from mpidl.nn.layers.layer import Activated, Layer, Piece, divided_by
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
 from mpidl.parameters.ranges import Box, Range
-from mpidl.schema import Fraction
+from mpidl.schema import Count, Fraction, Natural
 
 
 @dataclass(frozen=True)
@@ -115,72 +114,68 @@ class Flatten(Layer):
 
 
 @dataclass(frozen=True)
-class Add(Activated, Joining):
-    """``activation`` of the sum of the outputs of the layers that ``inputs`` names, all of one shape.
+class Columns(Layer):
+    """The values [first, first + count) along the last axis; an embedding gets ids of the network's inputs unconverted.
 
-    It makes a residual block (He et al. 2016) if ``inputs`` names the block's last layer and the block's own input.
+    Attributes
+    ----------
+    first, count
+        The first of the values, and their number.
+    transform
+        "log1p": ``sign(x) * log(1 + |x|)``, for counts and amounts of any magnitude.
     """
 
-    type: ClassVar[str] = "add"
+    type: ClassVar[str] = "columns"
     cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
 
-    activation: str = "identity"
+    first: Natural
+    count: Count
+    transform: Literal["identity", "log1p"] = "identity"
 
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        first, *others = input_shapes
-        for other in others:
-            if other != first:
-                raise UsageError(f"inputs: shapes {first} and {other}, expected the same")
-        return first
+    @property
+    def last(self) -> int:
+        """The end of the values."""
+        return self.first + self.count
 
-    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        work.xp.copyto(outputs, inputs[0])
-        for other in inputs[1:]:
-            outputs += other
-        self.activate(work, outputs)
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if not input_shape or input_shape[-1] < self.last:
+            raise UsageError(f"columns {self.first} to {self.last - 1}, the inputs have shape {input_shape}")
+        return (*input_shape[:-1], self.count)
 
-    def backward_inputs(
-        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
-    ) -> None:
-        self.backprop(work, outputs, output_gradient)
-        for gradient in input_gradient:
-            if gradient is not None:
-                work.xp.copyto(gradient, output_gradient)
-
-
-@dataclass(frozen=True)
-class Concatenate(Joining):
-    """The outputs of the layers that ``inputs`` names, concatenated along the last axis."""
-
-    type: ClassVar[str] = "concatenate"
-    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
-
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        first, *others = input_shapes
-        for other in others:
-            if other[:-1] != first[:-1]:
-                raise UsageError(f"inputs: shapes {first} and {other}, expected the same except for the last axis")
-        return (*first[:-1], sum(shape[-1] for shape in input_shapes))
+    def selected(self, inputs: Box) -> Box | None:
+        """Return the part of an array that the outputs are, if the inputs are the part `inputs`; None if changed."""
+        if self.transform != "identity":
+            return None
+        start = inputs.ranges[-1].start
+        return Box((*inputs.ranges[:-1], Range(start + self.first, start + self.last)))
 
     def piece(self, box: Box, *input_shapes: Shape) -> Piece:
-        inputs, start = [], 0
-        for shape in input_shapes:
-            own = box.ranges[-1].shift(-start).intersect(Range(0, shape[-1])) or Range(0, 0)
-            inputs.append(Box((*box.ranges[:-1], own)))
-            start += shape[-1]
-        return Piece(self, tuple(inputs), box, {})
+        own = box.ranges[-1]
+        taken = Box((*box.ranges[:-1], own.shift(self.first)))
+        return Piece(replace(self, first=0, count=own.size), (taken,), box, {})
+
+    def buffers(self, input_shape: Shape) -> dict[str, Buffer]:
+        return {"sizes": Buffer((*input_shape[:-1], self.count))} if self.transform == "log1p" else {}
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        start = 0
-        for each in inputs:
-            outputs[..., start : start + each.shape[-1]] = each
-            start += each.shape[-1]
+        own = inputs[..., self.first : self.last]
+        if self.transform == "identity":
+            work.xp.copyto(outputs, own)
+            return
+        sizes = work.buffers["sizes"]
+        work.xp.abs(own, out=sizes)
+        work.xp.log1p(sizes, out=outputs)
+        work.xp.copysign(outputs, own, out=outputs)
+        sizes += 1
 
     def backward_inputs(
-        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        start = 0
-        for each, gradient in zip(inputs, input_gradient, strict=True):
-            if gradient is not None:
-                gradient[...] = output_gradient[..., start : start + each.shape[-1]]
-            start += each.shape[-1]
+        if input_gradient is None:
+            return
+        input_gradient.fill(0)
+        own = input_gradient[..., self.first : self.last]
+        if self.transform == "identity":
+            work.xp.copyto(own, output_gradient)
+        else:
+            work.xp.divide(output_gradient, work.buffers["sizes"], out=own)

@@ -54,23 +54,45 @@ def as_images(array: Any) -> Any:
     return array.reshape(*array.shape[:3], -1)
 
 
-@dataclass(frozen=True)
-class AveragePool2d(Pooling2d):
-    """The mean over each window, including the zeros of the padding (PyTorch's default)."""
+class SumPool2d(Pooling2d):
+    """A pooling by a sum over each window.
 
-    type: ClassVar[str] = "average_pool2d"
+    Attributes
+    ----------
+    squares
+        Whether it is the square root of the sum of squares, rather than the mean.
+    """
+
+    squares: ClassVar[bool]
 
     def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        windows = self.windows(inputs.shape[1:])
-        work.kernels.average_pool(as_images(inputs), as_images(outputs), windows)
+        work.kernels.pool(as_images(inputs), as_images(outputs), self.windows(inputs.shape[1:]), self.squares)
 
     def backward_inputs(
         self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
     ) -> None:
-        if input_gradient is None:
-            return
-        windows = self.windows(inputs.shape[1:])
-        work.kernels.backprop_average_pool(as_images(output_gradient), as_images(input_gradient), windows)
+        if input_gradient is not None:
+            arrays = map(as_images, (inputs, outputs, output_gradient, input_gradient))
+            work.kernels.backprop_pool(*arrays, self.windows(inputs.shape[1:]), self.squares)
+
+
+@dataclass(frozen=True)
+class AveragePool2d(SumPool2d):
+    """The mean over each window, including the zeros of the padding (PyTorch's default)."""
+
+    type: ClassVar[str] = "average_pool2d"
+    squares: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class L2Pool2d(SumPool2d):
+    """The square root of the sum of squares over each window (Le et al. 2012, section 3.2; DistBelief's image model).
+
+    The root has no derivative at zero: a window of zeros has no gradient.
+    """
+
+    type: ClassVar[str] = "l2_pool2d"
+    squares: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -96,26 +118,3 @@ class MaxPool2d(Pooling2d):
         if input_gradient is not None:
             winners = work.buffers["winners"]
             work.kernels.backprop_max_pool(winners, as_images(output_gradient), as_images(input_gradient))
-
-
-@dataclass(frozen=True)
-class L2Pool2d(Pooling2d):
-    """The square root of the sum of squares over each window (Le et al. 2012, section 3.2; DistBelief's image model).
-
-    The root has no derivative at zero: a window of zeros has no gradient.
-    """
-
-    type: ClassVar[str] = "l2_pool2d"
-
-    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
-        windows = self.windows(inputs.shape[1:])
-        work.kernels.l2_pool(as_images(inputs), as_images(outputs), windows)
-
-    def backward_inputs(
-        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any | None
-    ) -> None:
-        if input_gradient is None:
-            return
-        windows = self.windows(inputs.shape[1:])
-        arrays = (inputs, outputs, output_gradient, input_gradient)
-        work.kernels.backprop_l2_pool(*map(as_images, arrays), windows)

@@ -2,13 +2,13 @@
 
 # ruff: noqa: F401 (layers find them by their names)
 
-from mpidl.nn.kernels.cpu.dropout import dropout
 from mpidl.nn.kernels.cpu.elementwise import (
     backprop_gelu,
     backprop_leaky_relu,
     backprop_relu,
     backprop_sigmoid,
     backprop_tanh,
+    dropout,
     gelu,
     leaky_relu,
     relu,
@@ -27,11 +27,4 @@ from mpidl.nn.kernels.cpu.normalisation import (
     normalise_rows,
 )
 from mpidl.nn.kernels.cpu.patches import gather_patches, patch_matrix, scatter_patches
-from mpidl.nn.kernels.cpu.pooling import (
-    average_pool,
-    backprop_average_pool,
-    backprop_l2_pool,
-    backprop_max_pool,
-    l2_pool,
-    max_pool,
-)
+from mpidl.nn.kernels.cpu.pooling import backprop_max_pool, backprop_pool, max_pool, pool

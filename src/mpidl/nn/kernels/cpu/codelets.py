@@ -50,10 +50,10 @@ def codelets(formulas: Mapping[int, tuple[Formula, int]], add: bool = False) -> 
 
             def transform(formula: Formula, arguments: int, repeat: Any, index: Any, mask: Any) -> None:
                 addresses = source.addresses(repeat, index, arguments)
-                results = formula([Number(simd, simd.load(each, mask)) for each in addresses])
+                results = formula([VectorNumber(simd, simd.load(each, mask)) for each in addresses])
                 addresses = target.addresses(repeat, index, len(results))
                 for result, each in zip(results, addresses, strict=True):
-                    total = result + Number(simd, simd.load(each, mask)) if add else result
+                    total = result + VectorNumber(simd, simd.load(each, mask)) if add else result
                     simd.store(total.value, each, mask)
 
             for own, (formula, arguments) in formulas.items():
@@ -157,29 +157,29 @@ class VectorBuilder:
         return module.globals.get(name) or ir.Function(module, kind, name)
 
 
-class Number:
+class VectorNumber:
     """A vector whose arithmetic operators generate code. A product and a sum may be fused."""
 
     def __init__(self, simd: VectorBuilder, value: Any) -> None:
         self._simd, self.value = simd, value
 
-    def __add__(self, other: Number) -> Number:
+    def __add__(self, other: VectorNumber) -> VectorNumber:
         return self._combined(self._simd.builder.fadd, other)
 
-    def __sub__(self, other: Number) -> Number:
+    def __sub__(self, other: VectorNumber) -> VectorNumber:
         return self._combined(self._simd.builder.fsub, other)
 
-    def __mul__(self, other: Number) -> Number:
+    def __mul__(self, other: VectorNumber) -> VectorNumber:
         return self._combined(self._simd.builder.fmul, other)
 
-    def __rmul__(self, factor: float) -> Number:
-        return self * Number(self._simd, self._simd.type([factor] * self._simd.lanes))
+    def __rmul__(self, factor: float) -> VectorNumber:
+        return self * VectorNumber(self._simd, self._simd.type([factor] * self._simd.lanes))
 
-    def __neg__(self) -> Number:
+    def __neg__(self) -> VectorNumber:
         return -1.0 * self
 
-    def _combined(self, operation: Callable[..., Any], other: Number) -> Number:
-        return Number(self._simd, operation(self.value, other.value, flags=("contract",)))
+    def _combined(self, operation: Callable[..., Any], other: VectorNumber) -> VectorNumber:
+        return VectorNumber(self._simd, operation(self.value, other.value, flags=("contract",)))
 
 
 def _broadcast(builder: Any, value: Any, width: int) -> Any:

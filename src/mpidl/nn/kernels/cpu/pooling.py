@@ -39,26 +39,23 @@ def backprop_max_pool(winners: Any, output_gradient: Any, input_gradient: Any) -
     )
 
 
-def average_pool(images: Any, outputs: Any, windows: Any) -> None:
-    """Overwrite `outputs` with the sums over windows of `images`, divided by the window's size; see `max_pool`."""
-    _pool(images.reshape(-1), outputs.reshape(-1), False, images.shape, *windows[:4])
+def pool(images: Any, outputs: Any, windows: Any, squares: bool) -> None:
+    """Overwrite `outputs` with the means over windows of `images` or, if `squares`, the roots of the sums of squares.
+
+    See `max_pool`.
+    """
+    _pool(images.reshape(-1), outputs.reshape(-1), squares, images.shape, *windows[:4])
 
 
-def backprop_average_pool(output_gradient: Any, input_gradient: Any, windows: Any) -> None:
-    """Overwrite `input_gradient` with the adjoint of `average_pool`."""
-    given, found = output_gradient.reshape(-1), input_gradient.reshape(-1)
-    _backprop_pool(found, given, given, found, False, input_gradient.shape, *windows[:4])
+def backprop_pool(
+    images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any, squares: bool
+) -> None:
+    """Overwrite `input_gradient`; see `pool`.
 
-
-def l2_pool(images: Any, outputs: Any, windows: Any) -> None:
-    """Overwrite `outputs` with the square roots of the sums of squares over windows of `images`; see `max_pool`."""
-    _pool(images.reshape(-1), outputs.reshape(-1), True, images.shape, *windows[:4])
-
-
-def backprop_l2_pool(images: Any, outputs: Any, output_gradient: Any, input_gradient: Any, windows: Any) -> None:
-    """Overwrite `input_gradient`; a window of zeros passes no gradient on. `output_gradient` is scratch space."""
+    With `squares`, a window of zeros passes no gradient on, and `output_gradient` is scratch space.
+    """
     arrays = (images, outputs, output_gradient, input_gradient)
-    _backprop_pool(*[each.reshape(-1) for each in arrays], True, images.shape, *windows[:4])
+    _backprop_pool(*[each.reshape(-1) for each in arrays], squares, images.shape, *windows[:4])
 
 
 # Arrays are flat and indices in the inner loops are unsigned, as in `patches`. The padding is less than the size, so

@@ -1,8 +1,10 @@
-"""The tensors of a module beside the vector: those that training leaves alone, and what the module changes itself."""
+"""What a module has besides the vector: tensors that training leaves alone or the module changes, and other state."""
 
 from __future__ import annotations
 
 import copy
+import random
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -11,16 +13,14 @@ import torch
 import xxhash
 
 from mpidl.data.kept import METHODS, KeptState, methods
-from mpidl.torch.arrays import as_array, dense
-from mpidl.torch.extra_state import ExtraState, full_name, has_extra_state
-from mpidl.torch.sparse import put_together, taken_apart
+from mpidl.torch.arrays import as_array, dense, put_together, taken_apart
 from mpidl.torch.vector import Parts, Place, owner_of, parameters_in, parts_of, tensors_in
 
 Kind = Literal["constant", "counter", "private"]
 
 
-class Beside:
-    """The tensors of a module beside the vector.
+class ModuleState:
+    """The tensors and other state of a module outside the vector.
 
     Its constants are frozen parameters, and float buffers that are no running means of a normalisation, such as masks
     and the vectors of spectral norm. Its counters are the other
@@ -93,7 +93,7 @@ class Beside:
         for begin, kept in self._states.items():
             found |= {f"{begin}{name}": own for name, own in kept.state().items()}
         for module, kept in self._extra.items():
-            found |= {full_name(module, key): own for key, own in kept.state().items()}
+            found |= {extra_state_name(module, key): own for key, own in kept.state().items()}
         return found
 
     def load(self, values: Mapping[str, Any], *, changed: bool = True) -> None:
@@ -102,7 +102,7 @@ class Beside:
             if own := {name.removeprefix(begin): each for name, each in values.items() if name.startswith(begin)}:
                 kept.load(own)
         for module, kept in self._extra.items():
-            begin = full_name(module)
+            begin = extra_state_name(module)
             own = {name[len(begin) + 1 :]: each for name, each in values.items() if f"{name}.".startswith(f"{begin}.")}
             if own:
                 kept.load(own)
@@ -126,7 +126,7 @@ def _digest(tensor: torch.Tensor) -> bytes:
 
 
 def _with_states(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield the modules with a state and their paths; such a state has that of the modules inside."""
+    """Yield the modules with a state, and their paths; a module's state includes that of its submodules."""
     if methods(module, METHODS[:1]) is not None:
         yield path, module
         return
@@ -150,7 +150,7 @@ def copied(module: torch.nn.Module, loss: Any = None, frozen: Collection[str] = 
 
 
 def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Give a tensor values, which may have another shape; an expanded one gets memory of its own."""
+    """Copy values, also of another shape, into a tensor; an expanded tensor gets memory of its own."""
     if tensor.layout is not torch.strided:
         values = values.to(tensor.device, tensor.dtype)
         tensor.resize_as_sparse_(values).copy_(values)
@@ -159,3 +159,114 @@ def assign(tensor: torch.Tensor, values: torch.Tensor) -> None:
             tensor.copy_(values)
     else:
         tensor.data = values.to(tensor.device, tensor.dtype, copy=True)
+
+
+#: The last part of its name in a ``state_dict``.
+SUFFIX = "_extra_state"
+
+
+class ExtraState:
+    """The extra state of a module as a state of numbers and arrays by name; one that is no mapping has the name ""."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def state(self) -> dict[str, Any]:
+        """Return the arrays and numbers by name."""
+        found = self._values()
+        return {name: as_array(each) if isinstance(each, torch.Tensor) else each for name, each in found.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Give the module a state of the types that its present one has."""
+        present = self._values()
+        values = {
+            name: torch.as_tensor(each) if isinstance(present.get(name), torch.Tensor) else each
+            for name, each in state.items()
+        }
+        self._module.set_extra_state(values[""] if values.keys() == {""} else values)
+
+    def _values(self) -> dict[str, Any]:
+        found = self._module.get_extra_state()
+        if found is None:
+            return {}
+        return {str(name): each for name, each in found.items()} if isinstance(found, Mapping) else {"": found}
+
+
+def has_extra_state(module: torch.nn.Module) -> bool:
+    """Whether the class of a module has an extra state."""
+    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
+def extra_state_name(module: str, key: str = "") -> str:
+    """Return the name of a module's extra state, or of one part of it."""
+    return ".".join(part for part in (module, SUFFIX, key) if part)
+
+
+def is_extra_state(name: str) -> bool:
+    """Whether a name is that of an extra state, or of one part of it."""
+    return SUFFIX in name.split(".")
+
+
+def with_extra_states(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return tensors with the parts of each extra state replaced by it; its tensors without axes become numbers."""
+    made: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        value = tensor.item() if not tensor.ndim else tensor
+        module, found, key = f".{name}".partition(f".{SUFFIX}.")
+        if found:
+            made.setdefault(extra_state_name(module[1:]), {})[key] = value
+        else:
+            made[name] = value if f".{name}".endswith(f".{SUFFIX}") else tensor
+    return made
+
+
+#: Generators of random numbers, and their methods that return and restore the state.
+_GENERATORS: tuple[tuple[Any, str, str], ...] = (
+    (torch.Generator, "get_state", "set_state"),
+    ((random.Random, np.random.RandomState, np.random.BitGenerator), "__getstate__", "__setstate__"),
+)
+
+
+class ModuleSnapshot:
+    """All modules' attributes, the contents of containers, states of random generators and the values of tensors."""
+
+    def __init__(self, parts: Parts) -> None:
+        tensors = (place.tensor for place in tensors_in(parts))
+        self._values = {id(each): (each, each.detach().clone()) for each in tensors}
+        owners = [vars(each) for part in parts.values() for each in part.modules()]
+        inner = [each for owner in owners for each in owner.values()]
+        containers = [each for each in inner if isinstance(each, dict | set | list | deque)]
+        self._contents = [(each, each.copy()) for each in (*owners, *containers)]
+        self._states = [
+            (getattr(each, write), getattr(each, read)())
+            for kinds, read, write in _GENERATORS
+            for each in (each.bit_generator if isinstance(each, np.random.Generator) else each for each in inner)
+            if isinstance(each, kinds)
+        ]
+
+    def restore(self) -> None:
+        """Restore all that."""
+        for container, contents in self._contents:
+            if _members(container) == _members(contents):
+                continue  # it may refuse changes
+            container.clear()
+            if isinstance(container, dict | set):
+                container.update(contents)
+            else:
+                container.extend(contents)
+        for restore, state in self._states:
+            restore(state)
+        for tensor, values in self._values.values():
+            assign(tensor, values)
+
+    def changed(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor has other values than before."""
+        return not torch.equal(tensor, self._values[id(tensor)][1])
+
+
+def _members(container: Any) -> Any:
+    """Return what tells whether a container has other members than another."""
+    if isinstance(container, dict):
+        return [(key, id(value)) for key, value in container.items()]
+    members = [id(value) for value in container]
+    return set(members) if isinstance(container, set) else members

@@ -1,4 +1,4 @@
-"""Interaction: products of all pairs of vectors."""
+"""Layers that join the outputs of several: their sum, the values of all, or products of pairs of vectors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,93 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpidl.errors import UsageError
-from mpidl.nn.layers.layer import Joining
+from mpidl.nn.layers.layer import Activated, Layer, Piece
 from mpidl.nn.layers.workspace import Buffer, Shape, Workspace
+from mpidl.parameters.ranges import Box, Range
+
+
+class Joining(Layer):
+    """A layer without parameters that takes the outputs of several."""
+
+    joins: ClassVar[bool] = True
+
+    def parameters(self, *input_shapes: Shape) -> dict[str, Shape]:
+        return {}
+
+    def buffers(self, *input_shapes: Shape) -> dict[str, Buffer]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Add(Activated, Joining):
+    """``activation`` of the sum of the outputs of the layers that ``inputs`` names, all of one shape.
+
+    It makes a residual block (He et al. 2016) if ``inputs`` names the block's last layer and the block's own input.
+    """
+
+    type: ClassVar[str] = "add"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
+
+    activation: str = "identity"
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        first, *others = input_shapes
+        for other in others:
+            if other != first:
+                raise UsageError(f"inputs: shapes {first} and {other}, expected the same")
+        return first
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        work.xp.copyto(outputs, inputs[0])
+        for other in inputs[1:]:
+            outputs += other
+        self.activate(work, outputs)
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
+    ) -> None:
+        self.backprop(work, outputs, output_gradient)
+        for gradient in input_gradient:
+            if gradient is not None:
+                work.xp.copyto(gradient, output_gradient)
+
+
+@dataclass(frozen=True)
+class Concatenate(Joining):
+    """The outputs of the layers that ``inputs`` names, concatenated along the last axis."""
+
+    type: ClassVar[str] = "concatenate"
+    cuts: ClassVar[tuple[str, ...]] = ("rows", "tiles", "channels", "units")
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        first, *others = input_shapes
+        for other in others:
+            if other[:-1] != first[:-1]:
+                raise UsageError(f"inputs: shapes {first} and {other}, expected the same except for the last axis")
+        return (*first[:-1], sum(shape[-1] for shape in input_shapes))
+
+    def piece(self, box: Box, *input_shapes: Shape) -> Piece:
+        inputs, start = [], 0
+        for shape in input_shapes:
+            own = box.ranges[-1].shift(-start).intersect(Range(0, shape[-1])) or Range(0, 0)
+            inputs.append(Box((*box.ranges[:-1], own)))
+            start += shape[-1]
+        return Piece(self, tuple(inputs), box, {})
+
+    def forward(self, work: Workspace, inputs: Any, outputs: Any) -> None:
+        start = 0
+        for each in inputs:
+            outputs[..., start : start + each.shape[-1]] = each
+            start += each.shape[-1]
+
+    def backward_inputs(
+        self, work: Workspace, inputs: Any, outputs: Any, output_gradient: Any, input_gradient: Any
+    ) -> None:
+        start = 0
+        for each, gradient in zip(inputs, input_gradient, strict=True):
+            if gradient is not None:
+                gradient[...] = output_gradient[..., start : start + each.shape[-1]]
+            start += each.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -18,7 +103,7 @@ class Interaction(Joining):
     """The vectors among the outputs of the layers that ``inputs`` names, then the scalar products of all pairs.
 
     Each of these outputs is a vector (d,), such as that of a dense layer, or several, (f, d), such as those of an
-    embedding. The products are those of a vector with each one before it, for one after another.
+    embedding. Each vector in turn is multiplied with all vectors before it.
 
     References
     ----------
@@ -96,7 +181,7 @@ def _count(input_shapes: tuple[Shape, ...]) -> int:
 def _places(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return places of a matrix's strict lower triangle in the flattened matrix, and its elements' in the triangle.
 
-    The latter are those of a symmetric matrix; they are 0 on its diagonal.
+    The latter mirror the triangle, and are 0 on the diagonal.
     """
     rows, columns = np.tril_indices(count, -1)
     places = np.zeros((count, count), np.int64)
