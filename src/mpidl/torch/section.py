@@ -16,7 +16,6 @@ from mpidl.nn.adaptation import ModelError, model_errors
 from mpidl.nn.model import Evaluation
 from mpidl.partition.schedules import BackwardPart, MicroBatch
 from mpidl.partition.sections import Sections, Submodule, cut_into_sections
-from mpidl.torch.beside import copied
 from mpidl.torch.model import TorchModel
 from mpidl.torch.module_state import copied
 

@@ -197,13 +197,12 @@ class ThroughServers(RequestHandler):
         # The ranks of a cut replica compute a gradient together.
         if pattern.gives_up and self._model is not None and self.lead.partitions == 1:
             self._observer = self._give_up_late
-        if self._observer is not None:
-            self._model.report_final(self._observer)
+        self._observe(self._observer)
 
     def unbind(self) -> None:
         """Let a fetch that has begun arrive before, unless it is encoded."""
         self._link.fetches.finish()
-        self._stop_observing()
+        self._observe(None)
 
     def applied(self) -> bool:
         return self._link.pushes.applied()
@@ -218,10 +217,9 @@ class ThroughServers(RequestHandler):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        self._stop_observing()
+        self._observe(None)
         yield
-        if self._observer is not None:
-            self._model.report_final(self._observer)
+        self._observe(self._observer)
 
     def end_pushes(self) -> None:
         self._beside.push()
@@ -249,6 +247,6 @@ class ThroughServers(RequestHandler):
         if self.late():
             raise GivenUp("late")
 
-    def _stop_observing(self) -> None:
-        if self._observer is not None:
-            self._model.report_final(None)
+    def _observe(self, observer: GradientObserver | None) -> None:
+        if self._model is not None and self._observer is not None:
+            self._model.report_final(observer)
