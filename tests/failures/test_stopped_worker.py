@@ -85,9 +85,9 @@ HANGS = """
 import itertools, time
 from tally import Tally
 from mpidl.launch.environment import world
-from mpidl.survival import pace
+from mpidl.survival import watch
 
-pace.SECONDS = 1.0
+watch.SECONDS = 1.0
 
 class Hangs(Tally):
     def loss_and_gradient(self, batch):

@@ -7,9 +7,9 @@ from mpidl.config import from_dict
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.fill import fill, held_shards, own_segments
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.planning import cut
+from mpidl.job.ready import local_model
 from mpidl.parameters import Range, moves
 from threads import run
 

@@ -5,8 +5,7 @@ from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.totals import Totals
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import Target
-from mpidl.roles.events import Evaluated, Iterated, Looked, Trained
-from mpidl.roles.instructions import Log, Save, Stop, Test
+from mpidl.roles.events import Evaluated, Iterated, Log, Looked, Save, Stop, Test, Trained
 from mpidl.roles.supervision import Supervisor
 from mpidl.storage.position import Position
 

@@ -8,7 +8,7 @@ import pytest
 
 from mpidl.data.schedule import Portions, Schedule
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.instructions import Save
+from mpidl.roles.events import Save
 from mpidl.storage.position import Position, ReplicaPosition
 from mpidl.transport.protocol import NO_MORE, Saved
 

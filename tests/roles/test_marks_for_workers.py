@@ -11,7 +11,7 @@ from mpidl.data.schedule import Portions, Schedule
 from mpidl.parameters import Range
 from mpidl.roles import checkpoint_coordinator
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.instructions import Save
+from mpidl.roles.events import Save
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Sgd
 from mpidl.shards import ledger

@@ -3,7 +3,7 @@
 import math
 
 from mpidl.job.goal import Goal
-from mpidl.roles.plateau import Plateau
+from mpidl.roles.monitor import Plateau
 
 
 def test_a_figure_that_is_no_number_at_first_hides_no_later_one():

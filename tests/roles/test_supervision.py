@@ -22,8 +22,7 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.events import Saved, Signalled, Started, TakenOver
-from mpidl.roles.instructions import Finish, Log, Save, dropped
+from mpidl.roles.events import Finish, Log, Save, Saved, Signalled, Started, TakenOver, dropped
 from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Position
 

@@ -17,8 +17,7 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.events import Iterated, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Finish, Save, Stop
+from mpidl.roles.events import Finish, Iterated, Looked, Save, Saved, Signalled, Started, Stop, Trained
 
 EVENTS = st.sampled_from(["look", "iterate", "evaluate", "signal", "saved", "saved"])
 EVERY, TARGET = 10.0, 0.9

@@ -18,8 +18,7 @@ from supervised import (
 )
 
 from mpidl.engines.totals import Totals
-from mpidl.roles.events import Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Finish, Log, Save, Stop
+from mpidl.roles.events import Finish, Log, Save, Saved, Signalled, Started, Stop, Trained
 from mpidl.storage.position import Position
 
 

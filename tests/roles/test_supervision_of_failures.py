@@ -20,9 +20,22 @@ from supervised import (
 
 from mpidl.engines.totals import Spent, Totals, from_state, to_state
 from mpidl.job.goal import Goal
-from mpidl.roles.events import Diverged, Failed, Recovered, Saved, Signalled, Started, TakenOver, Trained, Unanswered
-from mpidl.roles.instructions import Fail, Finish, Log, Save
-from mpidl.roles.plateau import Plateau
+from mpidl.roles.events import (
+    Diverged,
+    Fail,
+    Failed,
+    Finish,
+    Log,
+    Recovered,
+    Save,
+    Saved,
+    Signalled,
+    Started,
+    TakenOver,
+    Trained,
+    Unanswered,
+)
+from mpidl.roles.monitor import Plateau
 from mpidl.shards.staleness import Histogram
 
 GOAL = Goal("test_accuracy", lower=False, patience=3, keeps_best=True)

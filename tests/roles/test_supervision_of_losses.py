@@ -17,8 +17,7 @@ from supervised import (
 )
 
 from mpidl.errors import NOT_FINITE
-from mpidl.roles.events import Diverged, Iterated, Saved, Signalled
-from mpidl.roles.instructions import Fail, Finish
+from mpidl.roles.events import Diverged, Fail, Finish, Iterated, Saved, Signalled
 from mpidl.roles.supervision import NO_OBJECTIVE
 
 NAN = math.nan

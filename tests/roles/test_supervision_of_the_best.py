@@ -22,8 +22,7 @@ from supervised import (
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import Target
-from mpidl.roles.events import Evaluated, Saved, Signalled
-from mpidl.roles.instructions import Fail, Finish, Keep, Log, Save, Stop
+from mpidl.roles.events import Evaluated, Fail, Finish, Keep, Log, Save, Saved, Signalled, Stop
 from mpidl.roles.monitor import Monitor
 from mpidl.storage.position import Best, Position
 

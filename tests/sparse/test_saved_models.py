@@ -11,7 +11,7 @@ from mpidl.config import from_dict
 from mpidl.data.dataset import ArraySplit
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build_network
-from mpidl.job.description import of_data
+from mpidl.job.checks import of_data
 from mpidl.parameters import shards
 from mpidl.rules import Adagrad
 from mpidl.runs.export import export

@@ -49,7 +49,7 @@ def test_it_keeps_position_clock_and_configuration(tmp_path):
     save(tmp_path)
     read = Checkpoint(tmp_path / "42")
     assert read.position == POSITION
-    assert (read.config, read.states, read.size) == ("[run]\n", ("sum",), LAYOUT.size)
+    assert (read.sections, read.states, read.size) == ({"run": {}}, ("sum",), LAYOUT.size)
     parts = shards(LAYOUT.size, 3)
     assert read.clock(parts[1]) == 101
     assert read.clock(Range(0, LAYOUT.size)) == 102
@@ -116,9 +116,9 @@ READERS = {
     "read": ("shard-1.h5", lambda read: read.read("parameters", EVERYTHING)),
     "shard_state": ("shard-0.h5", lambda read: read.shard_state(EVERYTHING)),
     "clock": ("shard-2.h5", lambda read: read.clock(EVERYTHING)),
-    "constants": ("index.h5", Checkpoint.constants),
+    "constants": ("index.h5", lambda read: read.arrays("constants")),
     "replica_vectors": ("replica-0.h5", lambda read: read.replica_vectors(0)),
-    "buffers": ("replica-0.h5", Checkpoint.buffers),
+    "buffers": ("replica-0.h5", lambda read: read.kept_by(0, "buffers")),
 }
 
 

@@ -13,7 +13,7 @@ from irregular_files import IRREGULAR
 from mpidl.cli import main
 from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import DATA
+from mpidl.storage.checkpoint import DATA, STATE
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import recorded, seal
@@ -228,7 +228,7 @@ def everything(checkpoint):
     checkpoint.shard_state(whole)
     checkpoint.clock(whole)
     checkpoint.replica_vectors(0)
-    checkpoint.state()
+    checkpoint.kept_by(0, STATE)
     checkpoint.kept_by(0, DATA)
 
 

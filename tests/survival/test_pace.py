@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from mpidl.survival.pace import BATCHES, SECONDS, TIMES, Pace
+from mpidl.survival.watch import BATCHES, SECONDS, TIMES, Pace
 
 #: The processes that the tests look at: one that watches, a worker that may hang, and two others.
 OWN, WORKER, OTHERS = 0, 1, (2, 3)

@@ -17,7 +17,7 @@ from mpidl.launch.output import say
 from mpidl.nn.capabilities import Stateful
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import DATA, Checkpoint
+from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, DATA, STATE, Checkpoint
 from mpidl.storage.checkpoints import discard, prune, read_best, write_best
 from mpidl.storage.files import is_interim
 from mpidl.storage.position import Best, Position, ReplicaPosition
@@ -83,7 +83,7 @@ class Checkpoints:
 
 
 def identify(job: Job, data: Mapping[str, str]) -> Job:
-    """Return a job with the description of its data (see `mpidl.job.description`), which checkpoints will have.
+    """Return a job with the description of its data (see `mpidl.job.checks`), which checkpoints will have.
 
     Raise UsageError if the checkpoint is of other data.
     """
@@ -100,7 +100,7 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     check_model(checkpoint, job.original)
     layout = job.original.layout
     job.original.parameters[:] = checkpoint.read(checkpoint.trained, Range(0, layout.size), layout)
-    job.original.load_constants(checkpoint.constants())
+    job.original.load_constants(checkpoint.arrays(CONSTANTS))
     load_saved(job.original, checkpoint, 0)
 
 
@@ -128,9 +128,9 @@ def load_saved(model: CompleteModel, checkpoint: Checkpoint, number: int) -> Non
 
     Raise MpidlError if a file of the checkpoint can't be read.
     """
-    if buffers := checkpoint.buffers(number):
+    if buffers := checkpoint.kept_by(number, BUFFERS):
         model.load_buffers(buffers)
-    if (state := checkpoint.state(number)) and isinstance(model, Stateful):
+    if (state := checkpoint.kept_by(number, STATE)) and isinstance(model, Stateful):
         model.load_state(state)
 
 

@@ -16,7 +16,6 @@ from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
-from mpidl.storage.matrix_files import read_rows
 
 
 def fill(
@@ -81,7 +80,7 @@ def _rows(placed: PlacedJob, name: str, range: Range) -> np.ndarray:
     checkpoint = placed.job.checkpoint
     if checkpoint is None or not placed.job.resumes:
         return np.zeros((range.size, placed.layout.size))
-    return read_rows(checkpoint, name, range, placed.layout)
+    return checkpoint.rows(name, range, placed.layout)
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:

@@ -18,8 +18,7 @@ from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.callbacks import Callbacks
-from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states
-from mpidl.job.description import of_data, scoring
+from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states, of_data, scoring
 from mpidl.job.goal import Goal, metrics
 from mpidl.job.initial import FirstValues, Initial
 from mpidl.job.notes import notes_on, notes_on_buffers, notes_on_tables
@@ -31,7 +30,7 @@ from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.paths import user_path
 from mpidl.shards.average import AVERAGE
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import CONSTANTS, Checkpoint
 from mpidl.tables.sources import FirstRows
 
 
@@ -67,7 +66,7 @@ class Job:
     given : Dataset
         The data as they were given, with integers as they are if the model takes them.
     described : mapping of str to str
-        What the data are, for checkpoints; see `mpidl.job.description`.
+        What the data are, for checkpoints; see `mpidl.job.checks`.
     dataset : Dataset
         Augmented, normalised and with a share held out for validation, as the configuration says.
     original : CompleteModel
@@ -142,7 +141,7 @@ class Job:
             check_order(checkpoint, config)
             if job.resumes:
                 check_states(checkpoint, config, job.states)
-            original.load_constants(checkpoint.constants())
+            original.load_constants(checkpoint.arrays(CONSTANTS))
             # Of a PyTorch module, the scale of first values is measured, and another one's may differ.
             if original.tables:
                 saved = {spec.name: spec for spec in checkpoint.tables}

@@ -20,8 +20,8 @@ from mpidl.data import Batch
 from mpidl.errors import MpidlError, UsageError
 from mpidl.functions import same_random_numbers
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
+from mpidl.job.ready import LocalModel
 from mpidl.metrics.figures import Figures
 from mpidl.nn.capabilities import Wrapper
 from mpidl.nn.model import BATCH, Evaluation

@@ -12,7 +12,7 @@ from mpidl.job.checkpoints import Checkpoints, replica_position
 from mpidl.job.placed import PlacedJob
 from mpidl.launch.points import point
 from mpidl.rma.coordinator import CoordinatorLink
-from mpidl.roles.instructions import Save
+from mpidl.roles.events import Save
 from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 from mpidl.storage.writer import BackgroundTask

@@ -29,8 +29,21 @@ from mpidl.report.ranks import PostedRanks
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.events import Diverged, Event, Incident, Looked, Saved, Started, TakenOver, Trained, Unanswered
-from mpidl.roles.instructions import Fail, Save, Slow, Test
+from mpidl.roles.events import (
+    Diverged,
+    Event,
+    Fail,
+    Incident,
+    Looked,
+    Save,
+    Saved,
+    Slow,
+    Started,
+    TakenOver,
+    Test,
+    Trained,
+    Unanswered,
+)
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Doing, Phase, State

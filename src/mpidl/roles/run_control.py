@@ -12,9 +12,23 @@ from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
-from mpidl.roles.plateau import Plateau
+from mpidl.roles.events import (
+    Evaluated,
+    Event,
+    Fail,
+    Finish,
+    Instruction,
+    Iterated,
+    Keep,
+    Log,
+    Save,
+    Saved,
+    Signalled,
+    Slow,
+    Stop,
+    Test,
+)
+from mpidl.roles.monitor import Plateau
 from mpidl.roles.supervision import Supervisor
 
 

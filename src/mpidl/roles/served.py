@@ -11,7 +11,7 @@ from mpidl.launch.points import point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
-from mpidl.roles.instructions import dropped, lost
+from mpidl.roles.events import dropped, lost
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader

@@ -21,20 +21,27 @@ from mpidl.roles.events import (
     Diverged,
     Evaluated,
     Event,
+    Fail,
     Failed,
+    Finish,
+    Instruction,
     Iterated,
+    Keep,
+    Log,
     Looked,
     Recovered,
+    Save,
     Saved,
     Signalled,
+    Slow,
     Started,
+    Stop,
     TakenOver,
+    Test,
     Trained,
     Unanswered,
 )
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
-from mpidl.roles.monitor import Monitor
-from mpidl.roles.plateau import Plateau
+from mpidl.roles.monitor import Monitor, Plateau
 from mpidl.storage.position import Best, Position
 
 #: The goal of a run that only has to end.

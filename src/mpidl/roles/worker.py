@@ -30,8 +30,7 @@ from mpidl.engines.mpi.servers.connection import Encodings
 from mpidl.engines.mpi.servers.through_servers import ThroughServers
 from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
-from mpidl.job.local_model import replica_state
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures

@@ -15,10 +15,10 @@ from mpidl.data.private import Given, as_source
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model, own_model
 from mpidl.job.checkpoints import restore
-from mpidl.job.description import scoring
+from mpidl.job.checks import scoring
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model
 from mpidl.job.rehearsal import count_outputs
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.capabilities import on_loan

@@ -16,13 +16,12 @@ from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history.ranks import RankStatus
 from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
-from mpidl.job.description import of_data, of_samples
+from mpidl.job.checks import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
 from mpidl.job.footprint import check_memory, in_one_process
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel, local_model, replica_state
 from mpidl.job.placed import place
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import LocalModel, ReadyJob, local_model, replica_state
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
@@ -32,8 +31,7 @@ from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
-from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
+from mpidl.roles.events import Diverged, Fail, Looked, Save, Saved, Signalled, Slow, Started, Test, Trained, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed

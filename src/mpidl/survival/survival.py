@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -16,15 +16,17 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.config import Config
 from mpidl.errors import named
+from mpidl.job import takeover
 from mpidl.launch import keeper, marks
 from mpidl.launch.output import attempt, finish, say
 from mpidl.launch.points import point
 from mpidl.launch.signals import STOPPED
+from mpidl.rma.windows import allocation_chosen
 from mpidl.roles.events import Failed, Incident, Recovered
-from mpidl.survival.pace import Pace
 from mpidl.survival.table import Stage, State, Table
-from mpidl.survival.watch import Watch, has_ended, is_traced
+from mpidl.survival.watch import Pace, Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
 from mpidl.topology.takeover import Fixed, successors
 
@@ -36,7 +38,7 @@ Play: TypeAlias = "Callable[[int, Callable[[int], None]], None]"
 PASSING = 0.2
 
 
-class Mortal:
+class FailFast:
     """One process's part in a job that a death ends. `processes` is that of `mpidl.rma.shared_state.SharedState`.
 
     `fixed` says why ranks can't be taken over, as far as all processes know.
@@ -84,7 +86,7 @@ class Mortal:
         """Wait until all ranks that this process has taken over have been played to their ends."""
 
 
-class Survival(Mortal):
+class Survival(FailFast):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where ranks are `fixed`, a death ends it at once with a line. `roles` are those of
@@ -335,3 +337,20 @@ class _WithoutMpi:
 
     def __del__(self) -> None:
         self._exit(self._code)
+
+
+def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[int]) -> FailFast:
+    """Return this process's part in what follows a death; collective."""
+    watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
+    if not watches:
+        return FailFast()
+    return Survival(comm, roles, takeover.fixed(config, roles) | Fixed(_missing()), config.run.hang_after)
+
+
+def _missing() -> str | None:
+    """Return what the MPI library or its windows lack for a process to play several ranks; None if nothing."""
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        return "MPI has been begun for calls from one thread alone"
+    if (chosen := allocation_chosen()) != "allocate":
+        return f"MPIDL_WINDOWS: {chosen}, ranks don't share their memory"
+    return None

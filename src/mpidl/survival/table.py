@@ -69,7 +69,7 @@ class Table:
     processes : array (size,) of int64
         The process that plays each rank.
     batches : array (3, size) of int64
-        The rows of `mpidl.survival.pace.Pace`.
+        The rows of `mpidl.survival.watch.Pace`.
     """
 
     def __init__(self, path: Path, size: int) -> None:

@@ -17,14 +17,13 @@ from mpidl.engines.replay import pushes
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import replica_position
 from mpidl.job.fill import own_statistics
-from mpidl.job.local_model import replica_state
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.nn.model import PlacedModel
 from mpidl.report.recorder import record_event
 from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
 from mpidl.rma.transport import Transport
-from mpidl.roles.instructions import lost
+from mpidl.roles.events import lost
 from mpidl.roles.role import Role
 from mpidl.roles.worker import Worker
 from mpidl.storage.position import ReplicaPosition
@@ -34,7 +33,7 @@ from mpidl.transport.protocol import STOPPED, TAKINGS, WORKER_STATUS, Phase, Sav
 LOOK_EVERY = 0.02
 
 
-class Settlement(Role):
+class WorkerRecovery(Role):
     """Ends the part of a worker whose process has ended, in a thread beside that of a living worker.
 
     The portions that it had taken and not pushed are handed out again. A push that some shards have only in part is
