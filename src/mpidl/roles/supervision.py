@@ -17,30 +17,8 @@ from mpidl.engines.totals import Totals, from_state, to_state
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import SPLITS
-from mpidl.roles.events import (
-    Diverged,
-    Evaluated,
-    Event,
-    Fail,
-    Failed,
-    Finish,
-    Instruction,
-    Iterated,
-    Keep,
-    Log,
-    Looked,
-    Recovered,
-    Save,
-    Saved,
-    Signalled,
-    Slow,
-    Started,
-    Stop,
-    TakenOver,
-    Test,
-    Trained,
-    Unanswered,
-)
+from mpidl.roles import events
+from mpidl.roles.events import Event, Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
 from mpidl.roles.monitor import Monitor, Plateau
 from mpidl.storage.position import Best, Position
 
@@ -60,11 +38,11 @@ NO_OBJECTIVE = "check the data, the loss and [algorithm]; with run.terminate_on_
 def _failure(event: Event) -> Fail | None:
     """Return what ends a run if an event says that a loss is NaN or infinite."""
     match event:
-        case Diverged(worker, portion, loss):
+        case events.Diverged(worker, portion, loss):
             return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
-        case Iterated(_, iteration) if not isfinite(iteration.objective):
+        case events.Iterated(_, iteration) if not isfinite(iteration.objective):
             return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NO_OBJECTIVE}")
-        case Evaluated():
+        case events.Evaluated():
             for split in SPLITS:
                 if not isfinite(loss := event.values.get(f"{split}_loss", 0.0)):
                     return Fail(f"the {split} loss is {loss}: {NOT_FINITE}")
@@ -154,32 +132,32 @@ class Supervisor:
             self._finished = True
             return [failure]
         match event:
-            case Diverged():
+            case events.Diverged():
                 return []
-            case Started():
+            case events.Started():
                 return [] if self._resumed else self._save(Totals(self._saved_at))
-            case Trained():
+            case events.Trained():
                 self._stopped, self.trained = True, event.totals
                 return self._end()
-            case Unanswered():
+            case events.Unanswered():
                 self._interrupted = self._stopped = self._finished = True
                 self.trained, why = event.totals, f"{event.why}; step {self._saved_step} is saved"
                 return [Finish(True, self._seconds_to_target, why, self.best)]
-            case Looked():
+            case events.Looked():
                 return [] if self._coordinated else self._save_if_due(event.totals)
-            case Iterated():
+            case events.Iterated():
                 return self._iterated(event.totals, event.iteration)
-            case Evaluated():
+            case events.Evaluated():
                 return self._evaluated(event)
-            case Saved():
+            case events.Saved():
                 return self._saved(event)
-            case Signalled():
+            case events.Signalled():
                 return self._signalled()
-            case Failed():
+            case events.Failed():
                 return self._failed(event)
-            case Recovered():
+            case events.Recovered():
                 return [self._replaced(event), *self._save_again()]
-            case TakenOver():
+            case events.TakenOver():
                 return [*self._save_again(), *([Test(final=True)] if self._testing else [])]
 
     def _iterated(self, totals: Totals, iteration: Iteration) -> list[Instruction]:
@@ -200,7 +178,7 @@ class Supervisor:
             instructions.append(Test())
         return instructions
 
-    def _evaluated(self, event: Evaluated) -> list[Instruction]:
+    def _evaluated(self, event: events.Evaluated) -> list[Instruction]:
         value, target = event.values.get(self._goal.figure, nan), self._goal.target
         self._monitor.evaluated(value, event.epoch)
         reached = target is not None and target.reached(value)
@@ -221,11 +199,11 @@ class Supervisor:
         return [*self._save_and_stop(), Log("interrupted")]
 
     @staticmethod
-    def _replaced(event: Recovered) -> Log:
+    def _replaced(event: events.Recovered) -> Log:
         found = asdict(event)
         return Log("handover" if found.pop("drained") else "recovery", found)
 
-    def _failed(self, event: Failed) -> list[Instruction]:
+    def _failed(self, event: events.Failed) -> list[Instruction]:
         found = asdict(event)
         workers, log = found.pop("workers"), Log("failure", found)
         if workers >= self._min_workers or self._why_failed is not None or self.trained is not None:
@@ -281,7 +259,7 @@ class Supervisor:
     def _rates(self) -> dict[str, Any] | None:
         return None if self._plateau is None else self._plateau.state()
 
-    def _saved(self, event: Saved) -> list[Instruction]:
+    def _saved(self, event: events.Saved) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
         self._saving, self._interim_at = False, event.now
         if not (event.complete or self._saving_interim):
