@@ -23,11 +23,13 @@ class Tally:
         self.calls += 1
         if os.environ.get("OMPI_COMM_WORLD_RANK") in os.environ.get("TALLY_FAILS", "").split(",") and self.calls > 3:
             raise RuntimeError("out of luck")
-        if "TALLY_FAILS_EVERYWHERE" in os.environ:
+        if os.environ.get("TALLY_FAILS_EVERYWHERE") == "gradient":
             raise RuntimeError("no luck at all")
         return 0.0, (1.0 + np.arange(13)) * np.sum(batch.inputs[:, 0] + 1)
 
 def make(dataset, seed):
+    if os.environ.get("TALLY_FAILS_EVERYWHERE") == "factory":
+        raise RuntimeError("no tally")
     return Tally()
 """
 

@@ -1,9 +1,11 @@
 """What tests see of a job that they started."""
 
+import json
 import time
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 SAMPLES = 101
 EPOCHS = 6
@@ -52,6 +54,18 @@ def parent(process):
     return status(process)[1]
 
 
+def ended(process, code=0):
+    """Wait until a job has ended with an exit code, and return what it printed to stdout and to stderr."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    return output, errors
+
+
+def summary_of(process, code=0):
+    """Wait until a job has ended with an exit code, and return the summary that it printed."""
+    return json.loads(ended(process, code)[0].splitlines()[-1])
+
+
 def parameters(directory):
     """Return the parameters of the tally's last checkpoint."""
     checkpoints = directory / "runs" / "tally" / "checkpoints"
@@ -63,3 +77,9 @@ def parameters(directory):
 def trains(directory):
     """Tell whether the run's first checkpoint is there, which says that its ranks are at work."""
     return (directory / "runs" / "tally" / "checkpoints" / "0").exists()
+
+
+def assert_exact(directory):
+    """Check that the tally's run has applied every sample once in each epoch."""
+    expected = -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2
+    assert np.array_equal(parameters(directory), expected)

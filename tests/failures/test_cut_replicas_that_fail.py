@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import process_of_rank, wait_for
+from jobs_apart import ended, process_of_rank, summary_of, wait_for
 
 SAMPLES, UNITS, EPOCHS = 60, 13, 5
 #: Data of which a rank's samples can't be read once training has begun.
@@ -90,12 +90,6 @@ def trains(directory, step=0):
     )
 
 
-def finished(process):
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
-
-
 @pytest.mark.parametrize(
     ("way", "settings", "servers", "partitions"),
     [
@@ -112,17 +106,15 @@ def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
     wait_for(lambda: trains(tmp_path, 5))
     if way == "kill":
         os.kill(process_of_rank(6, tmp_path), signal.SIGKILL)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 1
+        _, errors = ended(process, 1)
         line = "mpidl: rank 6 (worker 1, partition 1 of 2) was killed by SIGKILL, which ends the job: replicas are cut"
         assert errors.splitlines()[-1] == line
     else:
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 75, errors
+        output, errors = ended(process, 75)
         assert 0 < json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
     rest = (f"--set=topology.servers={servers}", f"--set=topology.partitions={partitions}", "--json")
-    summary = finished(start("train", "--resume", "runs/counting", "-n", 5, *rest))
+    summary = summary_of(start("train", "--resume", "runs/counting", "-n", 5, *rest))
     replicas = (4 - servers) // partitions
     assert (summary["partitions"], summary["replicas"]) == (partitions, replicas)
     assert summary["samples"] == EPOCHS * SAMPLES

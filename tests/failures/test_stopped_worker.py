@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import process_of_rank, wait_for
+from jobs_apart import ended, process_of_rank, wait_for
 
 #: A linear objective: its gradient is the same whole numbers everywhere, and L-BFGS goes on for ever. One rank stops
 #: itself in the middle of a unit, twice.
@@ -75,8 +75,7 @@ def test_what_is_accrued_is_the_same_with_a_stopped_worker(job, start, tmp_path,
         worker = process_of_rank(rank, tmp_path)
         wait_for(lambda worker=worker: stands_still(worker))
         os.kill(worker, signal.SIGCONT)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    ended(process)
     np.testing.assert_array_equal(accrued(tmp_path, "tally"), accrued(tmp_path, "alone"))
 
 
@@ -105,8 +104,7 @@ def test_a_worker_that_hangs_is_killed_and_taken_over(job, start, tmp_path):
     (tmp_path / "hangs.py").write_text(HANGS)
     settings = ["--set=model.factory=hangs:make", "--set=run.epochs=20", "--json"]
     process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.005")
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    output, errors = ended(process)
     assert errors.count("rank 3 (worker 1) hangs in a batch, of which the longest took 0.0") == 1, errors
     assert "rank 3 (worker 1) goes on, taken over by the process of rank 2" in errors
     summary = json.loads(output.splitlines()[-1])
