@@ -114,11 +114,10 @@ class Position(NamedTuple):
             "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
             "seconds": self.seconds,
         }
-        names = ("replicas", "passed_over", "beginning", "rates", "owners")
-        more: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if self.state is not None:
-            more["coordinator"] = self.state
-        return found | {name: msgspec.json.encode(value).decode() for name, value in more.items()}
+        more = {saved: getattr(self, name) for name, (saved, _) in _AS_JSON.items()}
+        if self.state is None:
+            del more["coordinator"]
+        return found | {saved: msgspec.json.encode(value).decode() for saved, value in more.items()}
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Position:
@@ -129,26 +128,20 @@ class Position(NamedTuple):
         KeyError, ValueError
             An attribute is missing or malformed.
         """
-
-        def decoded(name: str, kind: Any) -> Any:
-            return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
-
         for name in ("step", "samples", "epoch", "next_portion", "seconds"):
             check_number(name, attributes.get(name, 0))
-        pairs = list[tuple[int, int]]
+        more: dict[str, Any] = {
+            name: msgspec.json.decode(attributes.get(saved, "null"), type=kind | None)
+            for name, (saved, kind) in _AS_JSON.items()
+        }
         return cls(
             int(attributes["step"]),
             int(attributes["samples"]),
             float(attributes["epoch"]),
             int(attributes["next_portion"]),
             [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
-            decoded("coordinator", dict),
-            float(attributes.get("seconds", 0.0)),
-            decoded("replicas", list[ReplicaPosition]) or (),
-            decoded("passed_over", pairs),
-            decoded("beginning", tuple[int, pairs]),
-            decoded("rates", dict),
-            decoded("owners", list[OwnPosition]),
+            seconds=float(attributes.get("seconds", 0.0)),
+            **more | {"replicas": more["replicas"] or ()},
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
@@ -168,6 +161,17 @@ class Position(NamedTuple):
             unfinished=unfinished,
             beginning=beginning,
         )
+
+
+#: The fields of a `Position` that an index has as JSON: the name of the attribute, and the type.
+_AS_JSON: dict[str, tuple[str, Any]] = {
+    "replicas": ("replicas", list[ReplicaPosition]),
+    "passed_over": ("passed_over", list[tuple[int, int]]),
+    "beginning": ("beginning", tuple[int, list[tuple[int, int]]]),
+    "rates": ("rates", dict),
+    "owners": ("owners", list[OwnPosition]),
+    "state": ("coordinator", dict),
+}
 
 
 def cut_position(
