@@ -22,6 +22,7 @@ from supervised import (
 from mpidl.engines.totals import Spent, Totals, from_state, to_state
 from mpidl.job.goal import Goal
 from mpidl.roles.events import (
+    CheckpointEnded,
     Diverged,
     Fail,
     Failed,
@@ -29,11 +30,10 @@ from mpidl.roles.events import (
     Log,
     Recovered,
     Save,
-    Saved,
     Signalled,
     Started,
     TakenOver,
-    Trained,
+    TrainingEnded,
     Unanswered,
 )
 from mpidl.roles.monitor import Plateau
@@ -76,7 +76,7 @@ def end(seconds, batches):
     for each in (0, 0, 3, 5000):
         staleness.add(each)
     found = Totals(seconds, batches=batches, loss=float("nan"), staleness=staleness, spent=Spent(busy_seconds=[0.5]))
-    return Trained(found)
+    return TrainingEnded(found)
 
 
 #: The options of a supervisor, then events and the instructions after each.
@@ -86,7 +86,7 @@ SCRIPTS = {
         (Started(), [SAVE]),
         (DEATH, [DEATH_LOG]),
         (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
-        (Saved(1.0, 0), [saved(0)]),
+        (CheckpointEnded(1.0, 0), [saved(0)]),
         (TAKEN_OVER, [RECOVERY_LOG]),
         (DRAINED, [Log("handover", {"rank": 2, "role": "server 1", "by": 0, "seconds": 0.25, "lost": {}})]),
         (TakenOver(), []),
@@ -96,27 +96,27 @@ SCRIPTS = {
         (TAKEN_OVER, [RECOVERY_LOG, LAST_SAVE]),
         (trained(21.0, 6), []),
         (TAKEN_OVER, [RECOVERY_LOG, SAVE]),
-        (Saved(22.0, 6), [saved(6), Finish(interrupted=True, seconds_to_target=None)]),
+        (CheckpointEnded(22.0, 6), [saved(6), Finish(interrupted=True, seconds_to_target=None)]),
     ),
     "a checkpoint that was given up is ordered again when the next is due or at once if it is the last": (
         {},
         (Started(), [SAVE]),
-        (Saved(1.0, 0), [saved(0)]),
+        (CheckpointEnded(1.0, 0), [saved(0)]),
         (looked(11.0, 6), [SAVE]),
-        (Saved(14.0, 0, complete=False), []),
+        (CheckpointEnded(14.0, 0, complete=False), []),
         (looked(23.0, 7), []),
         (looked(24.0, 7), [SAVE]),
-        (Saved(25.0, 7), [saved(7)]),
+        (CheckpointEnded(25.0, 7), [saved(7)]),
         (Signalled(), [LAST_SAVE, INTERRUPTED]),
-        (Saved(27.0, 0, complete=False), [LAST_SAVE]),
-        (Saved(29.0, 9), [saved(9)]),
+        (CheckpointEnded(27.0, 0, complete=False), [LAST_SAVE]),
+        (CheckpointEnded(29.0, 9), [saved(9)]),
     ),
     "a checkpoint that is given up when the training is over leaves the last to be made": (
         {"resumed": True},
         (looked(11.0, 6), [SAVE]),
         (trained(12.0, 6), []),
-        (Saved(14.0, 0, complete=False), [SAVE]),
-        (Saved(15.0, 6), [saved(6), LAST_TEST]),
+        (CheckpointEnded(14.0, 0, complete=False), [SAVE]),
+        (CheckpointEnded(15.0, 6), [saved(6), LAST_TEST]),
     ),
 }
 
@@ -155,7 +155,7 @@ def test_a_supervisor_is_replaced_at_every_event_by_one_with_its_state(happening
         batches += number
         if kind == "saved" and writing:
             writing = False
-            tell(Saved(now, batches))
+            tell(CheckpointEnded(now, batches))
         elif kind == "look":
             tell(looked(now, batches))
         elif kind == "evaluate":
@@ -171,7 +171,7 @@ def test_a_supervisor_is_replaced_at_every_event_by_one_with_its_state(happening
     instructions = tell(end(now, batches))
     while writing:
         writing = False
-        instructions = tell(Saved(now, batches))
+        instructions = tell(CheckpointEnded(now, batches))
     if LAST_TEST in instructions:
         instructions = tell(evaluated(now, 1.0, epoch=99.0))
     assert isinstance(instructions[-1], Finish | Fail)
@@ -188,10 +188,16 @@ def test_a_run_with_too_few_workers_saves_and_fails():
     cause = Fail("1 worker lives, topology.min_workers is 2; step 3 is saved", passing=True)
     run = supervisor(min_workers=2, resumed=True)
     script(run, (DEATH, [DEATH_LOG, LAST_SAVE]), (DEATH, [DEATH_LOG]), (Signalled(), [Log("interrupted")]))
-    script(run, (trained(5.0, 3), []), (Saved(6.0, 3), [saved(3), cause]), (DEATH, []), (Saved(7.0, 3), []))
+    script(
+        run,
+        (trained(5.0, 3), []),
+        (CheckpointEnded(6.0, 3), [saved(3), cause]),
+        (DEATH, []),
+        (CheckpointEnded(7.0, 3), []),
+    )
     # At the end, there is nothing left for them to do; another coordinator has the last evaluation done again.
     run = supervisor(min_workers=2, resumed=True)
-    script(run, (trained(5.0, 3), [SAVE]), (DEATH, [DEATH_LOG]), (Saved(6.0, 3), [saved(3), LAST_TEST]))
+    script(run, (trained(5.0, 3), [SAVE]), (DEATH, [DEATH_LOG]), (CheckpointEnded(6.0, 3), [saved(3), LAST_TEST]))
     script(run, (TakenOver(), [LAST_TEST]), (evaluated(7.0, 0.5), [Finish(False, None)]), (TakenOver(), []))
 
 
@@ -212,7 +218,7 @@ def test_a_run_that_workers_hold_up_after_a_signal_ends_with_what_is_saved():
     script(
         found,
         (Started(), [SAVE]),
-        (Saved(1.0, 0), [saved(0)]),
+        (CheckpointEnded(1.0, 0), [saved(0)]),
         (Signalled(), [LAST_SAVE, INTERRUPTED]),
         (Unanswered(hung, "rank 3 hangs"), [Finish(True, None, "rank 3 hangs; step 0 is saved")]),
     )

@@ -23,7 +23,7 @@ from mpidl.runs.start import run
 from mpidl.storage import checkpoint, checkpoints, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
-from mpidl.storage.writer import BackgroundTask, Index, save_index, save_shard
+from mpidl.storage.writer import BackgroundTask, CheckpointIndex, save_index, save_shard
 
 
 @given(
@@ -248,7 +248,7 @@ def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
     layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
     vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
     save_shard(directory, 0, Range(0, 650), vectors | {"clock": np.array(1)})
-    save_index(directory, Index(layout, 1, POSITION, "", "0.0.1", {}))
+    save_index(directory, CheckpointIndex(layout, 1, POSITION, "", "0.0.1", {}))
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     with pytest.raises(UsageError) as error:
         build(from_dict(values | {"algorithm": algorithm}), Checkpoint(tmp_path / "42"))

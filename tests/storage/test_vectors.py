@@ -17,7 +17,7 @@ from mpidl.parameters import shards
 from mpidl.storage import checkpoints, vectors
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import describe, scratch
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_any_layout_on_any_servers_reads_what_any_other_wrote(tmp_path_factory, 
     for number, part in enumerate(shards(old.size, before)):
         rows = {"parameters": vector[slice(*part)], "matrix/inverse": matrix[slice(*part)], "clock": np.array(1)}
         save_shard(scratch(directory, 42), number, part, rows)
-    save_index(scratch(directory, 42), Index(old, before, POSITION, "[run]\n", "0.0.1", {}))
+    save_index(scratch(directory, 42), CheckpointIndex(old, before, POSITION, "[run]\n", "0.0.1", {}))
     saved = Checkpoint(directory / "42")
     assert saved.states == ()
     for part in shards(new.size, after):

@@ -21,7 +21,7 @@ from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, DATA, STATE, Checkpoint
 from mpidl.storage.checkpoints import discard, prune, read_best, write_best
 from mpidl.storage.files import is_interim
 from mpidl.storage.position import Best, Position, ReplicaPosition
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 from mpidl.version import VERSION
 
 
@@ -55,7 +55,7 @@ class Checkpoints:
         other files. Return whether it is complete, which only an interim one may not be.
         """
         ready, job = self._ready, self._ready.job
-        index = Index(
+        index = CheckpointIndex(
             ready.placed.layout, shards, position, job.config.to_toml(), VERSION, job.described, files,
             job.original.constants(), job.original.aliases, job.original.tables,
         )  # fmt: skip

@@ -25,7 +25,7 @@ CORES = 1
 
 
 @dataclass(frozen=True)
-class Durations:
+class JobDurations:
     """What is known of a job's durations: the keys of ``[virtual]`` first, then measurements, then typical figures.
 
     Attributes
@@ -44,7 +44,7 @@ class Durations:
     run: Calibration | None = None
 
     @classmethod
-    def known(cls, section: VirtualSection) -> Durations:
+    def known(cls, section: VirtualSection) -> JobDurations:
         """Read what was measured; raise UsageError if it can't be read, or a run has no measurements."""
         path = section.measurements()
         given = None if section.calibration is None else user_path(section.calibration)
@@ -66,9 +66,7 @@ class Durations:
             f"gradients of {Costs.flops / 1e9:g} Gflop/s": self.gradient_given or node,
             f"{'a network' if spread else 'memory'} of {bandwidth / 1e9:g} GB/s": link or section.bandwidth or of_run,
             f"messages of {1e6 * latency:g} us": link or section.latency is not None,
-            f"servers that apply {UPDATE / 1e9:g} GB/s": node
-            or section.service is not None
-            or (run and run.timing.service),
+            f"servers that apply {UPDATE / 1e9:g} GB/s": node or section.service is not None or of_servers,
         }
         assumed = ", ".join(figure for figure, known in figures.items() if not known)
         sources = {

@@ -20,7 +20,7 @@ from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory,
 from mpidl.job.callbacks import Callbacks
 from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states, of_data, scoring
 from mpidl.job.goal import Goal, metrics
-from mpidl.job.initial import FirstValues, Initial
+from mpidl.job.initial import Initial, InitialValues
 from mpidl.job.notes import notes_on, notes_on_buffers, notes_on_tables
 from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
@@ -74,7 +74,7 @@ class Job:
     metrics : sequence of Metric
         The figures of evaluations beside loss and accuracy.
     goal : Goal
-    first_values : FirstValues
+    first_values : InitialValues
         Returns the parameters [start, stop) of a layout at the beginning, of a file or the model.
     checkpoint : Checkpoint or None
         The checkpoint to resume from.
@@ -93,7 +93,7 @@ class Job:
     original: CompleteModel
     metrics: Sequence[Metric]
     goal: Goal
-    first_values: FirstValues
+    first_values: InitialValues
     checkpoint: Checkpoint | None
     notes: Sequence[str]
     continues: bool
@@ -127,7 +127,7 @@ class Job:
         path, initial = config.model.initial, None
         if checkpoint is None and path is not None:
             initial = Initial(user_path(path), original)
-        first_values = FirstValues(initial, original, own, trained)
+        first_values = InitialValues(initial, original, own, trained)
         measured = metrics(run, scoring(original, prepared))
         notes = [*notes_on(config, prepared.train, dataset), *notes_on_buffers(original)]
         if checkpoint is None and initial is None and trained is None:

@@ -31,7 +31,7 @@ from mpidl.partition.section import Section
 from mpidl.partition.sections import Sections
 from mpidl.rules.segments import Segment
 from mpidl.storage.files import is_interim, scratch
-from mpidl.storage.writer import Index
+from mpidl.storage.writer import CheckpointIndex
 
 
 class Interim(Protocol):
@@ -43,7 +43,7 @@ class Interim(Protocol):
         """Return the directory in which this rank writes its files for an order."""
         ...
 
-    def complete(self, order: int, index: Index) -> bool:
+    def complete(self, order: int, index: CheckpointIndex) -> bool:
         """Complete the checkpoint of an order, whose other files are written, in the place of the one before.
 
         Return whether it is complete; a line on stderr says why if it isn't.

@@ -30,18 +30,18 @@ from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import (
+    CheckpointEnded,
     Diverged,
     Event,
     Fail,
     Incident,
     Looked,
+    ReduceRates,
     Save,
-    Saved,
-    Slow,
     Started,
     TakenOver,
     Test,
-    Trained,
+    TrainingEnded,
     Unanswered,
 )
 from mpidl.roles.role import Role
@@ -148,7 +148,7 @@ class Coordinator(Role):
         if self._taken_over is not None:
             self._control.tell(self._taken_over)
         if self._control.trained is None:
-            self._control.tell(Trained(self._watch()))
+            self._control.tell(TrainingEnded(self._watch()))
         while (summary := self._control.summary) is None:
             self._complete_checkpoint()
             self._take_incidents()
@@ -243,7 +243,7 @@ class Coordinator(Role):
         """Go on with the checkpoint that has been ordered."""
         if (ended := self._checkpoints.completed()) is not None:
             position, complete = ended
-            self._control.tell(Saved(monotonic.now(), position.step, complete))
+            self._control.tell(CheckpointEnded(monotonic.now(), position.step, complete))
 
     def _take_incidents(self) -> None:
         for incident in self.incidents(self._incidents):
@@ -314,7 +314,7 @@ class Coordinator(Role):
         # A signal to it is recorded here at least.
         self.interrupted |= given.last > 0
         step = self._checkpoints.load(state["checkpoints"], given.number)
-        self._taken_over = TakenOver() if step is None else Saved(monotonic.now(), step)
+        self._taken_over = TakenOver() if step is None else CheckpointEnded(monotonic.now(), step)
         # It may have died before it had written these to all.
         self._link.orders.set_phase(self._phase)
         self._link.orders.reduce(given.reductions)
@@ -328,7 +328,7 @@ class Coordinator(Role):
         seconds = self._ready.placed.position.seconds + self._totals().seconds
         self._checkpoints.order(save, self._tickets_taken(), seconds)
 
-    def slow(self, slow: Slow) -> None:
+    def slow(self, slow: ReduceRates) -> None:
         self._ready.placed.schedule.reductions = slow.reductions
         self._link.orders.reduce(slow.reductions)
 

@@ -25,7 +25,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained(Looked):
+class TrainingEnded(Looked):
     """The totals were taken when all replicas had ended and every push had been applied."""
 
 
@@ -54,7 +54,7 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationEnded:
     """The parameters were evaluated.
 
     `seconds` is the training time before the evaluation, since the run began or was resumed, and `epoch` the number of
@@ -67,7 +67,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointEnded:
     """The checkpoint that was ordered last is complete, or is an interim one that can't be completed.
 
     `now` is in seconds of the run's clock.
@@ -146,14 +146,13 @@ class TakenOver:
 
 
 Incident = Failed | Recovered
-Event = (
-    Started | Looked | Trained | Unanswered | Iterated | Diverged | Evaluated | Saved | Signalled | Incident | TakenOver
-)
+Ending = TrainingEnded | EvaluationEnded | CheckpointEnded
+Event = Started | Looked | Ending | Unanswered | Iterated | Diverged | Signalled | Incident | TakenOver
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Cut and write a checkpoint; tell `Saved` when it is on disk. If one is being written, give that up.
+    """Cut and write a checkpoint; tell `CheckpointEnded` when it is on disk. If one is being written, give that up.
 
     If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
     it; else the replicas know. `rates` is the state of a rate schedule that follows evaluations. An `interim`
@@ -168,7 +167,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """Evaluate the parameters and tell `Evaluated`; `final` if training is over: all splits but the training data."""
+    """Evaluate the parameters and tell `EvaluationEnded`; if `final`, training is over: all but the training data."""
 
     final: bool = False
 
@@ -181,7 +180,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class ReduceRates:
     """Reduce all rates; this makes it `reductions` times."""
 
     reductions: int
@@ -228,7 +227,7 @@ class Finish:
     best: Best | None = None
 
 
-Instruction = Save | Test | Keep | Slow | Stop | Log | Fail | Finish
+Instruction = Save | Test | Keep | ReduceRates | Stop | Log | Fail | Finish
 
 
 def dropped(push: PushHeader, portion: Callable[[int], int]) -> Log:

@@ -13,7 +13,8 @@ from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
 from mpidl.roles.events import (
-    Evaluated,
+    CheckpointEnded,
+    EvaluationEnded,
     Event,
     Fail,
     Finish,
@@ -21,10 +22,9 @@ from mpidl.roles.events import (
     Iterated,
     Keep,
     Log,
+    ReduceRates,
     Save,
-    Saved,
     Signalled,
-    Slow,
     Stop,
     Test,
 )
@@ -43,7 +43,7 @@ class Executor(Protocol):
 
     def test(self, test: Test) -> None: ...
 
-    def slow(self, slow: Slow) -> None: ...
+    def slow(self, slow: ReduceRates) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -117,7 +117,7 @@ class RunControl:
     def tell(self, event: Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
         events: list[Event] = [Signalled(), event] if self._executor.signalled() else [event]
-        if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
+        if isinstance(event, CheckpointEnded):  # This checkpoint is on disk before the signal orders another.
             events.reverse()
         kinds: set[type[Instruction]] = set()
         for each in events:
@@ -144,7 +144,7 @@ class RunControl:
         totals = totals or self._end
         epoch = self._reporter.epoch(totals) if epoch is None else epoch
         self._reporter.evaluated(totals, epoch, values, final)
-        self.tell(Evaluated(totals.seconds, epoch, values))
+        self.tell(EvaluationEnded(totals.seconds, epoch, values))
 
     def log(self, log: Log, role: str = "coordinator") -> None:
         """Record an event of the run."""
@@ -163,7 +163,7 @@ class RunControl:
                 self._executor.save(instruction)
             case Test():
                 self._executor.test(instruction)
-            case Slow(reductions):
+            case ReduceRates(reductions):
                 self._reporter.log("reduction", self._rank, "coordinator", reductions=reductions)
                 self._executor.slow(instruction)
             case Stop():

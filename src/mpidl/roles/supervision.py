@@ -18,7 +18,7 @@ from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import SPLITS
 from mpidl.roles import events
-from mpidl.roles.events import Event, Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
+from mpidl.roles.events import Event, Fail, Finish, Instruction, Keep, Log, ReduceRates, Save, Stop, Test
 from mpidl.roles.monitor import Monitor, Plateau
 from mpidl.storage.position import Best, Position
 
@@ -42,7 +42,7 @@ def _failure(event: Event) -> Fail | None:
             return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
         case events.Iterated(_, iteration) if not isfinite(iteration.objective):
             return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NO_OBJECTIVE}")
-        case events.Evaluated():
+        case events.EvaluationEnded():
             for split in SPLITS:
                 if not isfinite(loss := event.values.get(f"{split}_loss", 0.0)):
                     return Fail(f"the {split} loss is {loss}: {NOT_FINITE}")
@@ -52,8 +52,8 @@ def _failure(event: Event) -> Fail | None:
 class Supervisor:
     """Decides what happens in one run.
 
-    At most one checkpoint is being written at a time. After `Trained` come the last checkpoint, unless a signal has
-    asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
+    At most one checkpoint is being written at a time. After `TrainingEnded` come the last checkpoint, unless a signal
+    has asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
     `Fail`.
 
     `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
@@ -62,7 +62,7 @@ class Supervisor:
     `best`. `plateau`, if any, reduces rates by evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or
     infinite. If fewer than `min_workers` live while it trains, it fails after a last checkpoint.
 
-    `trained` has the totals of `Trained`, None before it.
+    `trained` has the totals of `TrainingEnded`, None before it.
 
     If the algorithm is `coordinated`, checkpoints are saved between its coordinator's iterations, the model is tested
     after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
@@ -136,7 +136,7 @@ class Supervisor:
                 return []
             case events.Started():
                 return [] if self._resumed else self._save(Totals(self._saved_at))
-            case events.Trained():
+            case events.TrainingEnded():
                 self._stopped, self.trained = True, event.totals
                 return self._end()
             case events.Unanswered():
@@ -147,9 +147,9 @@ class Supervisor:
                 return [] if self._coordinated else self._save_if_due(event.totals)
             case events.Iterated():
                 return self._iterated(event.totals, event.iteration)
-            case events.Evaluated():
+            case events.EvaluationEnded():
                 return self._evaluated(event)
-            case events.Saved():
+            case events.CheckpointEnded():
                 return self._saved(event)
             case events.Signalled():
                 return self._signalled()
@@ -178,7 +178,7 @@ class Supervisor:
             instructions.append(Test())
         return instructions
 
-    def _evaluated(self, event: events.Evaluated) -> list[Instruction]:
+    def _evaluated(self, event: events.EvaluationEnded) -> list[Instruction]:
         value, target = event.values.get(self._goal.figure, nan), self._goal.target
         self._monitor.evaluated(value, event.epoch)
         reached = target is not None and target.reached(value)
@@ -188,7 +188,7 @@ class Supervisor:
             return self._finish()
         slower: list[Instruction] = []
         if self._plateau is not None and self._plateau.evaluated(value, event.epoch):
-            slower.append(Slow(self._plateau.reductions))
+            slower.append(ReduceRates(self._plateau.reductions))
         why = f"the target {target} is reached" if reached else self._monitor.exhausted(event.epoch)
         return slower + ([] if why is None else self._stop(why))
 
@@ -259,7 +259,7 @@ class Supervisor:
     def _rates(self) -> dict[str, Any] | None:
         return None if self._plateau is None else self._plateau.state()
 
-    def _saved(self, event: events.Saved) -> list[Instruction]:
+    def _saved(self, event: events.CheckpointEnded) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
         self._saving, self._interim_at = False, event.now
         if not (event.complete or self._saving_interim):

@@ -31,7 +31,19 @@ from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
-from mpidl.roles.events import Diverged, Fail, Looked, Save, Saved, Signalled, Slow, Started, Test, Trained, dropped
+from mpidl.roles.events import (
+    CheckpointEnded,
+    Diverged,
+    Fail,
+    Looked,
+    ReduceRates,
+    Save,
+    Signalled,
+    Started,
+    Test,
+    TrainingEnded,
+    dropped,
+)
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
@@ -166,7 +178,7 @@ class OneProcess:
                 if self._trace is not None:
                     self._trace.end()
                 self._ready.local.model.parameters[:] = engine.parameters()
-                control.tell(Trained(totals))
+                control.tell(TrainingEnded(totals))
             except Exception as error:
                 if isinstance(error, UsageError) and not engine.current_totals().samples:
                     self._recorder.discard()
@@ -262,7 +274,7 @@ class OneProcess:
         position = (save.position or self._position())._replace(rates=save.rates)
         complete = self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
-        self._control.tell(Saved(self._engine.now, position.step, complete))
+        self._control.tell(CheckpointEnded(self._engine.now, position.step, complete))
 
     def _position(self) -> Position:
         placed, engine = self._placed, self._engine
@@ -281,7 +293,7 @@ class OneProcess:
         else:
             self._evaluate_epoch()
 
-    def slow(self, slow: Slow) -> None:
+    def slow(self, slow: ReduceRates) -> None:
         self._placed.schedule.reductions = slow.reductions
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ from mpidl.launch.points import point
 from mpidl.launch.signals import STOPPED
 from mpidl.rma.windows import allocation_chosen
 from mpidl.roles.events import Failed, Incident, Recovered
-from mpidl.survival.table import Stage, State, Table
+from mpidl.survival.table import ProcessStage, ProcessState, ProcessTable
 from mpidl.survival.watch import Pace, Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
 from mpidl.topology.takeover import Fixed, successors
@@ -95,8 +95,8 @@ class Survival(FailFast):
 
     def __init__(self, comm: MPI.Intracomm, roles: Roles, fixed: Fixed, hang_after: float | None) -> None:
         self._own, self._roles, self.fixed = comm.rank, roles, fixed
-        path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
-        self._table = Table(path, comm.size)
+        path: Path = comm.bcast(ProcessTable.create(comm.size) if comm.rank == 0 else None)
+        self._table = ProcessTable(path, comm.size)
         self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
@@ -125,9 +125,9 @@ class Survival(FailFast):
     @contextmanager
     def taking_over(self, play: Play) -> Iterator[None]:
         self._play = play
-        self._table.stages[self._own] = Stage.TRAINING
+        self._table.stages[self._own] = ProcessStage.TRAINING
         yield
-        self._table.stages[self._own] = Stage.CLOSING
+        self._table.stages[self._own] = ProcessStage.CLOSING
 
     def join(self) -> None:
         for thread in self._threads:
@@ -151,16 +151,16 @@ class Survival(FailFast):
             if isinstance(found, str) or table.failed or table.played_by(own) != [own]:
                 return False
             # If this process dies in between, its rank has the process that it was handed to.
-            table.processes[own], table.states[own] = found[own], State.LEFT
+            table.processes[own], table.states[own] = found[own], ProcessState.LEFT
             return True
 
     def _successors(self, ranks: Iterable[int], without: int | None = None) -> dict[int, int] | str:
         """Return the process that can take over each rank now, not `without`, or what prevents it for one of them."""
         table = self._table
-        stages = {Stage(table.stages[each]) for each in table.alive}
-        if Stage.PREPARING in stages:
+        stages = {ProcessStage(table.stages[each]) for each in table.alive}
+        if ProcessStage.PREPARING in stages:
             return "the training had not begun"
-        if Stage.CLOSING in stages:
+        if ProcessStage.CLOSING in stages:
             return "the run was over"
         others = [each for each in table.alive if each != without]
         return successors(ranks, self._roles, table.processes.tolist(), others, self.fixed)
@@ -187,7 +187,7 @@ class Survival(FailFast):
 
     def leave(self) -> None:
         """Say that this process ends because its work is done."""
-        self._table.states[self._own] = State.LEFT
+        self._table.states[self._own] = ProcessState.LEFT
 
     @property
     def failed(self) -> bool:
@@ -217,8 +217,8 @@ class Survival(FailFast):
         noticed, obstacle = time.time(), None
         try:
             with self._table.locked():
-                if self._table.states[process] == State.ALIVE and not self._table.failed:
-                    self._table.states[process] = State.DEAD
+                if self._table.states[process] == ProcessState.ALIVE and not self._table.failed:
+                    self._table.states[process] = ProcessState.DEAD
                     obstacle = self._decide(process, code, noticed)
                 if not self._table.failed:
                     self._play_orphans(process, noticed)
@@ -234,7 +234,7 @@ class Survival(FailFast):
 
     def _play_orphans(self, process: int, noticed: float) -> None:
         """Begin to play what another process has left to this one."""
-        drained = self._table.states[process] == State.LEFT
+        drained = self._table.states[process] == ProcessState.LEFT
         self._gone.add(process)
         for rank in self._table.played_by(self._own):
             # A process that hands its rank over plays it to its own end.
@@ -256,7 +256,7 @@ class Survival(FailFast):
         table, found = self._table, self._successors(self._table.orphans())
         if (parent := self._parents[process]) and has_ended(parent):  # The launcher has noticed that.
             found = f"its parent, process {parent}, has ended"
-        elif Stage.CLOSING in table.stages[table.alive] and table.deaths > 1:
+        elif ProcessStage.CLOSING in table.stages[table.alive] and table.deaths > 1:
             return None  # Nothing is left to do but to leave.
         if isinstance(found, str):
             table.fail()
