@@ -119,7 +119,7 @@ def test_a_killed_rank_is_a_restart_that_uses_every_sample_exactly_once(job, sta
     output, errors = ended(process)
     (line,) = [line for line in errors.splitlines() if "SIGKILL" in line]
     assert re.fullmatch(
-        r"mpidl: rank 2 \(worker 0\) was killed by SIGKILL; attempt 2 of 2 goes on from step \d+ of runs/tally", line
+        r"mpidl: rank 2 \(worker 0\) was killed by SIGKILL; attempt 2 of 2 resumes from step \d+ of runs/tally", line
     )
     (summary,) = map(json.loads, output.splitlines())
     assert (summary["failures"], summary["recoveries"], summary["samples"]) == (1, 1, EPOCHS * SAMPLES)

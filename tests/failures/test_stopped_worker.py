@@ -105,7 +105,7 @@ def test_a_worker_that_hangs_is_killed_and_taken_over(job, start, tmp_path):
     settings = ["--set=model.factory=hangs:make", "--set=run.epochs=20", "--json"]
     process = start("train", job, "-n", 4, *settings, TALLY_SECONDS="0.005")
     output, errors = ended(process)
-    assert errors.count("rank 3 (worker 1) hangs in a batch, of which the longest took 0.0") == 1, errors
+    assert errors.count("rank 3 (worker 1) hangs in a batch (its longest so far took 0.0") == 1, errors
     assert "rank 3 (worker 1) goes on, taken over by the process of rank 2" in errors
     summary = json.loads(output.splitlines()[-1])
     assert (summary["failures"], summary["recoveries"], summary["epochs"]) == (1, 1, 20.0), errors

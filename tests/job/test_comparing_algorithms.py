@@ -83,7 +83,7 @@ def test_a_script_that_compares_algorithms(monkeypatch, tmp_path):
         ({"algorithm": {}, "topology": {"servers": 3}}, []),
         (
             {"algorithm": {"name": "sandblaster"}, "rate": {"schedule": "cosine"}},
-            ["rate: sandblaster has no use for a schedule: it searches for the length of each step"],
+            ["rate: sandblaster ignores the schedule: a line search finds the length of each step"],
         ),
         ({"topology": {"schedule": "gpipe"}}, ["topology.schedule: 'gpipe', but topology.stages is 1"]),
         ({"topology": {"schedule": "gpipe", "stages": 2, "partitions": 2}}, []),

@@ -42,7 +42,7 @@ def best(step, value, epoch, figure="validation_loss"):
 
 
 def gives_up(value, epochs="2 epochs"):
-    return [Log("stopped", {"why": f"in {epochs} the validation loss has not become better than {value}"}), Stop()]
+    return [Log("stopped", {"why": f"the validation loss has not improved on {value} for {epochs}"}), Stop()]
 
 
 VALUES = st.lists(st.one_of(st.floats(-9, 9), st.just(math.nan)), max_size=12)
@@ -170,7 +170,7 @@ def test_patience_counts_from_the_best():
 
 def test_patience_with_a_figure_of_which_nothing_is_known():
     goal = Goal("validation_r2", lower=False, patience=1, keeps_best=True)
-    why = "in 1 epoch the validation r2 has been no number"
+    why = "the validation r2 has been NaN or infinite for 1 epoch"
     script(
         supervisor(Position(7, 70, 0.7, 5, []), resumed=True, goal=goal),
         (EvaluationEnded(1.0, 1.0, {"validation_r2": math.nan}), []),

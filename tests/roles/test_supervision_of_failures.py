@@ -185,7 +185,7 @@ def test_totals_come_back_from_their_state():
 
 
 def test_a_run_with_too_few_workers_saves_and_fails():
-    cause = Fail("1 worker lives, topology.min_workers is 2; step 3 is saved", passing=True)
+    cause = Fail("1 worker is left, topology.min_workers is 2; step 3 is saved", passing=True)
     run = supervisor(min_workers=2, resumed=True)
     script(run, (DEATH, [DEATH_LOG, LAST_SAVE]), (DEATH, [DEATH_LOG]), (Signalled(), [Log("interrupted")]))
     script(

@@ -261,7 +261,9 @@ def test_a_key_that_decides_which_vectors_servers_keep_is_named(tmp_path):
     algorithm = {"name": "sandblaster", "method": "bfgs"}
     run(from_dict(values | {"algorithm": algorithm}))
     saved = checkpoints.latest(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"^algorithm.method: lbfgs, but .* was saved with bfgs, whose servers keep"):
+    with pytest.raises(
+        UsageError, match=r"^algorithm.method: lbfgs, but .* was saved with bfgs, with which servers keep"
+    ):
         build(from_dict(values | {"algorithm": algorithm | {"method": "lbfgs"}}), saved)
 
 

@@ -149,7 +149,7 @@ def check_order(checkpoint: Checkpoint, config: Config) -> None:
             found, before = ("none" if value is None else value for value in (now, saved))
             raise UsageError(
                 f"{section}.{key}: {found}, but {checkpoint.path} was saved with {before}, "
-                "which decides what of the data is done"
+                "and its position in the data depends on that"
             )
 
 
@@ -167,8 +167,8 @@ def check_states(checkpoint: Checkpoint, config: Config, states: Collection[str]
     if changed:
         key = changed[0]
         raise UsageError(
-            f"algorithm.{key}: {now[key]}, but {checkpoint.path} was saved with {before[key]}, whose servers keep "
-            "other vectors; model.initial begins a new run from its parameters"
+            f"algorithm.{key}: {now[key]}, but {checkpoint.path} was saved with {before[key]}, with which servers "
+            "keep other vectors; model.initial starts a new run from its parameters"
         )
     saved, needed = (", ".join(names) or "nothing" for names in (checkpoint.states, states))
     raise UsageError(f"{by} keeps {needed}, {checkpoint.path} was saved with {saved}")

@@ -40,7 +40,11 @@ class Goal:
         if target is not None and target.figure in run.figures:
             target = replace(target, figure=f"{split}_{target.figure}")
         if target is not None and not target.figure.startswith(split):
-            why = "evaluations before the end are on the validation data" if validation else "there are none"
+            why = (
+                "evaluations before the end are on the validation data"
+                if validation
+                else "there are no validation data"
+            )
             raise UsageError(
                 f"run.target: {target.figure}, but {why}, expected {split}_{target.figure.removeprefix(f'{other}_')}"
                 f"{'' if validation else ', or data.validation'}"

@@ -73,10 +73,9 @@ class Monitor:
         patience = self._goal.patience
         if patience is None or epoch - self._top.epoch < patience:
             return None
-        epochs = f"{patience} epoch{'s' if patience > 1 else ''}"
         figure, top = self._goal.figure.replace("_", " "), self._top.value
-        found = f"has not become better than {top:.4g}" if isfinite(top) else "has been no number"
-        return f"in {epochs} the {figure} {found}"
+        found = f"has not improved on {top:.4g}" if isfinite(top) else "has been NaN or infinite"
+        return f"the {figure} {found} for {patience} epoch{'s' if patience > 1 else ''}"
 
 
 class Plateau:

@@ -208,7 +208,7 @@ class Supervisor:
         workers, log = found.pop("workers"), Log("failure", found)
         if workers >= self._min_workers or self._why_failed is not None or self.trained is not None:
             return [log]
-        live = "1 worker lives" if workers == 1 else f"{workers} workers live"
+        live = "1 worker is left" if workers == 1 else f"{workers} workers are left"
         self._why_failed = f"{live}, topology.min_workers is {self._min_workers}"
         return [log, *self._save_and_stop()]
 

@@ -152,7 +152,7 @@ def _check_link(checkpoints: Path) -> None:
         return
     place = Path(os.path.realpath(checkpoints))
     if not place.is_dir():
-        raise UsageError(f"{checkpoints}: a link to {place}, where is no directory")
+        raise UsageError(f"{checkpoints}: a link to {place}, which is not a directory")
     for other in (place, place.parent):
         if (other / "config.toml").exists():
             expected = f"expected a directory for this run alone, or the run {other}"

@@ -137,7 +137,7 @@ class SavedTable:
                 own.append(TableFile(path, paths, rows))
             self.parts.append(TablePart(spec.name, own))
         if len(found) != 1:
-            raise MpidlError(f"{files[0][0][0].parent}: the files have other states of table {quoted(spec.name)}")
+            raise MpidlError(f"{files[0][0][0].parent}: the files differ in the states of table {quoted(spec.name)}")
         ((self.states, self.dtype),) = found
 
     def __len__(self) -> int:

@@ -176,7 +176,7 @@ class Survival(FailFast):
         if process not in self._killed:
             self._killed.add(process)
             longest = f"{self._pace.longest(process):.3g}"
-            why = "is stopped by a signal" if stopped else f"hangs in a batch, of which the longest took {longest} s"
+            why = "is stopped by a signal" if stopped else f"hangs in a batch (its longest so far took {longest} s)"
             attempt(lambda: say(f"{self._named(process)} {why}: killing its process {pid}"))
         return True
 

@@ -1,4 +1,4 @@
-"""The rank of a worker whose process has ended: what the worker had begun is completed, or handed out again."""
+"""Recovery of a worker whose process has ended: what it had begun is completed, or handed out again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WorkerRecovery(Role):
         self._link.reports.read(self._status)
 
     def run(self) -> None:
-        """Settle what the worker has left, then report to the coordinator in its place until it orders the exit."""
+        """Finish the worker's part, then report to the coordinator in its place until it orders the exit."""
         self._link.clocks.show(STOPPED)
         remains = self._link.pushes.resume()
         self._marked = remains.marked
@@ -107,12 +107,12 @@ class WorkerRecovery(Role):
 
     def _give_back(self, remains: Remains) -> None:
         """Hand out again what the worker had taken and not pushed."""
-        while not self._settled(remains):
+        while not self._handed_out(remains):
             self._backoff.pause()
         self._count()
 
-    def _settled(self, remains: Remains) -> bool:
-        """Hand out what is left, unless another worker must note first what it has taken: return whether that is so."""
+    def _handed_out(self, remains: Remains) -> bool:
+        """Hand out what is left; return False, to be called again, if another worker must first note what it took."""
         with self._alone:
             if not self._estates.settle(self._number, self._size):
                 return False
@@ -120,8 +120,8 @@ class WorkerRecovery(Role):
             known = remains.pushed >= 0 and self._schedule.place(remains.pushed) in _places(taken)
             if self._estates.forgets(self._number) and not known:
                 raise MpidlError(
-                    f"worker {self._number} had taken more than {TAKINGS} portions since its last push: not all are "
-                    "known any more, to be handed out again"
+                    f"worker {self._number} died with more than {TAKINGS} portions taken since its last push: only the "
+                    f"last {TAKINGS} are known, so not all can be handed out again"
                 )
             left = self._schedule.left(taken, remains.pushed)
             self._estates.give_back(self._number, left, remains.marked)

@@ -65,7 +65,7 @@ def successors(
             return cause
         candidates = _candidates(rank, roles, played, alive)
         if not candidates:
-            return f"no process is left that can be {roles.role(rank)}"
+            return f"no process is left to play {roles.role(rank)}"
         found[rank] = played[rank] = candidates[0]
     return found
 
