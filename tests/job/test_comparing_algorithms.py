@@ -76,10 +76,7 @@ def test_a_script_that_compares_algorithms(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
-        (
-            {"algorithm": {"name": "sync"}, "topology": {"servers": 3}},
-            ["topology.servers: 3, but sync has no servers"],
-        ),
+        ({"algorithm": {"name": "sync"}, "topology": {"servers": 3}}, ["topology.servers: 3, but sync has no servers"]),
         ({"algorithm": {}, "topology": {"servers": 3}}, []),
         (
             {"algorithm": {"name": "sandblaster"}, "rate": {"schedule": "cosine"}},

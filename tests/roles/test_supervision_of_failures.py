@@ -45,15 +45,7 @@ DEATH = Failed(3, "worker 1", "node7", 1234, "SIGKILL", 1e9, workers=1)
 
 DEATH_LOG = Log(
     "failure",
-    {
-        "rank": 3,
-        "role": "worker 1",
-        "host": "node7",
-        "pid": 1234,
-        "signal": "SIGKILL",
-        "noticed": 1e9,
-        "code": None,
-    },
+    {"rank": 3, "role": "worker 1", "host": "node7", "pid": 1234, "signal": "SIGKILL", "noticed": 1e9, "code": None},
 )
 
 TAKEN_OVER = Recovered(2, "server 1", by=0, seconds=0.25, lost={"pushes": 1})
