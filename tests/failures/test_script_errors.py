@@ -17,6 +17,19 @@ mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), {argument}
 """
 
 
+@pytest.fixture
+def on_ranks(bare_environment, tmp_path):
+    """Return a function that runs a script on a number of ranks."""
+
+    def run(ranks, source):
+        (tmp_path / "script.py").write_text(source)
+        words, environment = command(ranks, [str(tmp_path / "script.py")])
+        variables = {**environment, **bare_environment}
+        return subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("argument", "line"),
     [
@@ -29,12 +42,8 @@ mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), {argument}
         ),
     ],
 )
-def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
-    (tmp_path / "script.py").write_text(SOURCE.format(argument=argument))
-    words, environment = command(2, [str(tmp_path / "script.py")])
-    ended = subprocess.run(
-        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300
-    )
+def test_an_error_is_one_line(on_ranks, argument, line):
+    ended = on_ranks(2, SOURCE.format(argument=argument))
     assert ended.returncode == 2
     assert ended.stderr.count("mpidl: ") == ended.stderr.count(line) == 1
     assert "Traceback" not in ended.stderr
@@ -151,3 +160,26 @@ def test_lines_of_notebooks():
         of_a_module()
     assert not hasattr(caught.value, "_render_traceback_")
     assert str(caught.value) == "model: Net raised KeyError: 'temperature': in the first batch"
+
+
+#: A command that fails on one rank only, while others wait for that.
+FAILS_ON_ONE = """
+import sys
+from mpidl.cli import commands, main
+from mpidl.runs.agreement import ranks
+
+def fail(arguments):
+    rank, gather = ranks()
+    if rank == 1:
+        raise KeyError("what")
+    gather(0)
+
+commands.run_evaluate = fail
+sys.exit(main(["evaluate", "runs/x"]))
+"""
+
+
+def test_a_command_that_fails_on_one_rank_ends_the_job(on_ranks):
+    ended = on_ranks(3, FAILS_ON_ONE)
+    assert ended.returncode == 1
+    assert ended.stderr.count("mpidl: rank 1: KeyError: 'what' (MPIDL_DEBUG=1 shows where)\n") == 1
