@@ -66,11 +66,14 @@ def summary_of(process, code=0):
     return json.loads(ended(process, code)[0].splitlines()[-1])
 
 
+def newest(run):
+    """Return the path of a run's last checkpoint."""
+    return max((run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
 def parameters(directory):
     """Return the parameters of the tally's last checkpoint."""
-    checkpoints = directory / "runs" / "tally" / "checkpoints"
-    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(directory / "runs" / "tally") / "index.h5") as index:
         return index["parameters/parameters"][...]
 
 

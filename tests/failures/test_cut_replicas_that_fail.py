@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import ended, process_of_rank, summary_of, wait_for
+from jobs_apart import ended, newest, process_of_rank, summary_of, wait_for
 
 SAMPLES, UNITS, EPOCHS = 60, 13, 5
 #: Data of which a rank's samples can't be read once training has begun.
@@ -77,9 +77,7 @@ def counting(tmp_path):
 
 def counts(directory):
     """Return how often each sample was applied to each unit, by the last checkpoint."""
-    checkpoints = directory / "runs" / "counting" / "checkpoints"
-    newest = max((path for path in checkpoints.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(directory / "runs" / "counting") / "index.h5") as index:
         return -index["parameters/0-dense/weight"][...]
 
 

@@ -1,13 +1,11 @@
 """What a user got wrong in a script: one line, on several ranks and in one process."""
 
-import subprocess
 import sys
 from operator import methodcaller
 
 import pytest
 
 from mpidl.errors import MpidlError, UsageError, as_line, raised
-from mpidl.launch.mpiexec import command
 
 SOURCE = """
 import mpidl
@@ -15,19 +13,6 @@ from mpi4py import MPI
 
 mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), {argument})
 """
-
-
-@pytest.fixture
-def on_ranks(bare_environment, tmp_path):
-    """Return a function that runs a script on a number of ranks."""
-
-    def run(ranks, source):
-        (tmp_path / "script.py").write_text(source)
-        words, environment = command(ranks, [str(tmp_path / "script.py")])
-        variables = {**environment, **bare_environment}
-        return subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -42,16 +27,15 @@ def on_ranks(bare_environment, tmp_path):
         ),
     ],
 )
-def test_an_error_is_one_line(on_ranks, argument, line):
-    ended = on_ranks(2, SOURCE.format(argument=argument))
+def test_an_error_is_one_line(script, argument, line):
+    ended = script(SOURCE.format(argument=argument), ranks=2)
     assert ended.returncode == 2
     assert ended.stderr.count("mpidl: ") == ended.stderr.count(line) == 1
     assert "Traceback" not in ended.stderr
 
 
-def test_a_script_in_one_process_ends_with_the_line(bare_environment, tmp_path):
-    words = [sys.executable, "-c", "import mpidl\nmpidl.Adagrad(-1)"]
-    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=300)
+def test_a_script_in_one_process_ends_with_the_line(script):
+    ended = script("import mpidl\nmpidl.Adagrad(-1)")
     assert ended.returncode == 2
     assert ended.stderr.startswith("mpidl: Adagrad.rate: expected float > 0, found -1")
     assert ended.stderr.count("\n") == 1
@@ -179,7 +163,7 @@ sys.exit(main(["evaluate", "runs/x"]))
 """
 
 
-def test_a_command_that_fails_on_one_rank_ends_the_job(on_ranks):
-    ended = on_ranks(3, FAILS_ON_ONE)
+def test_a_command_that_fails_on_one_rank_ends_the_job(script):
+    ended = script(FAILS_ON_ONE, ranks=3)
     assert ended.returncode == 1
     assert ended.stderr.count("mpidl: rank 1: KeyError: 'what' (MPIDL_DEBUG=1 shows where)\n") == 1

@@ -5,7 +5,7 @@ import signal
 
 import h5py
 import pytest
-from jobs_apart import ended, wait_for
+from jobs_apart import ended, newest, wait_for
 
 SAMPLES, EPOCHS, RANKS = 101, 6, 3
 #: Counts in two trainings how often each sample was applied. Ranks may raise or exit at a moment.
@@ -71,8 +71,7 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run", "run-2"]
     summary = json.loads((second / "summary.json").read_text())
     assert (summary["interrupted"], summary["samples"]) == (False, EPOCHS * SAMPLES)
-    newest = max((second / "checkpoints").iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(second) / "index.h5") as index:
         assert set(index["parameters/parameters"][...]) == {EPOCHS}
     assert summary["command"] == f"mpidl run --resume runs/run-2 -n {RANKS}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import ended, process_of_rank, wait_for
+from jobs_apart import ended, newest, process_of_rank, wait_for
 
 #: A linear objective: its gradient is the same whole numbers everywhere, and L-BFGS goes on for ever. One rank stops
 #: itself in the middle of a unit, twice.
@@ -38,9 +38,7 @@ STOPS = 2
 
 def accrued(directory, name):
     """Return the gradient of a run's last checkpoint."""
-    checkpoints = directory / "runs" / name / "checkpoints"
-    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(directory / "runs" / name) / "index.h5") as index:
         return index["rule/gradient/parameters"][...]
 
 
