@@ -130,7 +130,7 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
 
 
 def _of_type(model: CompleteModel, dtype: str | None) -> CompleteModel:
-    """Return a model of one's own; raise UsageError if its parameters have another type than ``model.dtype``."""
+    """Return a user's model; raise UsageError if its parameters have another type than ``model.dtype``."""
     if dtype not in (None, model.dtype.name):
         raise UsageError(f"model.dtype: {dtype!r}, but the parameters of the model are {model.dtype}")
     return model

@@ -28,7 +28,7 @@ from mpidl.version import VERSION
 class Checkpoints:
     """The checkpoints of a run: each is completed when its files are on disk, and the best is named.
 
-    A run that goes on keeps its own `best`, unless that is of another figure or of a later step than it resumes from. A
+    A resumed run keeps its `best`, unless that is of another figure or of a later step than the run resumes from. A
     line on stderr says if the file that names the best can't be read.
     """
 
@@ -39,7 +39,7 @@ class Checkpoints:
         if job.checkpoint is not None and job.continues and goal.keeps_best:
             best = outcome(partial(read_best, ready.directory))
             if isinstance(best, MpidlError):
-                say(f"{best}; going on without the best checkpoint so far")
+                say(f"{best}; continuing without the best checkpoint so far")
             elif best is not None and best.figure == goal.figure and best.step <= job.checkpoint.position.step:
                 self.best = best
 
@@ -107,7 +107,7 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
 def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
     """Give a rank's part of a job's model what replica `number` has kept in the checkpoint, if there is one.
 
-    Where the replicas begin anew, it is what the first replica has kept. Raise MpidlError if a file of the checkpoint
+    If the replicas start from scratch, it is what the first replica has kept. Raise MpidlError if a file of the checkpoint
     can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
@@ -135,5 +135,5 @@ def load_saved(model: CompleteModel, checkpoint: Checkpoint, number: int) -> Non
 
 
 def replica_position(placed: PlacedJob, number: int) -> ReplicaPosition | None:
-    """Return where a replica goes on; None if it begins at the parameters."""
+    """Return where a replica resumes; None if it starts from the parameters alone."""
     return placed.position.replicas[number] if placed.replicas_resume else None

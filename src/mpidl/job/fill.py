@@ -55,7 +55,7 @@ def fill(
 
 
 def unfilled(placed: PlacedJob, range: Range, chunk: int) -> Shard:
-    """Return a shard of which the values lie elsewhere, for `Shard.adopt`. `chunk` is the elements of a chunk."""
+    """Return a shard whose values lie elsewhere, for `Shard.adopt`; a chunk has `chunk` elements."""
     job = placed.job
     parameters, *state = (np.empty(range.size, job.dtype) for _ in (PARAMETERS, *job.states))
     vectors, policy = dict(zip(job.states, state, strict=True)), job.algorithm.shard_policy(placed.replicas)
@@ -90,9 +90,9 @@ def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_wor
     """
     if "clock" not in saved:
         return
-    anew = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
-    kept = {name: values for name, values in saved.items() if not name.startswith(anew)}
-    fresh = {name: values for name, values in shard.state().items() if name.startswith(anew) or name not in saved}
+    recounted = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
+    kept = {name: values for name, values in saved.items() if not name.startswith(recounted)}
+    fresh = {name: values for name, values in shard.state().items() if name.startswith(recounted) or name not in saved}
     shard.load(kept | fresh)
     if same_workers:
         shard.policy.expect_all()

@@ -1,4 +1,4 @@
-"""What a run is after: its metrics, its target, and the figure by which evaluations are compared."""
+"""The goal of a run: its metrics, its target, and the figure by which evaluations are compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpidl.metrics.scoring import Scoring
 
 @dataclass(frozen=True)
 class Goal:
-    """How a run's evaluations decide about it.
+    """What evaluations decide in a run.
 
     Evaluations are compared by `figure`, such as "validation_loss"; `lower` says whether lower values are better.
     Reaching the target ends the run, as do `patience` epochs without a better figure. `keeps_best` says whether the

@@ -81,7 +81,7 @@ class Job:
     notes : sequence of str
         What a user may not have meant or may want to know, in lines.
     continues : bool
-        Whether the run goes on in the directory that the configuration names; else it makes one of its own.
+        Whether the run continues in the directory that the configuration names; otherwise it makes a new one.
     script : Script
         What the Python script that trains has given beside these.
     """

@@ -156,7 +156,7 @@ def notes_on_buffers(model: CompleteModel) -> list[str]:
 
 
 def notes_on_tables(config: Config, model: CompleteModel) -> list[str]:
-    """Return a line on the tables of which the rows don't begin with the values of a weight, where there is one."""
+    """Return a line on the tables whose rows don't start from the values of their weights, though these exist."""
     drawn = config.tables.first_values == "drawn"
     names = [name for name, rows in model.weights.first_rows().items() if drawn or rows is None]
     why = "tables.first_values is 'drawn'" if drawn else "these weights take no memory"

@@ -98,7 +98,7 @@ class PlacedJob:
 
     @property
     def replicas_resume(self) -> bool:
-        """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
+        """Whether the replicas resume from what the checkpoint's replicas kept; otherwise they only have the parameters."""
         return _resume(self.job, self.replicas)
 
     @property
@@ -189,7 +189,7 @@ def _schedule(job: Job, position: Position) -> Schedule:
 
 
 def own_schedule(rate: RateSchedule) -> Callable[[int], float]:
-    """Return the function that ``rate.schedule`` names, of the number of steps so far; else one that returns 1.
+    """Return the function that ``rate.schedule`` names, of the number of steps so far, or one that returns 1.
 
     It raises UsageError if there is no such function, or it fails or returns anything but a number of at least 0.
     """

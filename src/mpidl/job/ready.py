@@ -35,7 +35,7 @@ from mpidl.storage.writer import CheckpointIndex
 
 
 class Interim(Protocol):
-    """Where interim checkpoints are kept, one of which is due `every` seconds after the checkpoint before."""
+    """The place of interim checkpoints; one is due `every` seconds after the checkpoint before."""
 
     every: float
 

@@ -62,7 +62,7 @@ def rehearse_own(job: Job) -> str | None:
         return None
     return (
         f"model: it changes its parameter {min(changed)} itself, which its shards don't see: the next fetch undoes it; "
-        "torch.nn.utils.parametrize keeps what a module computes with within bounds"
+        "use torch.nn.utils.parametrize to constrain parameters"
     )
 
 

@@ -95,7 +95,7 @@ class CheckpointCoordinator:
         return self._checkpoint is not None
 
     def state(self) -> dict[str, Any]:
-        """Return what the coordinator of the same checkpoints in another process goes on with.
+        """Return the state with which a coordinator in another process continues.
 
         "completing" has the order and the step of a checkpoint whose index is being written, if one is.
         """
@@ -105,7 +105,7 @@ class CheckpointCoordinator:
         return {"order": self._order, "end": self._end, "completing": completing}
 
     def load(self, state: Mapping[str, Any], ordered: int) -> int | None:
-        """Go on with the `state` of another, whose last order is `ordered`; a checkpoint in progress is given up.
+        """Resume from the `state` of another, whose last order is `ordered`; a checkpoint in progress is given up.
 
         Return the step of one that is on disk without having been recorded.
         """

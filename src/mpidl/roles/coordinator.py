@@ -97,7 +97,7 @@ class Coordinator(Role):
         self._started = self._stopped = False
         self._incidents = 0
         self._kept: dict[str, Any] = {}
-        # The event by which this process goes on where another has died.
+        # What the supervisor is told first if this process has taken over from one that died.
         self._taken_over: Event | None = None
 
     def bind(self, transport: Transport) -> None:
@@ -240,7 +240,7 @@ class Coordinator(Role):
         return self._tickets if self._stopped else self._link.tickets.taken()
 
     def _complete_checkpoint(self) -> None:
-        """Go on with the checkpoint that has been ordered."""
+        """Continue the checkpoint that has been ordered."""
         if (ended := self._checkpoints.completed()) is not None:
             position, complete = ended
             self._control.tell(CheckpointEnded(monotonic.now(), position.step, complete))
@@ -278,7 +278,7 @@ class Coordinator(Role):
     def _named(self, rank: int) -> str:
         return f"rank {rank} ({self._roles.role(rank)}) on {self._roles.hosts[rank]}"
 
-    # What another process goes on with.
+    # The state from which another process continues.
 
     def _keep(self) -> None:
         """Record this coordinator's state if it has changed; the summary of a finished run says all."""
@@ -298,7 +298,7 @@ class Coordinator(Role):
         self._link.evaluations.take()
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Go on from the state that a process kept, and from what it and other ranks have done since."""
+        """Continue from the state that a process kept, and from what it and other ranks have done since."""
         given, tickets = self._link.orders.given(), state["tickets"]
         if tickets is None and self._link.tickets.taken() >= NO_MORE:
             # It has just stopped handing out portions: replicas know of all tickets from this one on.
@@ -370,7 +370,7 @@ class Coordinator(Role):
         return next(iter(self._ready.job.evaluated))
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
-        """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
+        """Return the figures of splits from the sums that the chosen workers have posted, each over a part."""
         figures, posted = self._ready.figures, self._link.posted.sums[workers]
         parts = posted.reshape(len(posted), -1, figures.size)
         sums = [reduce(figures.merged, parts[:, place]) for place in range(len(splits))]

@@ -142,7 +142,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """The coordinator's process has died, and another goes on: what was under way begins anew."""
+    """The coordinator's process has died, and another has taken over: what was under way starts again."""
 
 
 Incident = Failed | Recovered

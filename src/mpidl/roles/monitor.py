@@ -41,11 +41,11 @@ class Monitor:
                 self._unsaved = self._top
 
     def state(self) -> dict[str, Any]:
-        """Return what another monitor of the same goal goes on with."""
+        """Return the state for another monitor of the same goal to resume from."""
         return {"top": self._top, "unsaved": self._unsaved, "ordered": self._ordered, "best": self.best}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         self._top = msgspec.convert(state["top"], _Found)
         self._unsaved, self._ordered = msgspec.convert((state["unsaved"], state["ordered"]), tuple[_Found | None, ...])
         self.best = msgspec.convert(state["best"], Best | None)
@@ -81,7 +81,7 @@ class Monitor:
 class Plateau:
     """Counts how often rates have been reduced: whenever a figure has not improved for more than `patience` epochs.
 
-    `state` is that of an earlier one, with which it goes on; `epoch` the number of epochs trained before.
+    `state` is that of an earlier one, to resume from; `epoch` the number of epochs trained before.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Plateau:
         self.load({"reductions": 0, "best": None, "since": epoch} | dict(state or {}))
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another."""
+        """Resume from the `state` of another."""
         self.reductions: int = state["reductions"]
         self._best: float | None = state["best"]
         self._since: float = state["since"]
@@ -108,5 +108,5 @@ class Plateau:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run goes on with."""
+        """Return the state for a resumed run."""
         return {"reductions": self.reductions, "best": self._best, "since": self._since}

@@ -99,11 +99,11 @@ class RunControl:
         return self._supervisor.trained or Totals(0.0)
 
     def state(self) -> dict[str, Any]:
-        """Return what the control of the run in another process goes on with."""
+        """Return the state with which the control in another process continues."""
         return self._supervisor.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         self._supervisor.load(state)
         self._checkpoints.best = self._supervisor.best
 

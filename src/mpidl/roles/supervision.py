@@ -103,7 +103,7 @@ class Supervisor:
         self._interrupted = self._stopped = self._testing = self._finished = False
 
     def state(self) -> dict[str, Any]:
-        """Return what another supervisor of the same run goes on with; without a coordinator's last iteration."""
+        """Return the state for another supervisor of the same run, without a coordinator's last iteration."""
         return {name: getattr(self, f"_{name}") for name in STATE} | {
             "trained": None if self.trained is None else to_state(self.trained),
             "monitor": self._monitor.state(),
@@ -111,7 +111,7 @@ class Supervisor:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         for name in STATE:
             setattr(self, f"_{name}", state[name])
         self.trained = None if state["trained"] is None else from_state(state["trained"])
@@ -246,7 +246,7 @@ class Supervisor:
         return [Save(position=position, rates=self._rates(), interim=interim)]
 
     def _save_again(self) -> list[Instruction]:
-        """Return how to order the checkpoint anew that is being written."""
+        """Return how to order again the checkpoint that is being written."""
         if not self._saving:
             return []
         if not self._coordinated:

@@ -204,7 +204,7 @@ class Worker(Role):
             self._terminated = self._terminated or time.monotonic()
 
     def _leave(self) -> None:
-        """Take no more batches, and let another process play this rank, if the run goes on and that is possible."""
+        """Take no more batches, and let another process play this rank, if the run continues and that is possible."""
         self._terminated = None
         if self._link.orders.read().last == 0 and self.hand_over():
             self.left, self.interrupted = True, False

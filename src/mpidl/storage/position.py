@@ -181,15 +181,14 @@ def cut_position(
     *,
     taken: int | None,
     seconds: float,
-    state: dict[str, Any] | None = None,
     given_back: Mapping[int, tuple[int, int]] | None = None,
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
-    The run and `schedule` began or were resumed at `start`, which has the replicas that go on. Tickets below `taken`
+    The run and `schedule` began or were resumed at `start`, which has the replicas that continue. Tickets below `taken`
     had been taken when the checkpoint was ordered; it is None in a deterministic run, where worker w's i-th ticket is
-    w + i * workers. `seconds` is the training time so far, `state` the coordinator's. `given_back` has what replicas
-    gave back before they marked the checkpoint, as `Schedule.given_back`.
+    w + i * workers. `seconds` is the training time so far. `given_back` has what replicas gave back before they marked
+    the checkpoint, as `Schedule.given_back`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
@@ -218,7 +217,7 @@ def cut_position(
     epoch = samples / schedule.portions.samples
     owners = [replica.own for replica in replicas if replica.own is not None]
     return Position(
-        step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning,
+        step, samples, epoch, next_portion, sorted(firsts.items()), None, seconds, replicas, passed_over, beginning,
         owners=owners or None,
     )  # fmt: skip
 

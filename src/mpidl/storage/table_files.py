@@ -177,7 +177,7 @@ class SavedTable:
         self._check_distinct(own)
 
     def check(self) -> None:
-        """Raise MpidlError if there are two rows of an id, of which a reader would take either."""
+        """Raise MpidlError if there are two rows of an id: a reader could take either."""
         self._check_distinct([part.ids for part in self.parts])
 
     def _check_distinct(self, ids: Sequence[np.ndarray]) -> None:

@@ -30,8 +30,8 @@ from mpidl.survival.watch import Pace, Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
 from mpidl.topology.takeover import Fixed, successors
 
-#: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
-#: of the process that has died, with the number of chunks of pushes that are lost.
+#: Plays a rank to the end of the run, in a thread of its own. It calls the function given once the dead process's work
+#: continues, with the number of chunks of pushes that are lost.
 Play: TypeAlias = "Callable[[int, Callable[[int], None]], None]"
 
 #: Seconds that a line needs to pass through the launcher.

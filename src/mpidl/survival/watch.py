@@ -83,11 +83,11 @@ class Watch:
             self._look_at_next()
 
     def _report(self, process: int, code: int) -> None:
-        """Report an end, and go on watching: who hears of it may wait for others."""
+        """Report an end in a thread, since the receiver may wait for others, and keep watching."""
         threading.Thread(target=self._ended, args=(process, code), daemon=True).start()
 
     def _look_at_next(self) -> None:
-        """Kill the next process if it will never go on."""
+        """Kill the next process if it will never continue."""
         now, before = time.monotonic(), self._looked
         if now - before < LOOK_EVERY / 2 or not self._processes:
             return
@@ -96,7 +96,7 @@ class Watch:
         pid = self._pids[following[0]]
         # One that is slowed down may be stopped at each look, and has computed in between.
         standing = (pid, cpu_clock(pid)) if is_stopped(pid) else None
-        # A node whose jobs were all stopped goes on: this process was stopped, too.
+        # After a late look this process was stopped, too, as when all jobs of the node were.
         if standing is None or standing != self._standing or now - before > LATE:
             self._standing, self._since = standing, now
         if self._is_hopeless(following[0], now - self._since > STOPPED_FOR):

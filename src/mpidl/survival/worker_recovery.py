@@ -240,7 +240,7 @@ class WorkerRecovery(Role):
             yield vector, clocks, (numbers[0], numbers[-1])
             numbers.clear()
 
-    # What the coordinator hears in the worker's place.
+    # Reports to the coordinator in the worker's place.
 
     def _obey(self, ended: bool) -> None:
         """Mark a checkpoint that has been ordered, and report the worker's part in it."""

@@ -30,7 +30,7 @@ class Fixed(NamedTuple):
         return self.all or own
 
     def lines(self) -> list[str]:
-        """Return what a death ends, in lines."""
+        """Return lines that say which deaths end the run, and why."""
         if self.all is not None:
             return [f"a rank's death ends the run: {self.all}"]
         named = {"the coordinator": self.coordinator, "a server": self.servers}
