@@ -107,8 +107,8 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
 def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
     """Give a rank's part of a job's model what replica `number` has kept in the checkpoint, if there is one.
 
-    If the replicas start from scratch, it is what the first replica has kept. Raise MpidlError if a file of the checkpoint
-    can't be read.
+    If the replicas start from scratch, it is what the first replica has kept. Raise MpidlError if a file of the
+    checkpoint can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
         load_saved(model, checkpoint, number if placed.replicas_resume else 0)

@@ -98,7 +98,7 @@ class PlacedJob:
 
     @property
     def replicas_resume(self) -> bool:
-        """Whether the replicas resume from what the checkpoint's replicas kept; otherwise they only have the parameters."""
+        """Whether the replicas resume from what the checkpoint's kept; otherwise they only have its parameters."""
         return _resume(self.job, self.replicas)
 
     @property
