@@ -204,6 +204,34 @@ SCRIPTS = {
         (iterated(1.0, 1, 100), [TEST]),
         (evaluated(1.0, 0.8), STOP_REACHED),
     ),
+    "a signal while a checkpoint is written after training": (
+        {"resumed": True},
+        (looked(10.0, 6), [SAVE]),
+        (trained(11.0, 40), []),
+        (Signalled(), [LAST_SAVE, INTERRUPTED]),
+        (CheckpointEnded(12.0, 40), [saved(40), Finish(True, None)]),
+    ),
+    "a signal while the last checkpoint is written": (
+        {"resumed": True},
+        (trained(1.0, 40), [SAVE]),
+        (Signalled(), [INTERRUPTED]),
+        (CheckpointEnded(2.0, 40), [saved(40), Finish(True, None)]),
+    ),
+    "a signal during the final evaluation": (
+        {"resumed": True},
+        (trained(1.0, 40), [SAVE]),
+        (CheckpointEnded(2.0, 40), [saved(40), LAST_TEST]),
+        (Signalled(), [INTERRUPTED]),
+        (evaluated(1.0, 0.9), [Finish(True, None)]),
+        (Signalled(), []),
+    ),
+    "a signal after the end": (
+        {"resumed": True},
+        (trained(1.0, 40), [SAVE]),
+        (CheckpointEnded(2.0, 40), [saved(40), LAST_TEST]),
+        (evaluated(1.0, 0.9), [Finish(False, None)]),
+        (Signalled(), []),
+    ),
 }
 
 
@@ -242,30 +270,6 @@ def test_a_coordinator_that_takes_over_orders_an_interim_checkpoint_anew():
         (TakenOver(), [Save(interim=True)]),
         (CheckpointEnded(4.0, 4), [Log(CHECKPOINT, {"step": 4, "mirror": True})]),
     )
-
-
-@pytest.mark.parametrize("when", ["writing", "saving", "testing", "finished"])
-def test_a_signal_after_training(when):
-    run = supervisor(resumed=True)
-    if when == "writing":
-        script(
-            run,
-            (looked(10.0, 6), [SAVE]),
-            (trained(11.0, 40), []),
-            (Signalled(), [LAST_SAVE, INTERRUPTED]),
-            (CheckpointEnded(12.0, 40), [saved(40), Finish(True, None)]),
-        )
-        return
-    assert run.handle(trained(1.0, 40)) == [SAVE]
-    if when == "saving":
-        assert run.handle(Signalled()) == [INTERRUPTED]
-        assert run.handle(CheckpointEnded(2.0, 40)) == [saved(40), Finish(True, None)]
-        return
-    assert run.handle(CheckpointEnded(2.0, 40)) == [saved(40), LAST_TEST]
-    if when == "testing":
-        assert run.handle(Signalled()) == [INTERRUPTED]
-    assert run.handle(evaluated(1.0, 0.9)) == [Finish(when == "testing", None)]
-    assert run.handle(Signalled()) == []
 
 
 @pytest.mark.parametrize(("batches", "noted"), [((12, 23), [3, 5]), ((17, 19), [4])])

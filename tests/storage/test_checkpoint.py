@@ -173,20 +173,6 @@ def test_threads_that_write_stay_for_later_checkpoints():
     assert len(set(threads)) < 50
 
 
-def test_the_initial_state_and_the_newest_stay(tmp_path):
-    for step in (0, 5, 10, 100, 20):
-        save(tmp_path, position=POSITION._replace(step=step))
-    checkpoints.prune(tmp_path, keep=2, newest=100)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "100", "20"]
-
-
-def test_those_that_a_resumed_run_passed_over_go_when_it_has_saved_again(tmp_path):
-    for step in (0, 30, 42, 60, 35):
-        save(tmp_path, position=POSITION._replace(step=step))
-    checkpoints.prune(tmp_path, keep=1, newest=35)
-    assert checkpoints.steps(tmp_path) == [0, 35]
-
-
 VECTORS = ["gradient", "previous", "origin", "direction", "s0", "s1", "s2", "y0", "y1", "y2"]
 
 
