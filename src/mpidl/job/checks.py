@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mpidl.data import Dataset, Split
 from mpidl.data.columns import LABELS_PER_CHECK, wrong_label
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import same_random_numbers
+from mpidl.history.defaults import flat
 from mpidl.metrics.scoring import Scoring
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
@@ -185,15 +185,7 @@ def check_data(checkpoint: Checkpoint, data: Mapping[str, str]) -> None:
 
 def of_config(config: Config) -> dict[str, str]:
     """Return a configuration's keys, such as ``run.epochs``, with their values."""
-    return dict(_flat(config.to_dict()))
-
-
-def _flat(table: Mapping[str, Any], section: str = "") -> list[tuple[str, str]]:
-    found = []
-    for key, value in table.items():
-        name = f"{section}{key}"
-        found += _flat(value, f"{name}.") if isinstance(value, Mapping) else [(name, repr(value))]
-    return found
+    return {name: repr(value) for name, value in flat(config.to_dict()).items()}
 
 
 def of_model(model: CompleteModel) -> dict[str, str]:

@@ -92,7 +92,9 @@ class Coordinator(Role):
         self._done, self._since = np.array(-1), np.array(0.0)
         self._tickets, self._phase = 0, Phase.TRAIN
         reporter.present, reporter.status.ranks = self._present, self._rank_status
-        self._evaluated = self._first_values() if placed.sends_values else None
+        self._evaluated = np.empty(placed.layout.size, job.dtype) if placed.sends_values else None
+        if self._evaluated is not None:
+            fill_parameters(placed, Range(0, placed.layout.size), self._evaluated)
         self._checkpoints.before_completion = self._keep
         self._started = self._stopped = False
         self._incidents = 0
@@ -212,12 +214,6 @@ class Coordinator(Role):
             return self._evaluated.copy()
         vector = np.empty(self._ready.placed.layout.size, self._ready.job.dtype)
         self._read_present(vector)
-        return vector
-
-    def _first_values(self) -> np.ndarray:
-        placed = self._ready.placed
-        vector = np.empty(placed.layout.size, placed.job.dtype)
-        fill_parameters(placed, Range(0, vector.size), vector)
         return vector
 
     def _receive_values(self) -> None:

@@ -71,7 +71,7 @@ class RunControl:
         rank: int = 0,
     ) -> None:
         self._reporter, self._executor, self._checkpoints, self._rank = reporter, executor, checkpoints, rank
-        job = placed.job
+        job, patience = placed.job, placed.job.config.rate.patience
         self._evaluates = bool(job.evaluated)
         self._supervisor = Supervisor(
             placed.schedule,
@@ -84,7 +84,9 @@ class RunControl:
             goal=job.goal,
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,
-            plateau=self._plateau(placed),
+            plateau=None
+            if patience is None
+            else Plateau(job.goal, patience, placed.position.epoch, placed.position.rates),
             min_workers=job.config.topology.min_workers,
         )
         self.summary: dict[str, Any] | None = None
@@ -106,13 +108,6 @@ class RunControl:
         """Resume from the `state` of another, which may have been encoded."""
         self._supervisor.load(state)
         self._checkpoints.best = self._supervisor.best
-
-    @staticmethod
-    def _plateau(placed: PlacedJob) -> Plateau | None:
-        rate, position = placed.job.config.rate, placed.position
-        if rate.patience is None:
-            return None
-        return Plateau(placed.job.goal, rate.patience, position.epoch, position.rates)
 
     def tell(self, event: Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
