@@ -28,22 +28,9 @@ from mpidl.parameters import Range
 from mpidl.report.ranks import PostedRanks
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
+from mpidl.roles import events
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.events import (
-    CheckpointEnded,
-    Diverged,
-    Event,
-    Fail,
-    Incident,
-    Looked,
-    ReduceRates,
-    Save,
-    Started,
-    TakenOver,
-    Test,
-    TrainingEnded,
-    Unanswered,
-)
+from mpidl.roles.events import Fail, ReduceRates, Save, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Doing, Phase, State
@@ -66,7 +53,7 @@ class Coordinator(Role):
     `adopt`.
     """
 
-    incidents: Callable[[int], Sequence[Incident]] = staticmethod(lambda seen: ())
+    incidents: Callable[[int], Sequence[events.Incident]] = staticmethod(lambda seen: ())
 
     def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, intermediaries: int = 0) -> None:
         super().__init__()
@@ -100,7 +87,7 @@ class Coordinator(Role):
         self._incidents = 0
         self._kept: dict[str, Any] = {}
         # What the supervisor is told first if this process has taken over from one that died.
-        self._taken_over: Event | None = None
+        self._taken_over: events.Event | None = None
 
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
@@ -111,7 +98,7 @@ class Coordinator(Role):
         if not self._started:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._started = True
-            self._control.tell(Started())
+            self._control.tell(events.Started())
         self._keep()
 
     def adopt(self, transport: Transport) -> None:
@@ -150,7 +137,7 @@ class Coordinator(Role):
         if self._taken_over is not None:
             self._control.tell(self._taken_over)
         if self._control.trained is None:
-            self._control.tell(TrainingEnded(self._watch()))
+            self._control.tell(events.TrainingEnded(self._watch()))
         while (summary := self._control.summary) is None:
             self._complete_checkpoint()
             self._take_incidents()
@@ -174,7 +161,7 @@ class Coordinator(Role):
                 looked = time.perf_counter()
             totals = self._look()
             self._complete_checkpoint()
-            self._control.tell(Looked(totals))
+            self._control.tell(events.Looked(totals))
             posted = self._link.posted
             states = [each["state"] for each in (posted.workers, posted.servers, posted.intermediaries)]
             if all((state >= State.TRAINED).all() for state in states):
@@ -224,7 +211,7 @@ class Coordinator(Role):
         """Report the workers whose loss is not finite; they wait for the end of the run."""
         for worker in np.flatnonzero(self._link.posted.workers["diverged"]).tolist():
             row = self._link.posted.workers[worker]
-            self._control.tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
+            self._control.tell(events.Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
 
     def _pause(self, seconds: float) -> None:
         """Wait, keeping MPI going, until the time is over or another rank wakes this one."""
@@ -239,7 +226,7 @@ class Coordinator(Role):
         """Continue the checkpoint that has been ordered."""
         if (ended := self._checkpoints.completed()) is not None:
             position, complete = ended
-            self._control.tell(CheckpointEnded(monotonic.now(), position.step, complete))
+            self._control.tell(events.CheckpointEnded(monotonic.now(), position.step, complete))
 
     def _take_incidents(self) -> None:
         for incident in self.incidents(self._incidents):
@@ -267,7 +254,7 @@ class Coordinator(Role):
             f"{self._named(self._workers[each])}, {tasks[workers['doing'][each]]} for {now - self._since[each]:.0f} s"
             for each in sorted(late - set(np.flatnonzero(workers["doing"] == Doing.WAITING).tolist()))
         ] or [self._named(self._roles.servers[0])]
-        self._control.tell(Unanswered(self._totals(), f"not waiting any longer for {'; '.join(names)}"))
+        self._control.tell(events.Unanswered(self._totals(), f"not waiting any longer for {'; '.join(names)}"))
         assert self._control.summary is not None
         raise Unfinished(f"{self._control.summary['stopped']}")
 
@@ -310,7 +297,7 @@ class Coordinator(Role):
         # A signal to it is recorded here at least.
         self.interrupted |= given.last > 0
         step = self._checkpoints.load(state["checkpoints"], given.number)
-        self._taken_over = TakenOver() if step is None else CheckpointEnded(monotonic.now(), step)
+        self._taken_over = events.TakenOver() if step is None else events.CheckpointEnded(monotonic.now(), step)
         # It may have died before it had written these to all.
         self._link.orders.set_phase(self._phase)
         self._link.orders.reduce(given.reductions)

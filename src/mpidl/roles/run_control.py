@@ -12,22 +12,8 @@ from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import (
-    CheckpointEnded,
-    EvaluationEnded,
-    Event,
-    Fail,
-    Finish,
-    Instruction,
-    Iterated,
-    Keep,
-    Log,
-    ReduceRates,
-    Save,
-    Signalled,
-    Stop,
-    Test,
-)
+from mpidl.roles import events
+from mpidl.roles.events import Fail, Finish, Instruction, Keep, Log, ReduceRates, Save, Stop, Test
 from mpidl.roles.monitor import Plateau
 from mpidl.roles.supervision import Supervisor
 
@@ -109,13 +95,13 @@ class RunControl:
         self._supervisor.load(state)
         self._checkpoints.best = self._supervisor.best
 
-    def tell(self, event: Event) -> set[type[Instruction]]:
+    def tell(self, event: events.Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
-        events: list[Event] = [Signalled(), event] if self._executor.signalled() else [event]
-        if isinstance(event, CheckpointEnded):  # This checkpoint is on disk before the signal orders another.
-            events.reverse()
+        told: list[events.Event] = [events.Signalled(), event] if self._executor.signalled() else [event]
+        if isinstance(event, events.CheckpointEnded):  # This checkpoint is on disk before the signal orders another.
+            told.reverse()
         kinds: set[type[Instruction]] = set()
-        for each in events:
+        for each in told:
             for instruction in self._supervisor.handle(each):
                 self._carry_out(instruction)
                 kinds.add(type(instruction))
@@ -127,7 +113,7 @@ class RunControl:
         Where an evaluation follows, or the end of the run, the record of that is also the iteration's.
         """
         self._reporter.iterated(iteration)
-        kinds = self.tell(Iterated(totals, iteration))
+        kinds = self.tell(events.Iterated(totals, iteration))
         if Stop not in kinds and not (Test in kinds and self._evaluates):
             self._reporter.report_iteration(totals)
         return kinds
@@ -139,7 +125,7 @@ class RunControl:
         totals = totals or self._end
         epoch = self._reporter.epoch(totals) if epoch is None else epoch
         self._reporter.evaluated(totals, epoch, values, final)
-        self.tell(EvaluationEnded(totals.seconds, epoch, values))
+        self.tell(events.EvaluationEnded(totals.seconds, epoch, values))
 
     def log(self, log: Log, role: str = "coordinator") -> None:
         """Record an event of the run."""

@@ -31,19 +31,8 @@ from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
-from mpidl.roles.events import (
-    CheckpointEnded,
-    Diverged,
-    Fail,
-    Looked,
-    ReduceRates,
-    Save,
-    Signalled,
-    Started,
-    Test,
-    TrainingEnded,
-    dropped,
-)
+from mpidl.roles import events
+from mpidl.roles.events import Fail, ReduceRates, Save, Test, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
@@ -173,12 +162,12 @@ class OneProcess:
         with undisturbed(), stopping(self.interrupt):
             begin_data(self._placed, 0)
             try:
-                control.tell(Started())
+                control.tell(events.Started())
                 totals = engine.run()
                 if self._trace is not None:
                     self._trace.end()
                 self._ready.local.model.parameters[:] = engine.parameters()
-                control.tell(TrainingEnded(totals))
+                control.tell(events.TrainingEnded(totals))
             except Exception as error:
                 if isinstance(error, UsageError) and not engine.current_totals().samples:
                     self._recorder.discard()
@@ -218,7 +207,7 @@ class OneProcess:
     def _watch(self) -> None:
         """Look at the totals between two batches, if it is time to."""
         if self._interrupted:
-            self._control.tell(Signalled())
+            self._control.tell(events.Signalled())
         if self._ending:
             self._engine.stop()  # before every batch: a replica that has returned since has a new loader
         if monotonic.now() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
@@ -226,10 +215,10 @@ class OneProcess:
         self._looked_at = monotonic.now()
         totals = self._engine.current_totals()
         self._reporter.report_due(totals)
-        self._control.tell(Looked(totals))
+        self._control.tell(events.Looked(totals))
 
     def _diverged(self, replica: int, portion: int, loss: float) -> None:
-        self._control.tell(Diverged(replica, portion, loss))
+        self._control.tell(events.Diverged(replica, portion, loss))
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
@@ -274,7 +263,7 @@ class OneProcess:
         position = (save.position or self._position())._replace(rates=save.rates)
         complete = self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
-        self._control.tell(CheckpointEnded(self._engine.now, position.step, complete))
+        self._control.tell(events.CheckpointEnded(self._engine.now, position.step, complete))
 
     def _position(self) -> Position:
         placed, engine = self._placed, self._engine

@@ -58,7 +58,7 @@ class TableFile(NamedTuple):
             return np.memmap(self.file, found.dtype, "r", found.id.get_offset(), found.shape).view(np.ndarray)
 
 
-class TablePart:
+class RowPart:
     """A shard's part of a table: its rows, and other arrays.
 
     The rows of the shard's file take the place of those in the file of an earlier checkpoint, if there is one: `files`
@@ -103,7 +103,7 @@ class TablePart:
 
 
 def take(arrays: Sequence[tuple[np.ndarray, np.ndarray]], rows: np.ndarray) -> np.ndarray:
-    """Return rows, given by their number, int64 (n,), of arrays that `TablePart.mapped` has returned."""
+    """Return rows, given by their number, int64 (n,), of arrays that `RowPart.mapped` has returned."""
     found, start = np.empty((rows.size, *arrays[0][0].shape[1:]), arrays[0][0].dtype), 0
     for array, places in arrays:
         here = np.flatnonzero((rows >= start) & (rows < start + places.size))
@@ -122,7 +122,7 @@ class SavedTable:
         Number of the rule's states of each row.
     dtype : numpy.dtype
         Dtype of the rows.
-    parts : sequence of TablePart
+    parts : sequence of RowPart
         Those of all shards.
     """
 
@@ -135,7 +135,7 @@ class SavedTable:
                     states, dtype, rows = _checked(spec, {name: dataset(file, paths[name]) for name in BY_ROW})
                 found.add((states, dtype))
                 own.append(TableFile(path, paths, rows))
-            self.parts.append(TablePart(spec.name, own))
+            self.parts.append(RowPart(spec.name, own))
         if len(found) != 1:
             raise MpidlError(f"{files[0][0][0].parent}: the files differ in the states of table {quoted(spec.name)}")
         ((self.states, self.dtype),) = found
@@ -154,7 +154,7 @@ class SavedTable:
             return np.concatenate([part.ids for part in self.parts])
         return np.concatenate([values[places] for part in self.parts for values, places in part.mapped(array)])
 
-    def of(self, server: int, servers: int) -> list[TablePart]:
+    def of(self, server: int, servers: int) -> list[RowPart]:
         """Return the parts with rows of a server: its own part, if there were as many servers."""
         return [self.parts[server]] if len(self.parts) == servers else self.parts
 
