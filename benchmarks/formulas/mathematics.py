@@ -96,7 +96,7 @@ MATHEMATICS = (
     Wrong("algorithms/curvature.py", "yield Operate((Identity(INVERSE),))", "yield from ()"),
     Wrong("shards/matrix.py", "self.columns[start : start + len(rows)]", "self.columns[: len(rows)]"),
     Wrong("shards/matrix.py", "block *= self.factor", "pass"),
-    Wrong("storage/matrix_files.py", "[own[found] - block.start][:, places]", "[own[found] - block.start]"),
+    Wrong("storage/vectors.py", "[own[found] - block.start][:, places]", "[own[found] - block.start]"),
     Wrong("algorithms/gradients.py", "GradientTable(replicas)", "GradientTable(replicas + 1)"),
     Wrong("algorithms/downpour.py", "RescaledRate(replicas)", "RescaledRate(replicas - 1)"),
     # Policies.

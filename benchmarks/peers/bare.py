@@ -15,8 +15,8 @@ from typing import Any
 
 from mpidl.config import load
 from mpidl.job.build import build
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model
 from mpidl.parameters import Range
 
 

@@ -46,8 +46,10 @@ def test_checkpoints_have_constants_buffers_and_aliases(train):
     with h5py.File(saved.path / "replica-0.h5") as replica:
         assert replica["buffers/block/seen"][()] == 7
     assert saved.aliases == {"tied": "w"}
-    assert saved.buffers() == {"block/seen": 7}
-    assert saved.buffers(5) == saved.buffers(), "a replica that was not there takes the first one's"
+    assert saved.kept_by(0, "buffers") == {"block/seen": 7}
+    assert saved.kept_by(5, "buffers") == saved.kept_by(0, "buffers"), (
+        "a replica that was not there takes the first one's"
+    )
     assert saved.replica_vectors(0) == {}
 
 
@@ -58,7 +60,7 @@ def test_a_resumed_run_goes_on_with_them(train):
     resumed, saved = train("struck", 20, Beside(scale=(7.0, 7.0)), resume=True)
     assert resumed.seen == 20
     np.testing.assert_array_equal(resumed.parameters, through.parameters)
-    np.testing.assert_array_equal(saved.constants()["block/scale"], through.scale)
+    np.testing.assert_array_equal(saved.arrays("constants")["block/scale"], through.scale)
 
 
 def test_evaluating_gives_them_to_the_model(train, data, tmp_path):
@@ -123,7 +125,7 @@ class Torchlike(Curriculum):
 @pytest.mark.parametrize("kind", [Curriculum, Torchlike])
 def test_a_users_own_state_is_saved_and_resumed_but_not_exported(train, tmp_path, kind):
     through, saved = train("through", 20, kind())
-    assert (through.stage, int(saved.state()["stage"])) == (20, 20)
+    assert (through.stage, int(saved.kept_by(0, "state")["stage"])) == (20, 20)
     assert mpidl.load(tmp_path / "through").tensors.keys() == {"parameters"}
     train("struck", 9, kind())
     resumed, _ = train("struck", 20, kind(), resume=True)

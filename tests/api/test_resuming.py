@@ -112,7 +112,10 @@ def test_a_run_that_another_process_trains_is_left_alone(trained, bare_environme
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"data": {"batch": 64}}, "data.batch: 64, but {} was saved with 128, which decides what of the data is done"),
+        (
+            {"data": {"batch": 64}},
+            "data.batch: 64, but {} was saved with 128, and its position in the data depends on that",
+        ),
         ({"data": {"portion": 256}}, "data.portion: 256, but {} was saved with 512, which decides"),
         ({"run": {"seed": 1}}, "run.seed: 1, but {} was saved with 0, which decides"),
         (

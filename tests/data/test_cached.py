@@ -155,8 +155,8 @@ def test_portions_of_any_source_may_be_neighbours():
     [
         (8, {}, None),
         (4, {}, None),
-        (5, {}, "data.portion: 8, but the files are read in chunks of 5 samples, some of them for two portions: use a "
-                "multiple of 5"),
+        (5, {}, "data.portion: 8, but the files are read in chunks of 5 samples, some of which span two portions: "
+                "use a multiple of 5"),
         (5, {"keep": "memory"}, None),
         (5, {"shuffle": "samples"}, "data.shuffle: 'samples', but the files are read in chunks of 5: use 'portion'"),
     ],

@@ -14,7 +14,7 @@ from mpidl.data import Indexed
 from mpidl.data.collation import collate
 from mpidl.data.nested import Digest
 from mpidl.job.checkpoints import identify
-from mpidl.job.description import of_samples
+from mpidl.job.checks import of_samples
 from mpidl.job.job import Job
 
 

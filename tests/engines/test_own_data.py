@@ -101,7 +101,7 @@ def test_one_replica_alone_trains_as_with_data_that_belong_to_no_one(tmp_path):
     (Private([arrays()] * 2), {"private": True}, r"^data.private: true, with data of 2 workers, but there are 3,"),
     (Private([arrays()] * 3), {}, "^data.private: false, but each data source belongs to one worker, expected true$"),
     (arrays(), {"private": True}, "^data.private: true, but the source python gives one dataset, expected a list of"),
-    (Private([arrays()] * 3), {"split": "label:1"}, "^data.split: 'label:1', but each of the data belongs to a w"),
+    (Private([arrays()] * 3), {"split": "label:1"}, "^data.split: 'label:1', but each data source belongs to one w"),
     (arrays(), {"split": "label:30"}, "^data.split: 'label:30': 60 training samples, expected at least 90 for 3 rep"),
     (Arrays((np.eye(60), np.eye(60)), (np.eye(60), np.eye(60))), {"split": "label:1"},
      "^data.split: 'label:1', but the training data have no labels"),

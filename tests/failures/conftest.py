@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from jobs_apart import EPOCHS, SAMPLES
 
+from mpidl.launch.command import command
+
 #: A model whose gradients are integers, so that its parameters count what was applied; it takes its time.
 TALLY = """
 import os, time
@@ -23,11 +25,13 @@ class Tally:
         self.calls += 1
         if os.environ.get("OMPI_COMM_WORLD_RANK") in os.environ.get("TALLY_FAILS", "").split(",") and self.calls > 3:
             raise RuntimeError("out of luck")
-        if "TALLY_FAILS_EVERYWHERE" in os.environ:
+        if os.environ.get("TALLY_FAILS_EVERYWHERE") == "gradient":
             raise RuntimeError("no luck at all")
         return 0.0, (1.0 + np.arange(13)) * np.sum(batch.inputs[:, 0] + 1)
 
 def make(dataset, seed):
+    if os.environ.get("TALLY_FAILS_EVERYWHERE") == "factory":
+        raise RuntimeError("no tally")
     return Tally()
 """
 
@@ -58,6 +62,23 @@ def job(tmp_path):
         """
     )
     return path
+
+
+@pytest.fixture
+def script(bare_environment, tmp_path):
+    """Return a function that runs a script with arguments: on a number of ranks, by given words, or in one process."""
+
+    def run(source, *arguments, ranks=0, words=None):
+        (tmp_path / "script.py").write_text(source)
+        environment = {}
+        if words is None:
+            words, environment = command(ranks, ["script.py"]) if ranks else ([sys.executable, "script.py"], {})
+        return subprocess.run(
+            [*words, *map(str, arguments)],
+            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+
+    return run
 
 
 @pytest.fixture

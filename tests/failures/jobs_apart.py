@@ -1,9 +1,11 @@
 """What tests see of a job that they started."""
 
+import json
 import time
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 SAMPLES = 101
 EPOCHS = 6
@@ -52,14 +54,35 @@ def parent(process):
     return status(process)[1]
 
 
+def ended(process, code=0):
+    """Wait until a job has ended with an exit code, and return what it printed to stdout and to stderr."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == code, errors
+    return output, errors
+
+
+def summary_of(process, code=0):
+    """Wait until a job has ended with an exit code, and return the summary that it printed."""
+    return json.loads(ended(process, code)[0].splitlines()[-1])
+
+
+def newest(run):
+    """Return the path of a run's last checkpoint."""
+    return max((run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
 def parameters(directory):
     """Return the parameters of the tally's last checkpoint."""
-    checkpoints = directory / "runs" / "tally" / "checkpoints"
-    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(directory / "runs" / "tally") / "index.h5") as index:
         return index["parameters/parameters"][...]
 
 
 def trains(directory):
     """Tell whether the run's first checkpoint is there, which says that its ranks are at work."""
     return (directory / "runs" / "tally" / "checkpoints" / "0").exists()
+
+
+def assert_exact(directory):
+    """Check that the tally's run has applied every sample once in each epoch."""
+    expected = -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2
+    assert np.array_equal(parameters(directory), expected)

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from jobs_apart import process_of_rank, wait_for
+from jobs_apart import ended, newest, process_of_rank, summary_of, wait_for
 
 SAMPLES, UNITS, EPOCHS = 60, 13, 5
 #: Data of which a rank's samples can't be read once training has begun.
@@ -77,9 +77,7 @@ def counting(tmp_path):
 
 def counts(directory):
     """Return how often each sample was applied to each unit, by the last checkpoint."""
-    checkpoints = directory / "runs" / "counting" / "checkpoints"
-    newest = max((path for path in checkpoints.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(directory / "runs" / "counting") / "index.h5") as index:
         return -index["parameters/0-dense/weight"][...]
 
 
@@ -88,12 +86,6 @@ def trains(directory, step=0):
     return checkpoints.exists() and any(
         path.name.isdecimal() and int(path.name) >= step for path in checkpoints.iterdir()
     )
-
-
-def finished(process):
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -112,17 +104,15 @@ def test_a_run_goes_on_with_other_partitions_and_uses_every_sample_exactly_once(
     wait_for(lambda: trains(tmp_path, 5))
     if way == "kill":
         os.kill(process_of_rank(6, tmp_path), signal.SIGKILL)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 1
+        _, errors = ended(process, 1)
         line = "mpidl: rank 6 (worker 1, partition 1 of 2) was killed by SIGKILL, which ends the job: replicas are cut"
         assert errors.splitlines()[-1] == line
     else:
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 75, errors
+        output, errors = ended(process, 75)
         assert 0 < json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
     rest = (f"--set=topology.servers={servers}", f"--set=topology.partitions={partitions}", "--json")
-    summary = finished(start("train", "--resume", "runs/counting", "-n", 5, *rest))
+    summary = summary_of(start("train", "--resume", "runs/counting", "-n", 5, *rest))
     replicas = (4 - servers) // partitions
     assert (summary["partitions"], summary["replicas"]) == (partitions, replicas)
     assert summary["samples"] == EPOCHS * SAMPLES

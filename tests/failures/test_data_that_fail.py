@@ -1,11 +1,7 @@
 """Data of one's own that fail in a worker process: the job ends at once with one line, and leaves no process behind."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
-
-from mpidl.launch.mpiexec import command
 
 SOURCE = """
 import os, signal, sys, time
@@ -44,13 +40,8 @@ def processes(directory):
     return found
 
 
-def test_a_job_whose_data_fail_ends(bare_environment, tmp_path):
-    what = "os.kill(os.getpid(), signal.SIGKILL)"
-    (tmp_path / "failing.py").write_text(SOURCE.format(what=what, start=GUARDED))
-    words, environment = command(3, [str(tmp_path / "failing.py")])
-    ended = subprocess.run(
-        words, env={**environment, **bare_environment}, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+def test_a_job_whose_data_fail_ends(script, tmp_path):
+    ended = script(SOURCE.format(what="os.kill(os.getpid(), signal.SIGKILL)", start=GUARDED), ranks=3)
     assert ended.returncode != 0
     said = [text for text in ended.stderr.splitlines() if "data:" in text]
     assert len(said) == 1, ended.stderr
@@ -63,11 +54,8 @@ def test_a_job_whose_data_fail_ends(bare_environment, tmp_path):
         time.sleep(0.05)
 
 
-def test_a_script_that_its_workers_would_run_again_is_one_line(bare_environment, tmp_path):
-    (tmp_path / "again.py").write_text(SOURCE.format(what="pass", start="main()"))
-    ended = subprocess.run(
-        [sys.executable, "again.py"], env=bare_environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+def test_a_script_that_its_workers_would_run_again_is_one_line(script):
+    ended = script(SOURCE.format(what="pass", start="main()"))
     assert ended.returncode != 0
     last = ended.stderr.splitlines()[-1]
     assert last.endswith(

@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from jobs_apart import processes_of_ranks, trains, wait_for
+from jobs_apart import ended, processes_of_ranks, trains, wait_for
 
 import mpidl
 from mpidl.errors import MpidlError
@@ -71,8 +71,7 @@ def test_in_one_process(tmp_path, end):
 
 def assert_one_line(process, tmp_path, text):
     begun = time.monotonic()
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1, errors
+    _, errors = ended(process, 1)
     assert time.monotonic() - begun < 60
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if " failed: " in line or "can't be written" in line]

@@ -1,10 +1,11 @@
 """Whole jobs are killed and resumed; not one sample is lost or applied twice. ``make crashes`` does it in large."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from bitwise import Setting, differences
-from counting import ENCODED, Case
+from counting import ENCODED, NAME, Case, examine
 from killing import strike_runs
 
 import beside
@@ -85,3 +86,17 @@ def test_a_run_whose_fragments_were_on_their_way_ends_with_the_same_bits(place, 
 def test_a_killed_run_goes_on_with_what_its_model_has_beside_the_parameters(place, bare_environment):
     setting = Setting({"name": "downpour", "n_push": 2}, {"rule": "sgd", "rate": 0.01}, model=beside)
     assert differences(setting, place(), bare_environment, random.Random(4), strikes=1) == []
+
+
+@pytest.mark.long
+def test_a_relay_goes_on_with_what_relays_had_left_out_of_pushes(tmp_path, mpidl):
+    """The job is resumed on other ranks."""
+    case = Case("relay", {"name": "downpour", "wire": "topk:0.1"}, epochs=1, padding=3000, pace=0.001, **ENCODED)
+    config = case.write(tmp_path)
+    for servers, *words in ((1, config), (2, "--resume", f"runs/{NAME}", "--set", "run.epochs=2")):
+        words += ["-n", 1 + servers + 4 + case.relays, "--set", f"topology.servers={servers}"]
+        done = mpidl("train", *words, **case.environment(tmp_path, replicas=4))
+        assert done.returncode == 0, done.stderr
+        assert "relay 0" in done.stderr
+    last = tmp_path / "runs" / NAME / "checkpoints" / str(2 * case.steps)
+    assert examine(last, replace(case, epochs=2), whole=True).fault == ""

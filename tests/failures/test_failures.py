@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from jobs_apart import EPOCHS, SAMPLES, parameters, process_of_rank, trains, wait_for
+from jobs_apart import EPOCHS, SAMPLES, assert_exact, ended, parameters, process_of_rank, summary_of, trains, wait_for
 
 from mpidl.launch.signals import STOPPING
 
@@ -18,16 +18,12 @@ from mpidl.launch.signals import STOPPING
 @pytest.mark.long
 def test_three_workers_lose_no_update(job, start, tmp_path):
     process = start("train", job, "-n", 5, "--json", "--set", "algorithm.n_fetch=2", TALLY_SECONDS="0.001")
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    assert json.loads(output.splitlines()[-1])["replicas"] == 3
-    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+    assert summary_of(process)["replicas"] == 3
+    assert_exact(tmp_path)
 
 
 def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path):
-    process = start("train", job, "-n", 4, TALLY_FAILS="3")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    _, errors = ended(start("train", job, "-n", 4, TALLY_FAILS="3"), 1)
     lines = [line for line in errors.splitlines() if "out of luck" in line]
     what = "model: Tally.loss_and_gradient raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows its traceback)"
     assert lines == [f"mpidl: rank 3 (worker 1) failed: {what}"]
@@ -40,43 +36,42 @@ def test_a_rank_that_raises_ends_the_job_and_is_named_once(job, start, tmp_path)
 
 @pytest.mark.long
 def test_ranks_that_raise_at_a_time_are_one_line(job, start, tmp_path):
-    process = start("train", job, "-n", 4, TALLY_FAILS="2,3", TALLY_SECONDS="0.05")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    _, errors = ended(start("train", job, "-n", 4, TALLY_FAILS="2,3", TALLY_SECONDS="0.05"), 1)
     assert len([line for line in errors.splitlines() if "out of luck" in line]) == 1
     events = [json.loads(line) for line in (tmp_path / "runs" / "tally" / "events.jsonl").read_text().splitlines()]
     assert {event["rank"] for event in events if event["event"] == "failure"} <= {2, 3}
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
-def test_a_model_that_fails_on_all_ranks_is_one_line(job, start, tmp_path, ranks):
-    process = start("train", job, *ranks, TALLY_FAILS_EVERYWHERE="1")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
-    (line,) = [line for line in errors.splitlines() if "root" not in line]
-    what = (
-        "mpidl: model: Tally.loss_and_gradient raised RuntimeError: no luck at all (MPIDL_DEBUG=1 shows its traceback)"
-    )
-    assert line == what + (" (rank 2, worker 0)" if ranks else "")
+GRADIENT = "model: Tally.loss_and_gradient raised RuntimeError: no luck at all (MPIDL_DEBUG=1 shows its traceback)"
+FACTORY = "model.factory: tally:make raised RuntimeError: no tally (MPIDL_DEBUG=1 shows its traceback)"
+NOWHERE, NO_DIRECTORY = "--set=run.dir=/dev/null/runs", "run.dir: can't write in /dev/null/runs/tally: Not a directory"
+SERVERS = "topology.servers: 14, expected at most one for each of the model's 13 parameters"
+
+
+@pytest.mark.parametrize(
+    ("words", "fails", "line"),
+    [
+        ([], "gradient", GRADIENT),
+        (["-n", 3], "gradient", f"{GRADIENT} (rank 2, worker 0)"),
+        (["-n", 3], "factory", FACTORY),
+        ([NOWHERE], "", NO_DIRECTORY),
+        ([NOWHERE, "-n", 3], "", NO_DIRECTORY),
+        (["--set=topology.servers=14"], "", SERVERS),
+    ],
+)
+def test_what_is_wrong_on_all_ranks_is_one_line(job, start, tmp_path, words, fails, line):
+    _, errors = ended(start("train", job, *words, TALLY_FAILS_EVERYWHERE=fails), 2)
+    assert [each for each in errors.splitlines() if each.startswith("mpidl: ") and "root" not in each] == [
+        f"mpidl: {line}"
+    ]
+    assert "Traceback" not in errors
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_factory_that_fails_on_all_ranks_is_one_line(job, start, tmp_path):
-    (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
-    process = start("train", job, "-n", 3)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
-    (line,) = [line for line in errors.splitlines() if "root" not in line]
-    what = "raised RuntimeError: out of luck (MPIDL_DEBUG=1 shows its traceback)"
-    assert line == f"mpidl: model.factory: tally:make {what}"
-
-
 @pytest.mark.long
-def test_debugging_shows_where_a_factory_failed(job, start, tmp_path):
-    (tmp_path / "tally.py").write_text("def make(dataset, seed):\n    raise RuntimeError('out of luck')\n")
-    process = start("train", job, "-n", 3, MPIDL_DEBUG="1")
-    _, errors = process.communicate(timeout=300)
-    assert errors.count('tally.py", line 2, in make') == 1
+def test_debugging_shows_where_a_factory_failed(job, start):
+    process = start("train", job, "-n", 3, MPIDL_DEBUG="1", TALLY_FAILS_EVERYWHERE="factory")
+    assert len(re.findall(r'tally\.py", line \d+, in make', process.communicate(timeout=300)[1])) == 1
 
 
 def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, start, tmp_path):
@@ -86,9 +81,7 @@ def test_a_configuration_that_one_rank_cannot_read_is_named_with_the_rank(job, s
         "    os.makedirs('elsewhere', exist_ok=True); os.chdir('elsewhere')\n"
     )
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    process = start("train", job.name, "-n", 3, PYTHONPATH=path)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
+    _, errors = ended(start("train", job.name, "-n", 3, PYTHONPATH=path), 2)
     assert [line for line in errors.splitlines() if "root" not in line] == [
         "mpidl: tally.toml: No such file or directory (rank 2)"
     ]
@@ -110,8 +103,7 @@ def test_a_killed_rank_ends_a_job_that_is_not_to_survive(job, start, tmp_path, r
     wait_for(lambda: trains(tmp_path))
     os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
     killed = time.monotonic()
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    _, errors = ended(process, 1)
     assert time.monotonic() - killed < 60  # 10 on a quiet machine
     assert process_of_rank(2, tmp_path) is None
     role = ("coordinator", "server 0", "worker 0", "worker 1")[rank]
@@ -124,15 +116,14 @@ def test_a_killed_rank_is_a_restart_that_uses_every_sample_exactly_once(job, sta
     wait_for(lambda: trains(tmp_path))
     time.sleep(0.5)
     os.kill(process_of_rank(2, tmp_path), signal.SIGKILL)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    output, errors = ended(process)
     (line,) = [line for line in errors.splitlines() if "SIGKILL" in line]
     assert re.fullmatch(
-        r"mpidl: rank 2 \(worker 0\) was killed by SIGKILL; attempt 2 of 2 goes on from step \d+ of runs/tally", line
+        r"mpidl: rank 2 \(worker 0\) was killed by SIGKILL; attempt 2 of 2 resumes from step \d+ of runs/tally", line
     )
     (summary,) = map(json.loads, output.splitlines())
     assert (summary["failures"], summary["recoveries"], summary["samples"]) == (1, 1, EPOCHS * SAMPLES)
-    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+    assert_exact(tmp_path)
 
 
 def stop(start, job, directory, number, transport="windows"):
@@ -141,9 +132,7 @@ def stop(start, job, directory, number, transport="windows"):
     wait_for(lambda: trains(directory))
     time.sleep(0.4)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 75, errors
-    summary = json.loads(output.splitlines()[-1])
+    summary = summary_of(process, 75)
     assert summary["interrupted"]
     assert 0 < summary["samples"] < EPOCHS * SAMPLES
 
@@ -154,13 +143,10 @@ def stop(start, job, directory, number, transport="windows"):
 )
 def test_a_signal_saves_and_a_resumed_run_uses_every_sample_exactly_once(job, start, tmp_path, number, transport):
     stop(start, job, tmp_path, number, transport)
-    resumed = start("train", "--resume", "runs/tally", "-n", 5, "--set", "topology.servers=3", "--json")
-    output, errors = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, errors
-    rest = json.loads(output.splitlines()[-1])
+    rest = summary_of(start("train", "--resume", "runs/tally", "-n", 5, "--set", "topology.servers=3", "--json"))
     assert rest["servers"] == 3
     assert rest["samples"] == EPOCHS * SAMPLES
-    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+    assert_exact(tmp_path)
 
 
 @pytest.mark.long
@@ -174,13 +160,9 @@ def test_a_signal_to_one_process_alone_saves_too(job, start, tmp_path):
     process = start("train", job, "--json", TALLY_SECONDS="0.02")
     wait_for(lambda: trains(tmp_path))
     process.terminate()
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 75, errors
-    assert json.loads(output.splitlines()[-1])["samples"] < EPOCHS * SAMPLES
-    resumed = start("train", "--resume", "runs/tally", "--json")
-    rest = json.loads(resumed.communicate(timeout=300)[0].splitlines()[-1])
-    assert rest["samples"] == EPOCHS * SAMPLES
-    assert np.array_equal(parameters(tmp_path), -(1.0 + np.arange(13)) * EPOCHS * SAMPLES * (SAMPLES + 1) / 2)
+    assert summary_of(process, 75)["samples"] < EPOCHS * SAMPLES
+    assert summary_of(start("train", "--resume", "runs/tally", "--json"))["samples"] == EPOCHS * SAMPLES
+    assert_exact(tmp_path)
 
 
 def test_a_full_disk_is_one_line(tmp_path, bare_environment):
@@ -198,29 +180,8 @@ def test_a_full_disk_is_one_line(tmp_path, bare_environment):
     assert not list((tmp_path / "runs" / "digits" / "checkpoints").glob("[0-9]*"))
 
 
-@pytest.mark.parametrize("ranks", [[], ["-n", 3]])
-def test_a_run_directory_that_cannot_be_made_is_one_line(job, start, ranks):
-    process = start("train", job, "--set", "run.dir=/dev/null/runs", *ranks)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
-    own = [line for line in errors.splitlines() if line.startswith("mpidl: ") and "root" not in line]
-    assert own == ["mpidl: run.dir: can't write in /dev/null/runs/tally: Not a directory"]
-    assert "Traceback" not in errors
-
-
-def test_more_servers_than_parameters_is_one_line(job, start):
-    process = start("train", job, "--set", "topology.servers=14")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
-    own = [line for line in errors.splitlines() if line.startswith("mpidl: topology.servers: ")]
-    assert len(own) == 1, errors
-    assert "Traceback" not in errors
-
-
 def test_a_launcher_of_another_mpi_is_one_line(job, start):
-    process = start("train", job, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4")
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 2
+    _, errors = ended(start("train", job, OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4"), 2)
     (line,) = errors.splitlines()
     assert "OMPI_COMM_WORLD_SIZE" in line
     assert "4" in line
@@ -235,15 +196,10 @@ def test_a_run_without_servers_stops_at_a_signal_and_goes_on_too(job, start, tmp
     wait_for(lambda: trains(tmp_path))
     time.sleep(0.4)
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 75, errors
-    summary = json.loads(output.splitlines()[-1])
+    summary = summary_of(process, 75)
     assert 0 < summary["samples"] < EPOCHS * SAMPLES
 
-    resumed = start("train", "--resume", "runs/tally", "-n", 3, "--json")
-    output, errors = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, errors
-    rest = json.loads(output.splitlines()[-1])
+    rest = summary_of(start("train", "--resume", "runs/tally", "-n", 3, "--json"))
     assert (rest["servers"], rest["replicas"]) == (0, 2)
     assert rest["samples"] == EPOCHS * SAMPLES
 

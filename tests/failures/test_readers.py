@@ -9,7 +9,7 @@ import sys
 import termios
 
 import pytest
-from jobs_apart import EPOCHS, SAMPLES, processes_of_ranks, trains, wait_for
+from jobs_apart import EPOCHS, SAMPLES, processes_of_ranks, summary_of, trains, wait_for
 
 SETTINGS = ("--set", "run.report=0.1")
 
@@ -21,8 +21,7 @@ def assert_saved(start, tmp_path):
     events = [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert "failure" not in events
     assert processes_of_ranks(tmp_path) == {}
-    output, errors = start("train", "--resume", run, "--json").communicate(timeout=300)
-    assert json.loads(output.splitlines()[-1])["samples"] == EPOCHS * SAMPLES, errors
+    assert summary_of(start("train", "--resume", run, "--json"))["samples"] == EPOCHS * SAMPLES
 
 
 @pytest.mark.parametrize("ranks", [pytest.param([], marks=pytest.mark.long), ["-n", 3]])

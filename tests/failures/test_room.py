@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from jobs_apart import parent, processes_of_ranks, status, trains, wait_for
+from jobs_apart import ended, parent, processes_of_ranks, status, trains, wait_for
 
 from mpidl.launch import leftovers
 from mpidl.launch.command import command
@@ -33,9 +33,7 @@ def test_too_little_shared_memory_is_one_line(job, start, tmp_path, algorithm):
     (tmp_path / "sitecustomize.py").write_text(FULL)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     settings = ("--set", f"algorithm.name={algorithm}", "--set", "topology.servers=2")
-    process = start("train", job, "-n", 5, *settings, FULL=str(SHARED_MEMORY), PYTHONPATH=path)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    _, errors = ended(start("train", job, "-n", 5, *settings, FULL=str(SHARED_MEMORY), PYTHONPATH=path), 1)
     (line,) = [line for line in errors.splitlines() if "as root" not in line]
     assert line.startswith("mpidl: memory of the windows: ")
     assert " MB needed in /dev/shm, 0 MB free: " in line
@@ -45,9 +43,7 @@ def test_too_little_shared_memory_is_one_line(job, start, tmp_path, algorithm):
 def test_a_full_temporary_directory_is_one_line(job, start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(FULL.replace("1_000_000", "4096"))
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    process = start("train", job, "-n", 3, FULL=str(tmp_path), TMPDIR=str(tmp_path), PYTHONPATH=path)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    _, errors = ended(start("train", job, "-n", 3, FULL=str(tmp_path), TMPDIR=str(tmp_path), PYTHONPATH=path), 1)
     (line,) = [line for line in errors.splitlines() if "as root" not in line]
     assert line.startswith(f"mpidl: mpirun: 2 MB needed in {tmp_path}, 0 MB free: ")
 

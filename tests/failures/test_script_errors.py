@@ -1,13 +1,11 @@
 """What a user got wrong in a script: one line, on several ranks and in one process."""
 
-import subprocess
 import sys
 from operator import methodcaller
 
 import pytest
 
 from mpidl.errors import MpidlError, UsageError, as_line, raised
-from mpidl.launch.mpiexec import command
 
 SOURCE = """
 import mpidl
@@ -29,20 +27,15 @@ mpidl.train(mpidl.Network([mpidl.Dense(10)], (8, 8)), mpidl.Digits(), {argument}
         ),
     ],
 )
-def test_an_error_is_one_line(bare_environment, tmp_path, argument, line):
-    (tmp_path / "script.py").write_text(SOURCE.format(argument=argument))
-    words, environment = command(2, [str(tmp_path / "script.py")])
-    ended = subprocess.run(
-        words, cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300
-    )
+def test_an_error_is_one_line(script, argument, line):
+    ended = script(SOURCE.format(argument=argument), ranks=2)
     assert ended.returncode == 2
     assert ended.stderr.count("mpidl: ") == ended.stderr.count(line) == 1
     assert "Traceback" not in ended.stderr
 
 
-def test_a_script_in_one_process_ends_with_the_line(bare_environment, tmp_path):
-    words = [sys.executable, "-c", "import mpidl\nmpidl.Adagrad(-1)"]
-    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment, capture_output=True, text=True, timeout=300)
+def test_a_script_in_one_process_ends_with_the_line(script):
+    ended = script("import mpidl\nmpidl.Adagrad(-1)")
     assert ended.returncode == 2
     assert ended.stderr.startswith("mpidl: Adagrad.rate: expected float > 0, found -1")
     assert ended.stderr.count("\n") == 1
@@ -151,3 +144,26 @@ def test_lines_of_notebooks():
         of_a_module()
     assert not hasattr(caught.value, "_render_traceback_")
     assert str(caught.value) == "model: Net raised KeyError: 'temperature': in the first batch"
+
+
+#: A command that fails on one rank only, while others wait for that.
+FAILS_ON_ONE = """
+import sys
+from mpidl.cli import commands, main
+from mpidl.runs.agreement import ranks
+
+def fail(arguments):
+    rank, gather = ranks()
+    if rank == 1:
+        raise KeyError("what")
+    gather(0)
+
+commands.run_evaluate = fail
+sys.exit(main(["evaluate", "runs/x"]))
+"""
+
+
+def test_a_command_that_fails_on_one_rank_ends_the_job(script):
+    ended = script(FAILS_ON_ONE, ranks=3)
+    assert ended.returncode == 1
+    assert ended.stderr.count("mpidl: rank 1: KeyError: 'what' (MPIDL_DEBUG=1 shows where)\n") == 1

@@ -5,7 +5,7 @@ import signal
 
 import h5py
 import pytest
-from jobs_apart import wait_for
+from jobs_apart import ended, newest, wait_for
 
 SAMPLES, EPOCHS, RANKS = 101, 6, 3
 #: Counts in two trainings how often each sample was applied. Ranks may raise or exit at a moment.
@@ -61,21 +61,17 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
     second = tmp_path / "runs" / "run-2"
     wait_for(lambda: (second / "checkpoints" / "0").exists())
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 75, errors
+    _, errors = ended(process, 75)
     assert f"continue with `mpidl run --resume runs/run-2 -n {RANKS}`\n" in errors
     assert "ucx" not in errors
     assert not list(tmp_path.glob("ended-*"))
-    process = start("run", "--resume", "runs/run-2", "-n", RANKS)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    _, errors = ended(start("run", "--resume", "runs/run-2", "-n", RANKS))
     assert errors.count("runs/run: finished, 1 epochs; nothing is left to train") == 1
     assert len(list(tmp_path.glob("ended-*"))) == RANKS
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run", "run-2"]
     summary = json.loads((second / "summary.json").read_text())
     assert (summary["interrupted"], summary["samples"]) == (False, EPOCHS * SAMPLES)
-    newest = max((second / "checkpoints").iterdir(), key=lambda path: int(path.name))
-    with h5py.File(newest / "index.h5") as index:
+    with h5py.File(newest(second) / "index.h5") as index:
         assert set(index["parameters/parameters"][...]) == {EPOCHS}
     assert summary["command"] == f"mpidl run --resume runs/run-2 -n {RANKS}"
 
@@ -92,8 +88,7 @@ def test_a_signal_stops_it_and_it_continues(start, run, tmp_path):
 )
 def test_what_it_raises_is_said_once(run, tmp_path, moment, ranks, act, said):
     process = run(moment, ranks, act)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 1
+    output, errors = ended(process, 1)
     assert f"at {moment}\n" in output
     assert errors.count(f"mpidl: {said}\n") == 1
     assert errors.count("Traceback") == (act == "raise")

@@ -1,12 +1,10 @@
 """A rank of a script that raises before, between or after its trainings ends the job; no other rank waits for it."""
 
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from mpidl.launch.command import command
 
 #: Trains twice; one rank fails at a moment.
 SCRIPT = """
@@ -51,20 +49,14 @@ def words_of(library):
 
 
 @pytest.fixture
-def run(bare_environment, tmp_path):
-    """Run the script on three ranks; one raises `what` at a moment."""
-    (tmp_path / "script.py").write_text(SCRIPT)
+def run(script):
+    """Run the script on three ranks, or by given words; one rank raises `what` at a moment."""
+    return partial(script, SCRIPT, ranks=3)
 
-    def start(*arguments, words=None):
-        environment = {}
-        if words is None:
-            words, environment = command(3, ["script.py"])
-        return subprocess.run(
-            [*words, *map(str, arguments)],
-            cwd=tmp_path, env={**environment, **bare_environment}, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
 
-    return start
+@pytest.fixture
+def exits(script):
+    return partial(script, EXITS, ranks=3)
 
 
 TRACE = """\
@@ -143,15 +135,6 @@ if sys.argv[3] != "end":
 """
 
 
-@pytest.fixture
-def exits(run, tmp_path):
-    def start(*arguments, **options):
-        (tmp_path / "script.py").write_text(EXITS)
-        return run(*arguments, **options)
-
-    return start
-
-
 @pytest.mark.parametrize(
     ("ranks", "call", "code"),
     [
@@ -160,7 +143,7 @@ def exits(run, tmp_path):
         pytest.param("12", "sys.exit(True)", 1, marks=pytest.mark.long),
     ],
 )
-def test_no_rank_waits_for_one_that_exits(exits, tmp_path, ranks, call, code):
+def test_no_rank_waits_for_one_that_exits(exits, ranks, call, code):
     ended = exits(ranks, call, "train")
     assert ended.returncode == code, ended.stderr
     assert f"mpidl: rank {ranks[0]} exited with status {code}, which ends the job\n" in ended.stderr

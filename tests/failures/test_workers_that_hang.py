@@ -7,7 +7,7 @@ import time
 
 import pytest
 from counting import Case, examine
-from jobs_apart import process_of_rank, processes_of_ranks, wait_for
+from jobs_apart import ended, process_of_rank, processes_of_ranks, wait_for
 
 #: Counts samples. One rank hangs in a batch, or in an evaluation, if the environment says so; then it says that it
 #: does. Ranks need not wait for it for long.
@@ -69,10 +69,6 @@ def times(tmp_path):
     return [path.stat().st_mtime for path in checkpoints(tmp_path)]
 
 
-def finish(process):
-    return process.communicate(timeout=300)[1]
-
-
 def assert_exact(tmp_path, case, whole=False):
     found = [examine(path, case) for path in checkpoints(tmp_path)]
     assert [(each.step, each.fault) for each in found if each.fault] == []
@@ -85,8 +81,7 @@ def assert_resumes(tmp_path, hangs, case, *words, ranks=4):
     """Check that all checkpoints are exact, that the run goes on, and that no sample is lost or doubled at its end."""
     assert_exact(tmp_path, case)
     resumed = hangs(case, "0:none:0", "--resume=runs/counting", *words, ranks=ranks)
-    errors = finish(resumed)
-    assert resumed.returncode == 0, errors
+    ended(resumed)
     assert_exact(tmp_path, case, whole=True)
 
 
@@ -107,8 +102,7 @@ def test_checkpoints_go_on_and_a_signal_ends_the_job(hangs, tmp_path, algorithm,
     wanted = 1 if algorithm["name"] == "ssp" else 3
     wait_for(lambda: sum(each > before for each in times(tmp_path)) >= wanted)
     process.terminate()
-    errors = finish(process)
-    assert process.returncode == 75, errors
+    _, errors = ended(process, 75)
     assert f"not waiting any longer for rank {rank} (worker 1) on " in errors
     assert ", in one batch (the model or its data) for " in errors
     assert_resumes(tmp_path, hangs, case, "--set=topology.servers=2")
@@ -122,8 +116,7 @@ def test_what_a_worker_pushes_when_it_comes_back_counts_once(hangs, tmp_path, no
     before = time.time()
     wait_for(lambda: sum(each > before for each in times(tmp_path)) >= 2)
     (tmp_path / "goes-on").touch()
-    errors = finish(process)
-    assert process.returncode == 0, errors
+    ended(process)
     assert_exact(tmp_path, case, whole=True)
 
 
@@ -136,8 +129,7 @@ def test_a_stopped_worker_of_another_node(hangs, tmp_path):
     before = time.time()
     wait_for(lambda: sum(each > before for each in times(tmp_path)) >= 2)
     process.terminate()
-    errors = finish(process)
-    assert process.returncode == 75, errors
+    _, errors = ended(process, 75)
     assert "not waiting any longer for rank 3 (worker 1) on " in errors
     assert_resumes(tmp_path, hangs, case)
 
@@ -158,8 +150,7 @@ def test_a_signal_ends_what_cannot_be_saved(hangs, tmp_path, algorithm, where, s
     wait_for((tmp_path / "hangs").exists)
     time.sleep(2)
     process.terminate()
-    errors = finish(process)
-    assert process.returncode == 75, errors
+    _, errors = ended(process, 75)
     rank, what, _ = where.split(":")
     doing = "in an evaluation" if what == "evaluation" else "in one batch (the model or its data)"
     assert errors.count("not waiting") == 1, errors
@@ -193,8 +184,7 @@ def test_mirrors_go_on(hangs, tmp_path):
 def test_a_worker_that_hangs_in_its_first_batches_is_replaced_if_that_is_asked_for(hangs, tmp_path):
     case = Case("hangs", epochs=6)
     process = hangs(case, "3:batch:2", "--set=run.hang_after=1.5")
-    errors = finish(process)
-    assert process.returncode == 0, errors
+    _, errors = ended(process)
     assert "rank 3 (worker 1) hangs in a batch" in errors
     assert "rank 3 (worker 1) goes on, taken over by the process of rank 2" in errors
     assert_exact(tmp_path, case, whole=True)

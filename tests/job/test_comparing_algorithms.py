@@ -76,14 +76,11 @@ def test_a_script_that_compares_algorithms(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
-        (
-            {"algorithm": {"name": "sync"}, "topology": {"servers": 3}},
-            ["topology.servers: 3, but sync has no servers"],
-        ),
+        ({"algorithm": {"name": "sync"}, "topology": {"servers": 3}}, ["topology.servers: 3, but sync has no servers"]),
         ({"algorithm": {}, "topology": {"servers": 3}}, []),
         (
             {"algorithm": {"name": "sandblaster"}, "rate": {"schedule": "cosine"}},
-            ["rate: sandblaster has no use for a schedule: it searches for the length of each step"],
+            ["rate: sandblaster ignores the schedule: a line search finds the length of each step"],
         ),
         ({"topology": {"schedule": "gpipe"}}, ["topology.schedule: 'gpipe', but topology.stages is 1"]),
         ({"topology": {"schedule": "gpipe", "stages": 2, "partitions": 2}}, []),

@@ -7,9 +7,9 @@ from mpidl.config import from_dict
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.fill import fill, held_shards, own_segments
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
 from mpidl.job.planning import cut
+from mpidl.job.ready import local_model
 from mpidl.parameters import Range, moves
 from threads import run
 
@@ -103,7 +103,9 @@ def test_a_deterministic_job_says_where_its_bits_depend_on_the_partitions():
     sections = {"run": {"deterministic": True}}
     cuts, note = cut_job(job(partitions=2, **sections), 2).notes
     assert cuts == "each replica is cut over 2 ranks: 0-conv2d by channels, 1-dense by units, 2-dense by inputs"
-    assert note.startswith("run.deterministic: the bits are those of any run of 2 partitions; of other numbers of them")
+    assert note.startswith(
+        "run.deterministic: every run of 2 partitions has the same bits, but runs of other numbers of"
+    )
     assert note.endswith("1-dense, 2-dense")
     assert not job().notes
 
@@ -115,7 +117,7 @@ def test_a_job_in_stages_says_how_it_is_cut_and_that_micro_batches_are_summed():
         cuts
         == "each replica is cut over 3 ranks in 3 stages: 0-conv2d by samples, 1-dense by samples, 2-dense by samples"
     )
-    assert note.endswith("since sums are rounded otherwise in micro-batches")
+    assert note.endswith("since sums are rounded differently in micro-batches")
 
 
 def test_stages_that_do_not_divide_the_partitions_are_one_line():

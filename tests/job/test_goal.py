@@ -10,9 +10,8 @@ from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.goal import Goal
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, local_model
 from mpidl.metrics.figures import Figures, Target
 from mpidl.storage.checkpoints import write_best
 from mpidl.storage.position import Best

@@ -7,8 +7,8 @@ from mpidl.config import TablesSection, from_dict
 from mpidl.data import ArraySplit, Dataset
 from mpidl.errors import UsageError
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model
 from mpidl.nn import Dense, Network, SparseEmbedding
 from mpidl.rules import Adagrad, Adam, Sgd
 from mpidl.sparse.feature import in_one_process

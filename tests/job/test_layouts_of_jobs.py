@@ -14,9 +14,8 @@ from mpidl.job.build import build
 from mpidl.job.checkpoints import Checkpoints, restore
 from mpidl.job.fill import fill
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, local_model
 from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, shards
 from mpidl.runs.start import run

@@ -12,8 +12,8 @@ from mpidl.data import ArraySplit, Dataset
 from mpidl.engines.virtual import VirtualEngine
 from mpidl.job.build import build
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model
 from mpidl.job.rehearsal import rehearse_replica, rehearse_shard
 from mpidl.nn import Dense, Flatten, Network, SparseEmbedding
 from mpidl.nn.kernels.cpu import elementwise

@@ -8,7 +8,7 @@ import pytest
 
 from mpidl.config import load
 from mpidl.job.build import build
-from mpidl.job.description import scoring
+from mpidl.job.checks import scoring
 from sparse_rows import RowsInArrays
 
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -10,7 +10,7 @@ from mpidl.mirrors.feature import begin, recover
 from mpidl.parameters import Layout, Range
 from mpidl.storage.files import replica_file
 from mpidl.storage.position import Position
-from mpidl.storage.writer import Index, save_shard, write_file
+from mpidl.storage.writer import CheckpointIndex, save_shard, write_file
 
 LAYOUT = Layout([("weight", (5, 4))])
 #: The node of each rank, by its lowest rank. Rank 0 coordinates, 1 to 3 are servers, and rank 4 is a worker.
@@ -66,7 +66,7 @@ class Nodes:
                     gather(None)
                     if rank == 0:
                         position = Position(step, 10 * step, 1.0, 0, [])
-                        index = Index(LAYOUT, 3, position, "[run]\n", "0.0.1", {}, [replica_file(0)])
+                        index = CheckpointIndex(LAYOUT, 3, position, "[run]\n", "0.0.1", {}, [replica_file(0)])
                         complete.append(interim.complete(2 * number, index))
                     gather(None)
                 return complete

@@ -52,7 +52,7 @@ def test_all_ranks_take_the_values_of_the_first(comm, shared_path, capfd, monkey
         assert [each for each in found.splitlines() if "differ" in each] == [line]
     for name in ("same", "other"):
         saved = Checkpoint(shared_path / name / "checkpoints" / "0")
-        assert saved.buffers() == {"block/seen": 0}
+        assert saved.kept_by(0, "buffers") == {"block/seen": 0}
 
 
 @pytest.mark.parametrize("algorithm", [mpidl.Downpour(), mpidl.algorithms.Averaging(), mpidl.Sandblaster()])
@@ -91,17 +91,18 @@ def test_a_resumed_run_goes_on_with_every_replicas_buffers(comm, shared_path, al
     whole = mpidl.parameters.Range(0, through.size)
     np.testing.assert_array_equal(resumed.read("parameters", whole), through.read("parameters", whole))
     replicas = range(len(through.position.replicas))
-    assert [resumed.buffers(number) for number in replicas] == [through.buffers(number) for number in replicas]
-    assert sum(int(through.buffers(number)["block/seen"]) for number in replicas) == through.position.step
+    again, kept = ([saved.kept_by(number, "buffers") for number in replicas] for saved in (resumed, through))
+    assert again == kept
+    assert sum(int(each["block/seen"]) for each in kept) == through.position.step
 
 
 @pytest.mark.mpi(min_size=4)
 def test_other_replicas_all_take_the_buffers_of_the_first(comm, shared_path):
     train(Beside(), shared_path, steps=24)
-    first = Checkpoint(shared_path / "run" / "checkpoints" / "24").buffers(0)["block/seen"]
+    first = Checkpoint(shared_path / "run" / "checkpoints" / "24").kept_by(0, "buffers")["block/seen"]
     # A server more and so a worker less.
     train(Beside(), shared_path, steps=48, servers=2, resume=True)
-    assert Checkpoint(shared_path / "run" / "checkpoints" / "48").buffers()["block/seen"] == first + 24
+    assert Checkpoint(shared_path / "run" / "checkpoints" / "48").kept_by(0, "buffers")["block/seen"] == first + 24
 
 
 def test_every_rank_gets_the_trained_tensors_of_the_ranks_of_a_replica(comm):

@@ -70,7 +70,7 @@ def test_patience_ends_the_run_of_all_ranks(comm, tmp_path, algorithm):
         Network([Dense(3)], (3,)), DATA, algorithm=algorithm, rule=Sgd(1e-30), patience=2, epochs=200, batch=20, keep=1,
         dir=comm.bcast(tmp_path), device="cpu",
     )  # fmt: skip
-    assert summary["stopped"].startswith("in 2 epochs the validation loss has not become better than")
+    assert summary["stopped"].startswith("the validation loss has not improved on ")
     assert 3 <= summary["epochs"] < 100
     assert summary["best_epoch"] < 3
 

@@ -94,7 +94,7 @@ def test_cut_replicas_train_as_one_process_does_bit_for_bit_where_no_cut_divides
         ranks = ("-n", 1 + partitions) if partitions > 1 else ()
         done = mpidl("train", job, *ranks, "--set", f"run.name={name}", "--set", f"topology.partitions={partitions}")
         assert done.returncode == 0, done.stderr
-        assert "sums are rounded otherwise" not in done.stderr
+        assert "sums are rounded differently" not in done.stderr
         found = trained(tmp_path, name)
         runs[partitions] = {key: found[key].tobytes() for key in found if key.startswith(("parameters", "rule"))}
         assert len(runs[partitions]) == 6

@@ -62,10 +62,10 @@ def test_all_ranks_have_what_the_first_worker_has(comm, shared_path, algorithm):
     (saved,) = (Checkpoint(each) for each in (shared_path / "run" / "checkpoints").iterdir() if each.name != "0")
     begun = tensors_of(Everything(), Margins())
     for name in ("kinds.1.teacher.weight", "kinds.2.total", "kinds.0.steps"):
-        values = torch.as_tensor(saved.buffers()[name])
+        values = torch.as_tensor(saved.kept_by(0, "buffers")[name])
         assert torch.equal(values, found[f"0.{name}"]), name
         assert not torch.equal(values, begun[f"0.{name}"]), name
-    assert torch.equal(torch.as_tensor(saved.state()["kinds.3.seen"]), found["0.kinds.3.seen"])
+    assert torch.equal(torch.as_tensor(saved.kept_by(0, "state")["kinds.3.seen"]), found["0.kinds.3.seen"])
     for name in ("0.kinds.0.scale", "1.mean", "1.temperature"):
         assert not torch.equal(found[name], begun[name]), name
 

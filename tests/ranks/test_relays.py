@@ -15,8 +15,7 @@ from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.storage.files import scratch
-from mpidl.topology.roles import Relay as RelayRanks
-from mpidl.topology.roles import Roles
+from mpidl.topology.roles import RelayRank, Roles
 from mpidl.transport.protocol import ShardClock
 from mpidl.wire import Differences
 
@@ -135,7 +134,7 @@ def play(
     roles = Roles(
         tuple(range(comm.size - servers, comm.size)),
         tuple(workers[first : first + partitions] for first in range(0, len(workers), partitions)),
-        coordinator=1, relays=(RelayRanks(0, workers),),
+        coordinator=1, relays=(RelayRank(0, workers),),
     )  # fmt: skip
     if way != "windows":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - servers))

@@ -81,8 +81,8 @@ def deaths(comm, monkeypatch):
     from mpidl.rma.takings import Takings
     from mpidl.roles.events import Recovered
     from mpidl.roles.worker import Worker
-    from mpidl.survival.settlement import Settlement
     from mpidl.survival.survival import Survival
+    from mpidl.survival.worker_recovery import WorkerRecovery
     from mpidl.transport.protocol import Phase
 
     victim, host, wanted = comm.size - 1, comm.size - 2, {}
@@ -148,7 +148,7 @@ def deaths(comm, monkeypatch):
         transport.turn.take()
         transport.processes = transport.processes.copy()
         transport.processes[victim] = host
-        settlement = Settlement(worker.ready, victim - 2, worker)
+        settlement = WorkerRecovery(worker.ready, victim - 2, worker)
         settlement.adopt(transport.as_rank(victim))
         comm.send(Recovered(victim, "worker", host, 0.0, {}), 0, tag=98)
         settlement.run()

@@ -133,11 +133,11 @@ def make_relayed(comm, way, turned=False):
     """Rank 0 is a relay, the last is the server, all others are workers, and rank 1 is the coordinator, too."""
     from mpidl.relays.routes import routes
     from mpidl.rma.transport import Transport
-    from mpidl.topology.roles import Relay, Roles
+    from mpidl.topology.roles import RelayRank, Roles
     from mpidl.transport.capacity import Capacity
 
     workers = tuple(range(1, comm.size - 1))
-    relays = (Relay(0, workers[::-1] if turned else workers),)
+    relays = (RelayRank(0, workers[::-1] if turned else workers),)
     roles = Roles((comm.size - 1,), tuple((rank,) for rank in workers), coordinator=1, relays=relays)
     capacity = Capacity([Range(0, 1)], np.float32, sums=4)
     return Transport(comm, roles, capacity, way=way, routes=routes(roles, capacity))

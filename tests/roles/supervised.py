@@ -5,8 +5,7 @@ from mpidl.data.schedule import Portions, Schedule
 from mpidl.engines.totals import Totals
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import Target
-from mpidl.roles.events import Evaluated, Iterated, Looked, Trained
-from mpidl.roles.instructions import Log, Save, Stop, Test
+from mpidl.roles.events import EvaluationEnded, Iterated, Log, Looked, Save, Stop, Test, TrainingEnded
 from mpidl.roles.supervision import Supervisor
 from mpidl.storage.position import Position
 
@@ -36,7 +35,7 @@ def aiming_at(accuracy):
 
 
 def evaluated(seconds, accuracy, loss=0.0, epoch=1.0):
-    return Evaluated(seconds, epoch, {"test_loss": loss, "test_accuracy": accuracy})
+    return EvaluationEnded(seconds, epoch, {"test_loss": loss, "test_accuracy": accuracy})
 
 
 def looked(now, batches):
@@ -44,7 +43,7 @@ def looked(now, batches):
 
 
 def trained(now, batches):
-    return Trained(totals(now, batches))
+    return TrainingEnded(totals(now, batches))
 
 
 def iterated(now, number, samples, backups=0):

@@ -17,8 +17,7 @@ from supervised import (
     trained,
 )
 
-from mpidl.roles.events import Iterated, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Finish, Save, Stop
+from mpidl.roles.events import CheckpointEnded, Finish, Iterated, Looked, Save, Signalled, Started, Stop, TrainingEnded
 
 EVENTS = st.sampled_from(["look", "iterate", "evaluate", "signal", "saved", "saved"])
 EVERY, TARGET = 10.0, 0.9
@@ -37,7 +36,7 @@ class Watch:
 
     def tell(self, event):
         self.interrupted |= isinstance(event, Signalled)
-        self.trained |= isinstance(event, Trained)
+        self.trained |= isinstance(event, TrainingEnded)
         instructions = self._run.handle(event)
         for instruction in instructions:
             assert Finish not in map(type, self.told)
@@ -66,7 +65,7 @@ class Watch:
 
     def write(self):
         self.writing, self._saved_at = False, self.now
-        assert self.tell(Saved(self.now, self.batches))[0] == saved(self.batches)
+        assert self.tell(CheckpointEnded(self.now, self.batches))[0] == saved(self.batches)
 
 
 @given(

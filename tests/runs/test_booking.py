@@ -13,7 +13,7 @@ from mpidl.config.measured import Measured, save
 from mpidl.engines.virtual.times import Jitter
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import Calibration, Durations
+from mpidl.job.durations import Calibration, JobDurations, Timing
 from mpidl.runs import prediction, search
 from mpidl.runs.booking import as_text, book
 from mpidl.runs.search import Search
@@ -103,8 +103,8 @@ def test_shared_memory_is_not_the_network(tmp_path):
 @pytest.mark.parametrize("one_node", [True, False])
 def test_what_a_run_measured_counts_where_it_ran(one_node):
     job = build(config(virtual={"ranks_per_node": 4}))
-    run = Calibration(Jitter(0.5, 0.1), service=1e-3, servers=2, bandwidth=3e9, one_node=one_node)
-    times = Durations(job.config.virtual, Measured(), run=run).times(job, shards=4, replicas=6)
+    run = Calibration(Timing(0.5, 0.1, service=1e-3, bandwidth=3e9), servers=2, hosts=["a"] if one_node else ["a", "b"])
+    times = JobDurations(job.config.virtual, Measured(), run=run).times(job, shards=4, replicas=6)
     assert times.compute == Jitter(0.5, 0.1)
     assert (times.bandwidth, times.memory_bandwidth) == ((1.2e9, 3e9) if one_node else (3e9, 5e9))
     # Of twice as many servers, each has half of the work.

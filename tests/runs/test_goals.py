@@ -149,7 +149,7 @@ def test_patience_ends_a_run_and_its_best_checkpoint_survives(tmp_path):
     model = Scripted([3.0, 2.0, 2.5, 2.0, 2.5, 2.5, 2.5, 2.5])
     summary = mpidl.train(model, counting(), patience=3, epochs=50, batch=10, keep=1, dir=tmp_path)
     run = tmp_path / "run"
-    assert summary["stopped"] == "in 3 epochs the validation loss has not become better than 2"
+    assert summary["stopped"] == "the validation loss has not improved on 2 for 3 epochs"
     assert 5 <= summary["epochs"] < 6
     best = read_best(run)
     assert (best.figure, best.value, best.epoch) == ("validation_loss", 2.0, 2.0)
@@ -168,7 +168,7 @@ def test_a_resumed_run_knows_its_best_and_its_validation_samples(tmp_path):
     first = train(Scripted([2.0, 3.0, 3.0]), steps=7)
     assert (first["best_validation_loss"], first["best_step"]) == (2.0, 5)
     second = train(Scripted([3.0, 3.0, 3.0, 3.0]), steps=90, resume=True)
-    assert second["stopped"] == "in 2 epochs the validation loss has not become better than 2"
+    assert second["stopped"] == "the validation loss has not improved on 2 for 2 epochs"
     assert (second["best_step"], second["best_epoch"]) == (5, 1.0)
     assert second["epochs"] < 4
 
@@ -217,7 +217,9 @@ def test_metrics_that_go_wrong_are_told_before_the_run_begins(tmp_path):
     network, data = Network([Dense(1)], (1,), loss=MeanSquaredError()), counting()
     with pytest.raises(UsageError, match=r"run\.metrics: .*:broken raised AttributeError"):
         mpidl.train(network, data, metrics=[f"{__name__}:broken"], dir=tmp_path, **CPU)
-    with pytest.raises(UsageError, match=r"run\.target: validation_loss, but there are none, expected test_loss, or"):
+    with pytest.raises(
+        UsageError, match=r"run\.target: validation_loss, but there are no validation data, expected test_loss, or"
+    ):
         mpidl.train(network, counting(validation=False), target="validation_loss < 1", dir=tmp_path, **CPU)
 
 
@@ -234,7 +236,7 @@ def test_a_virtual_cluster_ends_for_want_of_patience(tmp_path):
     )
     summary = simulate(replace(config), 3)
     # Rounding leaves the parameters as they are.
-    assert summary["stopped"].startswith("in 2 epochs the validation loss has not become better than")
+    assert summary["stopped"].startswith("the validation loss has not improved on ")
     assert 3 <= summary["epochs"] < 4.5
     assert summary["best_epoch"] == 1
     assert summary["validation_top5_accuracy"] > 0
@@ -246,5 +248,5 @@ def test_a_run_that_patience_ended_goes_on_with_more_of_it(tmp_path):
 
     assert train([2.0] * 9, patience=1)["epochs"] < 3
     again = train([], patience=1, resume=True)
-    assert again["stopped"] == "in 1 epoch the validation loss has not become better than 2"
+    assert again["stopped"] == "the validation loss has not improved on 2 for 1 epoch"
     assert train([2.0] * 9, patience=9, resume=True)["epochs"] == 5

@@ -132,7 +132,7 @@ def test_a_run_goes_on_without_the_name_of_its_best(received, content):
     assert code == 0
     (warning,) = (line for line in lines if "best.json" in line)
     assert warning.startswith("mpidl: run/best.json: can't be read: ")
-    assert warning.endswith("; going on without the best checkpoint so far")
+    assert warning.endswith("; continuing without the best checkpoint so far")
     assert '"step"' in (run / "best.json").read_text()
 
 

@@ -14,8 +14,8 @@ from mpidl.engines.virtual.times import Constant, Jitter
 from mpidl.job.build import build
 from mpidl.job.fill import fill, shards_of
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model, replica_state
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model, replica_state
 from mpidl.nn import Dense, Flatten, Network, SparseEmbedding
 from mpidl.runs import prediction
 from mpidl.runs.features import sparse

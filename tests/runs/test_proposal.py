@@ -9,7 +9,7 @@ from mpidl.config.measured import Link, Measured, Node, save
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import Durations
+from mpidl.job.durations import JobDurations
 from mpidl.job.planning import plan_model
 from mpidl.runs import prediction, search
 from mpidl.runs.plan import plan
@@ -106,7 +106,7 @@ def test_what_was_measured_counts_where_nothing_is_given(measured):
     origin = f"{path}: node on alpha on 2026-03-01, links within on alpha on 2026-03-01"
     assert found["why"][0] == f"figures: {origin}; all ranks on one node of 8 cores"
     job = build(config())
-    times = Durations(job.config.virtual, Measured(NODE, LINK)).times(job, 1, 4)
+    times = JobDurations(job.config.virtual, Measured(NODE, LINK)).times(job, 1, 4)
     assert times.compute.mean == pytest.approx(compute)
     assert times.service.mean == pytest.approx(BYTES / 2e9)
     assert (times.bandwidth, times.latency.mean, times.cores) == (pytest.approx(4e9), 1e-6, 8)
@@ -124,7 +124,7 @@ def test_nodes_have_as_many_ranks_as_cores_where_links_between_them_were_measure
     measured(Measured(NODE, LINK, slow))
     assert propose(config(), 16)["why"][0].endswith("; 8 ranks on each node")
     job = build(config())
-    times = Durations(job.config.virtual, Measured(NODE, LINK, slow)).times(job, 1, 1)
+    times = JobDurations(job.config.virtual, Measured(NODE, LINK, slow)).times(job, 1, 1)
     assert (times.bandwidth, times.memory_bandwidth, times.cores) == (pytest.approx(1.5e8), pytest.approx(4e9), None)
 
 

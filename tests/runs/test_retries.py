@@ -43,7 +43,7 @@ def test_a_training_goes_on_in_its_run_from_the_newest_checkpoint(run, capfd):
     save(run, 120)
     again = Retries(3, ["train", "digits.toml", "--set=run.epochs=3", "--resume=runs/old", "--json"]).after(failed(run))
     assert again == ["train", "digits.toml", "--set=run.epochs=3", "--json", "--resume=runs/digits"]
-    line = "rank 2 (worker 0) was killed by SIGKILL; attempt 2 of 4 goes on from step 120 of runs/digits"
+    line = "rank 2 (worker 0) was killed by SIGKILL; attempt 2 of 4 resumes from step 120 of runs/digits"
     assert capfd.readouterr().err == f"mpidl: {line}\n"
     failure, recovery = events(run)
     assert (failure["event"], failure["rank"], failure["role"]) == ("failure", 2, "worker 0")
@@ -68,7 +68,7 @@ def test_before_there_is_a_checkpoint_or_a_run_it_begins_anew(run, capfd):
     assert retries.after(failed()) == ["train", "digits.toml"]
     assert retries.after(failed(run)) == ["train", "digits.toml", "--resume=runs/digits"]
     assert [line.partition("; ")[2] for line in capfd.readouterr().err.splitlines()] == [
-        "attempt 2 of 4 begins anew", "attempt 3 of 4 begins anew"
+        "attempt 2 of 4 starts from the beginning", "attempt 3 of 4 starts from the beginning"
     ]  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_a_job_that_fails_before_it_has_gone_on_leaves_its_run_to_the_next(run, 
     retries = Retries(3, ["train", "digits.toml"])
     resumed = ["train", "digits.toml", "--resume=runs/digits"]
     assert [retries.after(failed(run)), retries.after(failed())] == [resumed] * 2
-    assert capfd.readouterr().err.splitlines()[-1].endswith("attempt 3 of 4 goes on from step 40 of runs/digits")
+    assert capfd.readouterr().err.splitlines()[-1].endswith("attempt 3 of 4 resumes from step 40 of runs/digits")
 
 
 def test_failures_without_a_new_checkpoint_come_to_an_end_and_one_gives_the_retries_back(run, capfd):
@@ -168,6 +168,6 @@ def test_what_starts_again(case, tmp_path, bare_environment):
     calls = [path.read_text() for path in sorted(tmp_path.glob("calls*"))]
     assert (done.returncode, len(calls)) == (code, len(starts)), done.stderr
     assert ["--resume=runs/digits" in call for call in calls] == [number > 0 for number in range(len(starts))]
-    assert done.stderr.count("goes on from step 7 of runs/digits") == len(starts) - 1
+    assert done.stderr.count("resumes from step 7 of runs/digits") == len(starts) - 1
     if case == "failed":
         assert done.stderr.startswith("mpidl: rank 3 (worker 1) failed; attempt 2 of 3")

@@ -10,7 +10,7 @@ from mpidl.storage.deltas import ShardFiles
 from mpidl.storage.files import scratch
 from mpidl.storage.position import Position
 from mpidl.storage.table_files import saved_tables
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
@@ -61,7 +61,9 @@ class Servers:
                 state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}
             (files or ShardFiles()).save(unfinished, number, own, state, self.step)
         position = Position(self.step, 0, 0.0, 0, [])
-        save_index(unfinished, Index(LAYOUT, servers, position, f"[run]\nseed = {SEED}\n", "0.0.1", {}, tables=SPECS))
+        save_index(
+            unfinished, CheckpointIndex(LAYOUT, servers, position, f"[run]\nseed = {SEED}\n", "0.0.1", {}, tables=SPECS)
+        )
         return Checkpoint(directory / str(self.step))
 
     def load(self, checkpoint):

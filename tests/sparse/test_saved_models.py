@@ -11,14 +11,14 @@ from mpidl.config import from_dict
 from mpidl.data.dataset import ArraySplit
 from mpidl.errors import MpidlError, UsageError
 from mpidl.job.build import build_network
-from mpidl.job.description import of_data
+from mpidl.job.checks import of_data
 from mpidl.parameters import shards
 from mpidl.rules import Adagrad
 from mpidl.runs.export import export
 from mpidl.runs.predict import predict
 from mpidl.storage.files import scratch
 from mpidl.storage.position import Position
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 from mpidl.tables.distinct import owner
 from mpidl.tables.sources import TablesInMemory
 from mpidl.tables.table import Table
@@ -70,7 +70,7 @@ def save(directory, layers, twice=None):
             state |= {f"tables/{table[0].spec.name}/{name}": values for name, values in arrays.items()}
         save_shard(unfinished, number, own, state)
     described = of_data(data())
-    index = Index(
+    index = CheckpointIndex(
         network.layout,
         SERVERS,
         Position(1, 70, 1.0, 1, []),

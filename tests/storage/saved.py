@@ -6,7 +6,7 @@ from mpidl.parameters import Layout, shards
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import create, seal
 from mpidl.storage.position import Position
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 
 OTHER = "replica-0.h5"
 LAYOUT = Layout([("0-conv/weight", (3, 2, 5, 7)), ("0-conv/bias", (7,)), ("scale", ()), ("1-dense/weight", (11, 3))])
@@ -17,7 +17,7 @@ def save(directory, layout=LAYOUT, servers=3, position=POSITION, seed=0):
     """Save a checkpoint; return its vectors, in its layout."""
     unfinished = scratch(directory, position.step)
     vectors = save_files(unfinished, layout, servers, seed)
-    save_index(unfinished, Index(layout, servers, position, "[run]\n", "0.0.1", {}, [OTHER]))
+    save_index(unfinished, CheckpointIndex(layout, servers, position, "[run]\n", "0.0.1", {}, [OTHER]))
     return vectors
 
 

@@ -23,7 +23,7 @@ from mpidl.runs.start import run
 from mpidl.storage import checkpoint, checkpoints, writer
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
-from mpidl.storage.writer import BackgroundTask, Index, save_index, save_shard
+from mpidl.storage.writer import BackgroundTask, CheckpointIndex, save_index, save_shard
 
 
 @given(
@@ -49,7 +49,7 @@ def test_it_keeps_position_clock_and_configuration(tmp_path):
     save(tmp_path)
     read = Checkpoint(tmp_path / "42")
     assert read.position == POSITION
-    assert (read.config, read.states, read.size) == ("[run]\n", ("sum",), LAYOUT.size)
+    assert (read.sections, read.states, read.size) == ({"run": {}}, ("sum",), LAYOUT.size)
     parts = shards(LAYOUT.size, 3)
     assert read.clock(parts[1]) == 101
     assert read.clock(Range(0, LAYOUT.size)) == 102
@@ -116,9 +116,9 @@ READERS = {
     "read": ("shard-1.h5", lambda read: read.read("parameters", EVERYTHING)),
     "shard_state": ("shard-0.h5", lambda read: read.shard_state(EVERYTHING)),
     "clock": ("shard-2.h5", lambda read: read.clock(EVERYTHING)),
-    "constants": ("index.h5", Checkpoint.constants),
+    "constants": ("index.h5", lambda read: read.arrays("constants")),
     "replica_vectors": ("replica-0.h5", lambda read: read.replica_vectors(0)),
-    "buffers": ("replica-0.h5", Checkpoint.buffers),
+    "buffers": ("replica-0.h5", lambda read: read.kept_by(0, "buffers")),
 }
 
 
@@ -171,20 +171,6 @@ def test_threads_that_write_stay_for_later_checkpoints():
         while not task.ended():
             time.sleep(1e-3)
     assert len(set(threads)) < 50
-
-
-def test_the_initial_state_and_the_newest_stay(tmp_path):
-    for step in (0, 5, 10, 100, 20):
-        save(tmp_path, position=POSITION._replace(step=step))
-    checkpoints.prune(tmp_path, keep=2, newest=100)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "100", "20"]
-
-
-def test_those_that_a_resumed_run_passed_over_go_when_it_has_saved_again(tmp_path):
-    for step in (0, 30, 42, 60, 35):
-        save(tmp_path, position=POSITION._replace(step=step))
-    checkpoints.prune(tmp_path, keep=1, newest=35)
-    assert checkpoints.steps(tmp_path) == [0, 35]
 
 
 VECTORS = ["gradient", "previous", "origin", "direction", "s0", "s1", "s2", "y0", "y1", "y2"]
@@ -248,7 +234,7 @@ def test_a_checkpoint_of_other_vectors_is_one_line(tmp_path, algorithm, line):
     layout = Layout([("0-dense/weight", (64, 10)), ("0-dense/bias", (10,))])
     vectors = dict.fromkeys(("parameters", "rule/gradient"), np.zeros(650, np.float32))
     save_shard(directory, 0, Range(0, 650), vectors | {"clock": np.array(1)})
-    save_index(directory, Index(layout, 1, POSITION, "", "0.0.1", {}))
+    save_index(directory, CheckpointIndex(layout, 1, POSITION, "", "0.0.1", {}))
     values = {"data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 10}]}}
     with pytest.raises(UsageError) as error:
         build(from_dict(values | {"algorithm": algorithm}), Checkpoint(tmp_path / "42"))
@@ -261,7 +247,9 @@ def test_a_key_that_decides_which_vectors_servers_keep_is_named(tmp_path):
     algorithm = {"name": "sandblaster", "method": "bfgs"}
     run(from_dict(values | {"algorithm": algorithm}))
     saved = checkpoints.latest(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"^algorithm.method: lbfgs, but .* was saved with bfgs, whose servers keep"):
+    with pytest.raises(
+        UsageError, match=r"^algorithm.method: lbfgs, but .* was saved with bfgs, with which servers keep"
+    ):
         build(from_dict(values | {"algorithm": algorithm | {"method": "lbfgs"}}), saved)
 
 

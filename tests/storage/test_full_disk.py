@@ -8,7 +8,7 @@ from full_disk import full_disk
 from mpidl.errors import MpidlError
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.files import INDEX, scratch, shard_file
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 
 SIZES = [0, 96, 600, 1 << 10, 1 << 12]
 
@@ -32,7 +32,7 @@ def test_a_shard(tmp_path, capfd, size):
 def test_an_index(tmp_path, capfd, size):
     before, directory = opened(), scratch(tmp_path / "checkpoints", POSITION.step)
     save_files(directory)
-    arguments = (directory, Index(LAYOUT, 3, POSITION, "[run]\n", "0.0.1", {}, [OTHER]))
+    arguments = (directory, CheckpointIndex(LAYOUT, 3, POSITION, "[run]\n", "0.0.1", {}, [OTHER]))
     with full_disk(size), pytest.raises(MpidlError) as error:
         save_index(*arguments)
     assert str(error.value) == f"{directory / INDEX}: can't be written: File too large"

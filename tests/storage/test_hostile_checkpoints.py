@@ -13,12 +13,12 @@ from irregular_files import IRREGULAR
 from mpidl.cli import main
 from mpidl.errors import MpidlError, UsageError, outcome
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import DATA
+from mpidl.storage.checkpoint import DATA, STATE
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import recorded, seal
 from mpidl.storage.tensor_files import open_file
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 from watched import Watched
 
 #: Seconds of this process in which each is refused. What waits for something outside never ends.
@@ -37,7 +37,9 @@ def places(tmp_path_factory):
         file["buffers/seen"] = 7
     seal(unfinished / saved.OTHER)
     constants = {"frozen/weight": np.arange(6.0)}
-    save_index(unfinished, Index(saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER], constants))
+    save_index(
+        unfinished, CheckpointIndex(saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER], constants)
+    )
     shutil.copytree(run / "checkpoints" / "42", outside / "42")
     with h5py.File(outside / "secret.h5", "w") as file:
         for name in ("x", "parameters", "rule/sum", "files", "layout", "inner/x"):
@@ -228,7 +230,7 @@ def everything(checkpoint):
     checkpoint.shard_state(whole)
     checkpoint.clock(whole)
     checkpoint.replica_vectors(0)
-    checkpoint.state()
+    checkpoint.kept_by(0, STATE)
     checkpoint.kept_by(0, DATA)
 
 

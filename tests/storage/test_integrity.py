@@ -15,7 +15,7 @@ from mpidl.storage import checkpoints, integrity
 from mpidl.storage.checkpoints import latest, newest_good
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import BLOCK, DamagedError, create, verify, verify_file, verify_index
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 
 FILES = ["index.h5", "shard-0.h5", "shard-1.h5", "shard-2.h5", OTHER]
 
@@ -220,4 +220,4 @@ def test_an_index_is_not_written_over_a_file_without_seal(tmp_path):
     with create(unfinished / OTHER):
         pass
     with pytest.raises(MpidlError, match=r"replica-0.h5 isn't sealed"):
-        save_index(unfinished, Index(LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER]))
+        save_index(unfinished, CheckpointIndex(LAYOUT, 1, POSITION, "", "0.0.1", {}, [OTHER]))

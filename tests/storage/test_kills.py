@@ -11,7 +11,7 @@ from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import discard, newest_good, prune, steps, sweep
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import verify
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 
 
 class Killed(BaseException):
@@ -59,7 +59,7 @@ def counted(call, calls):
 def complete(run):
     """Complete a checkpoint 42 of 1001 samples."""
     position = POSITION._replace(samples=1001)
-    save_index(scratch(run / "checkpoints", 42), Index(LAYOUT, 3, position, "", "0.0.1", {}, [OTHER]))
+    save_index(scratch(run / "checkpoints", 42), CheckpointIndex(LAYOUT, 3, position, "", "0.0.1", {}, [OTHER]))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Box, Layout, Range, shards
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import replica_file, scratch, shard_file
-from mpidl.storage.writer import Index, save_index, save_shard, write_file
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard, write_file
 
 STATES = ("parameters", "rule/sum", "policy/sum")
 
@@ -40,7 +40,7 @@ def written(directory, layout, servers, partitions, kept=("start", "residual")):
         names.append(replica_file(3, number))
         attributes = {"start": part.start, "stop": part.stop} if partitions > 1 else {}
         write_file(unfinished / names[-1], attributes, {name: vectors[name][slice(*part)] for name in kept})
-    save_index(unfinished, Index(layout, servers, POSITION, "[run]\n", "0.0.1", {}, names))
+    save_index(unfinished, CheckpointIndex(layout, servers, POSITION, "[run]\n", "0.0.1", {}, names))
     return tensors
 
 

@@ -13,7 +13,7 @@ from mpidl.data import Portions
 from mpidl.data.dataset import ArraySplit
 from mpidl.data.loader import Loader
 from mpidl.data.schedule import Schedule
-from mpidl.storage.position import Position, ReplicaPosition, cut_position
+from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 
 START = Position(0, 0, 0.0, 0, [])
 
@@ -371,3 +371,55 @@ def test_the_same_replicas_go_on_with_what_they_have_computed():
     again = position.with_replicas(schedule(), in_turn=False)
     assert (again.step, again.samples, again.epoch) == (3, 30, 0.3)
     assert (again.next_portion, again.unfinished) == (3, [])
+
+
+# Where a replica is for which servers have made the mark behind its pushes.
+
+
+@pytest.mark.parametrize(
+    ("taken", "last", "working", "recent"),
+    [
+        ([], -1, [], []),
+        ([0], -1, [(0, 0)], []),
+        ([0, 2], 0, [(0, 1), (2, 0)], []),
+        ([0, 2], 1, [(2, 0)], []),
+        # Taken since the checkpoint was ordered: with a push before the mark, and without.
+        ([0, 5], 10, [(5, 1)], [5]),
+        ([0, 5, 6], 10, [(5, 1)], [5]),
+        ([0, 5], 0, [(0, 1)], []),
+    ],
+)
+def test_a_replica_that_made_no_mark(taken, last, working, recent):
+    plan = schedule(epochs=4)
+    assigned = [(ticket, plan.assignment(ticket)) for ticket in taken]
+    found = cut_off(None, assigned, [], plan, last=last, known=4, clock=7)
+    assert (found.working, found.recent, found.clock) == (working, recent, 7)
+    # The others have done all before ticket 4.
+    position = cut_position(START, [found], plan, taken=4, seconds=0.0)
+    left = sum(2 - first for _, first in position.unfinished)
+    assert position.step == 2 * position.next_portion - left == position.samples // 10
+
+
+def test_a_replica_that_was_resumed_begins_with_what_it_had_not_pushed():
+    plan = schedule(epochs=4, next_portion=3)
+    before = ReplicaPosition(batches=3, samples=30, unpushed=[(1, 1, 2)], working=[(2, 1)])
+    assert cut_off(before, [], [], plan, last=-1, known=0, clock=0).working == [(1, 1), (2, 1)]
+    assert cut_off(before, [], [], plan, last=3, known=0, clock=0).working == [(2, 1)]
+
+
+def test_parts_that_others_gave_back_count_as_taken_only_before_the_mark():
+    plan = schedule(epochs=4)
+    parts = [(-1, plan.part(4, 1)), (0, plan.part(0, 0)), (-2, plan.part(6, 1))]
+    found = cut_off(None, parts, [-1, -2], plan, last=0, known=4, clock=0)
+    assert (found.working, found.recent) == ([(0, 1)], [-1])
+
+
+def test_a_run_that_was_resumed_counts_on():
+    plan = schedule(epochs=4, next_portion=7)
+    before = [ReplicaPosition(batches=0, samples=0, working=[(4, 1)]), ReplicaPosition(batches=0, samples=0)]
+    start = Position(13, 130, 1.3, 7, [], replicas=before)
+    own = ReplicaPosition(batches=3, samples=30, working=[(7, 1)], unpushed=[(7, 0, 1)])
+    off = cut_off(before[0], [(1, plan.assignment(1))], [], plan, last=9, known=2, clock=0)
+    found = cut_position(start, [off, own], plan, taken=2, seconds=0.0)
+    assert off.working == [(8, 0)]
+    assert (found.step, found.samples, found.unfinished) == (14, 140, [(7, 0), (8, 0)])

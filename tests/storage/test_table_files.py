@@ -11,7 +11,7 @@ from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import seal, verify
 from mpidl.storage.table_files import check_tables, saved_tables
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 from mpidl.tables.distinct import owner
 from mpidl.tables.lookups import TableSpec
 
@@ -62,7 +62,7 @@ def save(directory, servers=3, specs=SPECS, change=lambda number, arrays: arrays
             state |= {f"tables/{name}/{array}": values for array, values in held.items()}
         save_shard(unfinished, number, own, change(number, state))
     position = saved.POSITION._replace(step=42)
-    save_index(unfinished, Index(LAYOUT, servers, position, "[run]\n", "0.0.1", {}, tables=specs))
+    save_index(unfinished, CheckpointIndex(LAYOUT, servers, position, "[run]\n", "0.0.1", {}, tables=specs))
     return Checkpoint(directory / "42"), tables
 
 

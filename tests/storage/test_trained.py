@@ -15,7 +15,7 @@ from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.files import scratch
 from mpidl.storage.integrity import seal
 from mpidl.storage.tensor_files import SUFFIXES, open_file, save
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 from tensor_files import KINDS, NO_TORCH, POSSIBLE
 
 ALIASES = {"2-dense/weight": "1-dense/weight"}
@@ -32,7 +32,7 @@ def run(tmp_path):
     with h5py.File(unfinished / saved.OTHER, "r+") as file:
         file["buffers/seen"] = BUFFERS["seen"]
     seal(unfinished / saved.OTHER)
-    save_index(unfinished, Index(saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER]))
+    save_index(unfinished, CheckpointIndex(saved.LAYOUT, 3, saved.POSITION, "[run]\n", "0.0.1", {}, [saved.OTHER]))
     index = checkpoints / "42" / "index.h5"
     with h5py.File(index, "r+") as file:
         file.attrs["aliases"] = '{"2-dense/weight": "1-dense/weight"}'

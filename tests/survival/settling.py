@@ -9,7 +9,7 @@ from interleavings import Waits
 
 from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
-from mpidl.survival.settlement import Settlement
+from mpidl.survival.worker_recovery import WorkerRecovery
 from mpidl.transport.protocol import WORKER_STATUS, Control, Order, Phase
 
 
@@ -168,7 +168,7 @@ class Settling:
         situation.settled[number] = True, self.computed, settlement.position()
 
 
-class Pushless(Settlement):
+class Pushless(WorkerRecovery):
     """A settlement with what it needs if the worker has pushed nothing."""
 
     def __init__(self, settling, situation):

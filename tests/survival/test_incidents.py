@@ -5,19 +5,19 @@ import fcntl
 import numpy as np
 import pytest
 
-from mpidl.survival.table import INCIDENTS, State, Table
+from mpidl.survival.table import INCIDENTS, ProcessState, ProcessTable
 
 
 @pytest.fixture
 def path():
-    path = Table.create(3)
+    path = ProcessTable.create(3)
     yield path
     path.unlink()
 
 
 @pytest.fixture
 def tables(path):
-    return Table(path, 3), Table(path, 3)
+    return ProcessTable(path, 3), ProcessTable(path, 3)
 
 
 def test_all_live_and_play_their_own_ranks_at_first(tables):
@@ -29,7 +29,7 @@ def test_all_live_and_play_their_own_ranks_at_first(tables):
 
 def test_the_ranks_of_a_dead_process_are_orphans_until_another_plays_them(tables):
     own, other = tables
-    own.states[1], own.states[2] = State.DEAD, State.LEFT
+    own.states[1], own.states[2] = ProcessState.DEAD, ProcessState.LEFT
     assert (other.alive, other.deaths, other.orphans()) == ([0], 1, [1])
     own.processes[1] = 0
     assert (other.orphans(), other.played_by(0), other.played_by(1)) == ([], [0, 1], [])
@@ -53,7 +53,7 @@ def test_incidents_beyond_the_room_for_them_are_left_out(tables):
 
 
 def test_only_one_process_at_a_time_is_in_the_lock(path):
-    own = Table(path, 3)
+    own = ProcessTable(path, 3)
     with path.open() as other:
         with own.locked(), pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

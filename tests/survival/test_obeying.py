@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpidl.survival.settlement import Settlement
+from mpidl.survival.worker_recovery import WorkerRecovery
 from mpidl.transport.protocol import WORKER_STATUS, Order, Phase
 
 
-class Hears(Settlement):
+class Hears(WorkerRecovery):
     """The settlement of worker 4, which has marked order 2, with its marks and reports."""
 
     def __init__(self):

@@ -15,7 +15,7 @@ from mpidl.launch import keeper, output
 from mpidl.roles.events import Failed
 from mpidl.survival import survival as module
 from mpidl.survival.survival import Survival
-from mpidl.survival.table import Stage, Table
+from mpidl.survival.table import ProcessStage, ProcessTable
 from mpidl.topology.roles import assign
 from mpidl.topology.takeover import Fixed
 
@@ -35,7 +35,7 @@ def sleeper():
 @pytest.fixture
 def job(monkeypatch, sleeper):
     """A job of four ranks, of which two others sleep; `ended` gets the code with which this process would end."""
-    path, ended, said = Table.create(4), queue.Queue(), queue.Queue()
+    path, ended, said = ProcessTable.create(4), queue.Queue(), queue.Queue()
     monkeypatch.setattr("mpidl.survival.survival.at_work", lambda survival: None)
     monkeypatch.setattr(module, "say", said.put)
     monkeypatch.setattr(
@@ -52,8 +52,8 @@ def job(monkeypatch, sleeper):
                 rank=OWN, size=4, bcast=lambda found: path, allgather=lambda own: next(answers), Barrier=lambda: None
             )
             found = Survival(comm, assign([0] * 4, servers=1), Fixed(obstacle), None)
-            found.table = Table(path, 4)
-            found.table.stages[:] = Stage.TRAINING
+            found.table = ProcessTable(path, 4)
+            found.table.stages[:] = ProcessStage.TRAINING
             started.append(found)
             return found
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
-from mpidl.topology.roles import Relay, assign, check_number, most_ranks
+from mpidl.topology.roles import RelayRank, assign, check_number, most_ranks
 
 
 @st.composite
@@ -81,7 +81,7 @@ def test_two_nodes():
 def test_nodes_that_have_not_all_servers_have_relays():
     roles = assign(["a"] * 4 + ["b"] * 3, servers=1, relay=True)
     assert roles.servers == (1,)
-    assert roles.relays == (Relay(4, (5, 6)),)
+    assert roles.relays == (RelayRank(4, (5, 6)),)
     assert roles.replicas == ((2,), (3,), (5,), (6,))
     assert roles.pushers() == [2, 3, 4, 4]
     assert roles.fetchers() == [2, 3, 4]
@@ -89,7 +89,7 @@ def test_nodes_that_have_not_all_servers_have_relays():
     assert roles.relay_of(3) is None
     assert roles.relay_of(6) == roles.relays[0]
     both = assign(["a"] * 5 + ["b"] * 4, servers=2, relay=True)
-    assert both.relays == (Relay(2, (3, 4)), Relay(6, (7, 8)))
+    assert both.relays == (RelayRank(2, (3, 4)), RelayRank(6, (7, 8)))
     assert both.pushers() == [2, 6, 2, 6]
     assert both.fetchers() == [2, 6]
 
@@ -97,7 +97,7 @@ def test_nodes_that_have_not_all_servers_have_relays():
 def test_a_relay_is_for_whole_replicas_of_its_node():
     roles = assign(["a"] * 7 + ["b"] * 6, servers=1, partitions=2, relay=True)
     assert roles.replicas == ((2, 3), (4, 5), (6, 12), (8, 9), (10, 11))
-    assert roles.relays == (Relay(7, (8, 9, 10, 11)),)
+    assert roles.relays == (RelayRank(7, (8, 9, 10, 11)),)
     assert [roles.pushers(partition) for partition in range(2)] == [[2, 4, 6, 7, 7], [3, 5, 12, 7, 7]]
     assert assign(["a"] * 7 + ["b"] * 4, servers=1, partitions=2, relay=True).relays == ()
 

@@ -74,7 +74,7 @@ def test_a_rank_that_is_fixed_has_no_successor(fixed, ends):
     for rank in range(6):
         found = successors([rank], roles, range(6), {*range(6)} - {rank}, fixed)
         assert found == ends[rank] if rank in ends else isinstance(found, dict)
-    assert successors([3, 4], roles, range(6), {0, 1, 2, 5}, Fixed()) == "no process is left that can be worker 0"
+    assert successors([3, 4], roles, range(6), {0, 1, 2, 5}, Fixed()) == "no process is left to play worker 0"
     assert successors([5], roles, range(6), {0, 1, 2, 3, 4}, fixed) == {}
 
 

@@ -109,7 +109,8 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     for key, value in (("model", given), ("model.loss", loss)):
         if isinstance(value, type):
             raise UsageError(f"{key}: found the class {value.__name__}, expected one of its objects")
-    if _is_module(given):
+    torch = sys.modules.get("torch")  # It has been imported if the model is one of its modules.
+    if torch is not None and isinstance(given, torch.nn.Module):
         from mpidl.torch import TorchModel
 
         loss = TRAINED_WITH.get(given) if loss is None else loss
@@ -117,7 +118,7 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
             raise UsageError(f"model.loss: none, expected one for the module {type(given).__name__}")
         if environment.world().size > 1 and environment.THREAD_VARIABLES[0] not in os.environ:
             # A script may have imported PyTorch before this package could tell it how many cores a rank has.
-            sys.modules["torch"].set_num_threads(environment.threads())
+            torch.set_num_threads(environment.threads())
         if isinstance(loss, str) and ":" in loss:
             loss = find("model.loss", loss, "(outputs, targets)")
         return _of_type(TorchModel(given, loss, seed=config.run.seed, **section.of_modules), section.dtype)
@@ -130,13 +131,7 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
 
 
 def _of_type(model: CompleteModel, dtype: str | None) -> CompleteModel:
-    """Return a model of one's own; raise UsageError if its parameters have another type than ``model.dtype``."""
+    """Return a user's model; raise UsageError if its parameters have another type than ``model.dtype``."""
     if dtype not in (None, model.dtype.name):
         raise UsageError(f"model.dtype: {dtype!r}, but the parameters of the model are {model.dtype}")
     return model
-
-
-def _is_module(given: Any) -> bool:
-    """Tell whether something is a `torch.nn.Module`: PyTorch is imported if it is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(given, torch.nn.Module)

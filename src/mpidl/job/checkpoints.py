@@ -16,18 +16,18 @@ from mpidl.job.ready import ReadyJob
 from mpidl.launch.output import say
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters import Range
-from mpidl.storage.checkpoint import DATA, Checkpoint
+from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, DATA, STATE, Checkpoint
 from mpidl.storage.checkpoints import discard, prune, read_best, write_best
 from mpidl.storage.files import is_interim
 from mpidl.storage.position import Best, Position, ReplicaPosition
-from mpidl.storage.writer import Index, save_index
+from mpidl.storage.writer import CheckpointIndex, save_index
 from mpidl.version import VERSION
 
 
 class Checkpoints:
     """The checkpoints of a run: each is completed when its files are on disk, and the best is named.
 
-    A run that goes on keeps its own `best`, unless that is of another figure or of a later step than it resumes from. A
+    A resumed run keeps its `best`, unless that is of another figure or of a later step than the run resumes from. A
     line on stderr says if the file that names the best can't be read.
     """
 
@@ -38,7 +38,7 @@ class Checkpoints:
         if job.checkpoint is not None and job.continues and goal.keeps_best:
             best = outcome(partial(read_best, ready.directory))
             if isinstance(best, MpidlError):
-                say(f"{best}; going on without the best checkpoint so far")
+                say(f"{best}; continuing without the best checkpoint so far")
             elif best is not None and best.figure == goal.figure and best.step <= job.checkpoint.position.step:
                 self.best = best
 
@@ -54,7 +54,7 @@ class Checkpoints:
         other files. Return whether it is complete, which only an interim one may not be.
         """
         ready, job = self._ready, self._ready.job
-        index = Index(
+        index = CheckpointIndex(
             ready.placed.layout, shards, position, job.config.to_toml(), VERSION, job.described, files,
             job.original.constants(), job.original.aliases, job.original.tables,
         )  # fmt: skip
@@ -82,7 +82,7 @@ class Checkpoints:
 
 
 def identify(job: Job, data: Mapping[str, str]) -> Job:
-    """Return a job with the description of its data (see `mpidl.job.description`), which checkpoints will have.
+    """Return a job with the description of its data (see `mpidl.job.checks`), which checkpoints will have.
 
     Raise UsageError if the checkpoint is of other data.
     """
@@ -99,15 +99,15 @@ def restore(job: Job, checkpoint: Checkpoint) -> None:
     check_model(checkpoint, job.original)
     layout = job.original.layout
     job.original.parameters[:] = checkpoint.read(checkpoint.trained, Range(0, layout.size), layout)
-    job.original.load_constants(checkpoint.constants())
+    job.original.load_constants(checkpoint.arrays(CONSTANTS))
     load_saved(job.original, checkpoint, 0)
 
 
 def load_kept(placed: PlacedJob, model: CompleteModel, number: int) -> None:
     """Give a rank's part of a job's model what replica `number` has kept in the checkpoint, if there is one.
 
-    Where the replicas begin anew, it is what the first replica has kept. Raise MpidlError if a file of the checkpoint
-    can't be read.
+    If the replicas start from scratch, it is what the first replica has kept. Raise MpidlError if a file of the
+    checkpoint can't be read.
     """
     if (checkpoint := placed.job.checkpoint) is not None:
         load_saved(model, checkpoint, number if placed.replicas_resume else 0)
@@ -127,12 +127,12 @@ def load_saved(model: CompleteModel, checkpoint: Checkpoint, number: int) -> Non
 
     Raise MpidlError if a file of the checkpoint can't be read.
     """
-    if buffers := checkpoint.buffers(number):
+    if buffers := checkpoint.kept_by(number, BUFFERS):
         model.load_buffers(buffers)
-    if state := checkpoint.state(number):
+    if state := checkpoint.kept_by(number, STATE):
         model.load_state(state)
 
 
 def replica_position(placed: PlacedJob, number: int) -> ReplicaPosition | None:
-    """Return where a replica goes on; None if it begins at the parameters."""
+    """Return where a replica resumes; None if it starts from the parameters alone."""
     return placed.position.replicas[number] if placed.replicas_resume else None

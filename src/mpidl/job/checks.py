@@ -1,6 +1,7 @@
-"""Whether the parts of a job fit together, and fit the checkpoint that it resumes from.
+"""Whether the parts of a job fit together, and fit the checkpoint that it resumes from; and what a job is, as texts.
 
-What doesn't fit is a `UsageError` of one line.
+What doesn't fit is a `UsageError` of one line. Ranks compare the texts before they begin, and a resumed run compares
+its own with its checkpoint's.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import numpy as np
 
 from mpidl.algorithms import Exchange
 from mpidl.config import Config, TablesSection
-from mpidl.data import Dataset
+from mpidl.data import Dataset, Split
 from mpidl.data.columns import LABELS_PER_CHECK, wrong_label
 from mpidl.errors import UsageError, quoted
+from mpidl.functions import same_random_numbers
+from mpidl.history.defaults import flat
+from mpidl.metrics.metric import Scoring
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
 from mpidl.shards.average import AVERAGE
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.table_files import check_tables
 
 
@@ -109,8 +113,8 @@ def check_model(checkpoint: Checkpoint, model: CompleteModel) -> None:
         raise UsageError(f"{checkpoint.path}: {checkpoint.size} parameters, the model has {model.layout.size}")
     saved = {name: f"one of shape {shape}" for name, shape in checkpoint.shapes.items()}
     _check_names(checkpoint, "parameters", saved, {each.name: f"one of shape {each.shape}" for each in model.layout})
-    _check_names(checkpoint, "constants", _described(checkpoint.constants()), _described(model.constants()))
-    if buffers := checkpoint.buffers():  # Not every algorithm's workers are in checkpoints.
+    _check_names(checkpoint, "constants", _described(checkpoint.arrays(CONSTANTS)), _described(model.constants()))
+    if buffers := checkpoint.kept_by(0, BUFFERS):  # Not every algorithm's workers are in checkpoints.
         # A constant that a replica's model has changed is one of its buffers.
         counters, constants = _described(model.buffers()), _described(model.constants())
         changed = {name: constants[name] for name in buffers if name in constants}
@@ -145,7 +149,7 @@ def check_order(checkpoint: Checkpoint, config: Config) -> None:
             found, before = ("none" if value is None else value for value in (now, saved))
             raise UsageError(
                 f"{section}.{key}: {found}, but {checkpoint.path} was saved with {before}, "
-                "which decides what of the data is done"
+                "and its position in the data depends on that"
             )
 
 
@@ -163,17 +167,58 @@ def check_states(checkpoint: Checkpoint, config: Config, states: Collection[str]
     if changed:
         key = changed[0]
         raise UsageError(
-            f"algorithm.{key}: {now[key]}, but {checkpoint.path} was saved with {before[key]}, whose servers keep "
-            "other vectors; model.initial begins a new run from its parameters"
+            f"algorithm.{key}: {now[key]}, but {checkpoint.path} was saved with {before[key]}, with which servers "
+            "keep other vectors; model.initial starts a new run from its parameters"
         )
     saved, needed = (", ".join(names) or "nothing" for names in (checkpoint.states, states))
     raise UsageError(f"{by} keeps {needed}, {checkpoint.path} was saved with {saved}")
 
 
 def check_data(checkpoint: Checkpoint, data: Mapping[str, str]) -> None:
-    """Check that the training data are a checkpoint's; see `mpidl.job.description`."""
+    """Check that the training data are a checkpoint's; see `mpidl.job.checks`."""
     if checkpoint.position.at_beginning:
         return
     for name, saved in checkpoint.data.items():
         if not re.search("test|validation", name) and data.get(name, saved) != saved:
             raise UsageError(f"{name}: {data[name]}, but {checkpoint.path} was saved with {saved}")
+
+
+def of_config(config: Config) -> dict[str, str]:
+    """Return a configuration's keys, such as ``run.epochs``, with their values."""
+    return {name: repr(value) for name, value in flat(config.to_dict()).items()}
+
+
+def of_model(model: CompleteModel) -> dict[str, str]:
+    """Return a model's dtype, its statistics, and the shapes of its tensors and tables by their names."""
+    shapes = {f"model: {tensor.name}": f"shape {tensor.shape}" for tensor in model.layout}
+    statistics = ", ".join(f"{part.start} to {part.stop}" for part in model.statistics)
+    found = {"model: dtype": str(model.dtype), **shapes, "model: statistics": statistics or "none"}
+    for table in model.tables:
+        found[f"model: table {table.name}"] = f"{'any' if table.rows is None else table.rows} rows of {table.dimension}"
+    for kind, arrays in (("constant", model.constants()), ("buffer", model.buffers())):
+        found |= {f"model: {kind} {name}": f"{array.dtype} of shape {array.shape}" for name, array in arrays.items()}
+    return found | {f"model: {alias}": f"another name of {name}" for alias, name in model.aliases.items()}
+
+
+def of_data(dataset: Dataset) -> dict[str, str]:
+    """Return the sizes of a dataset."""
+    samples = {f"data: {name} samples": str(split.samples) for name, split in _splits(dataset).items()}
+    if dataset.order is not None:
+        samples["data: samples of an epoch"] = str(dataset.order.length)
+    return samples | {"data: shape of a sample": str(dataset.input_shape), "data: classes": str(dataset.classes)}
+
+
+def of_samples(dataset: Dataset) -> dict[str, str]:
+    """Return checksums of the samples of a dataset; see `mpidl.data.Split.checksum`."""
+    with same_random_numbers():
+        return {f"data: checksum of the {name} samples": split.checksum() for name, split in _splits(dataset).items()}
+
+
+def _splits(dataset: Dataset) -> dict[str, Split]:
+    train, *others = dataset.splits.items()
+    return dict([("training", train[1]), *others])
+
+
+def scoring(model: CompleteModel, dataset: Dataset) -> Scoring:
+    """Return how a model's loss reads outputs and the targets of a dataset."""
+    return model.scoring(several_labels=dataset.classes is None)

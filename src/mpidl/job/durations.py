@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +24,7 @@ CORES = 1
 
 
 @dataclass(frozen=True)
-class Durations:
+class JobDurations:
     """What is known of a job's durations: the keys of ``[virtual]`` first, then measurements, then typical figures.
 
     Attributes
@@ -44,7 +43,7 @@ class Durations:
     run: Calibration | None = None
 
     @classmethod
-    def known(cls, section: VirtualSection) -> Durations:
+    def known(cls, section: VirtualSection) -> JobDurations:
         """Read what was measured; raise UsageError if it can't be read, or a run has no measurements."""
         path = section.measurements()
         given = None if section.calibration is None else user_path(section.calibration)
@@ -60,12 +59,13 @@ class Durations:
         """Their origin, and the typical figures of what is neither given nor measured."""
         section, run, node, spread = self.section, self.run, self.measured.node, self._spread
         link, (latency, bandwidth) = self.measured.between if spread else self.measured.within, self._exchange(spread)
-        of_run = run is not None and run.bandwidth and run.one_node is not spread
+        of_run = run is not None and run.timing.bandwidth and run.one_node is not spread
+        of_servers = run is not None and run.timing.service
         figures = {
             f"gradients of {Costs.flops / 1e9:g} Gflop/s": self.gradient_given or node,
             f"{'a network' if spread else 'memory'} of {bandwidth / 1e9:g} GB/s": link or section.bandwidth or of_run,
             f"messages of {1e6 * latency:g} us": link or section.latency is not None,
-            f"servers that apply {UPDATE / 1e9:g} GB/s": node or section.service is not None or (run and run.service),
+            f"servers that apply {UPDATE / 1e9:g} GB/s": node or section.service is not None or of_servers,
         }
         assumed = ", ".join(figure for figure, known in figures.items() if not known)
         sources = {
@@ -95,12 +95,14 @@ class Durations:
         cores = CORES if node is None else node.cores
         latency, bandwidth = self._exchange(spread)
         service = job.original.layout.size * job.dtype.itemsize / (UPDATE if node is None else node.update)
-        if run is not None and run.service:
-            service = run.service * run.servers
+        if run is not None and run.timing.service:
+            service = run.timing.service * max(1, run.servers)
         if self.section.compute is not None:
             compute = Jitter(0.0, 0.0)  # The section's own counts.
+        elif run is not None:
+            compute = Jitter(run.timing.compute, run.timing.compute_deviation)
         else:
-            compute = run.compute if run is not None else Jitter(self._gradient(job), DEVIATION)
+            compute = Jitter(self._gradient(job), DEVIATION)
         return Times(
             compute=compute,
             latency=Constant(latency),
@@ -131,28 +133,17 @@ class Durations:
             # A replica pushes as many bytes as it fetches.
             bandwidth = 2 / (1 / link.push_bandwidth + 1 / link.fetch_bandwidth)
             found = (link.push_latency + link.fetch_latency) / 2, bandwidth
-        if self.run is not None and self.run.bandwidth and self.run.one_node is not between:
-            found = found[0], self.run.bandwidth
+        if self.run is not None and self.run.timing.bandwidth and self.run.one_node is not between:
+            found = found[0], self.run.timing.bandwidth
         return found
 
 
-class Calibration(NamedTuple):
-    """The durations that a run on MPI ranks measured.
+class Timing(msgspec.Struct):
+    """The durations of `mpidl.engines.totals.timing`.
 
-    `service` is the mean of seconds of a server's work on a push, of `servers` servers. `bandwidth` is that of pushes
-    and fetches in bytes per second, None if there were none, between the nodes or, if the run had only one of them
-    (`one_node`), within.
+    `service` is the mean of seconds of a server's work on a push. `bandwidth` is that of pushes and fetches in bytes
+    per second, None if there were none.
     """
-
-    compute: Jitter
-    service: float
-    servers: int
-    bandwidth: float | None
-    one_node: bool
-
-
-class _Timing(msgspec.Struct):
-    """The durations of `mpidl.engines.totals.timing`."""
 
     compute: Positive
     compute_deviation: NonNegative
@@ -160,12 +151,17 @@ class _Timing(msgspec.Struct):
     bandwidth: Positive | None
 
 
-class _Summary(msgspec.Struct):
-    """What a run's summary says about its durations."""
+class Calibration(msgspec.Struct):
+    """What the summary of a run on MPI ranks says about its durations."""
 
-    timing: _Timing
+    timing: Timing
     servers: Natural = 1
     hosts: dict[str, int] | list[str] = {}
+
+    @property
+    def one_node(self) -> bool:
+        """Whether the bandwidth is that within a node."""
+        return len(self.hosts) <= 1
 
 
 def calibrate(run: Run) -> Calibration:
@@ -174,10 +170,7 @@ def calibrate(run: Run) -> Calibration:
     Raise UsageError if the run has no summary with measurements.
     """
     try:
-        summary = msgspec.convert(run.summary, _Summary)
+        return msgspec.convert(run.summary, Calibration)
     except msgspec.ValidationError as error:
         why = error if run.summary else next(iter(run.unread), "no summary.json")
         raise UsageError(f"virtual.calibration: {run.directory} has no measurements of a run on ranks: {why}") from None
-    timing, servers, one_node = summary.timing, max(1, summary.servers), len(summary.hosts) <= 1
-    compute = Jitter(timing.compute, timing.compute_deviation)
-    return Calibration(compute, timing.service, servers, timing.bandwidth, one_node)

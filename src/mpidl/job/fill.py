@@ -16,7 +16,6 @@ from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
-from mpidl.storage.matrix_files import read_rows
 
 
 def fill(
@@ -56,7 +55,7 @@ def fill(
 
 
 def unfilled(placed: PlacedJob, range: Range, chunk: int) -> Shard:
-    """Return a shard of which the values lie elsewhere, for `Shard.adopt`. `chunk` is the elements of a chunk."""
+    """Return a shard whose values lie elsewhere, for `Shard.adopt`; a chunk has `chunk` elements."""
     job = placed.job
     parameters, *state = (np.empty(range.size, job.dtype) for _ in (PARAMETERS, *job.states))
     vectors, policy = dict(zip(job.states, state, strict=True)), job.algorithm.shard_policy(placed.replicas)
@@ -81,7 +80,7 @@ def _rows(placed: PlacedJob, name: str, range: Range) -> np.ndarray:
     checkpoint = placed.job.checkpoint
     if checkpoint is None or not placed.job.resumes:
         return np.zeros((range.size, placed.layout.size))
-    return read_rows(checkpoint, name, range, placed.layout)
+    return checkpoint.rows(name, range, placed.layout)
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:
@@ -91,9 +90,9 @@ def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_wor
     """
     if "clock" not in saved:
         return
-    anew = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
-    kept = {name: values for name, values in saved.items() if not name.startswith(anew)}
-    fresh = {name: values for name, values in shard.state().items() if name.startswith(anew) or name not in saved}
+    recounted = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
+    kept = {name: values for name, values in saved.items() if not name.startswith(recounted)}
+    fresh = {name: values for name, values in shard.state().items() if name.startswith(recounted) or name not in saved}
     shard.load(kept | fresh)
     if same_workers:
         shard.policy.expect_all()

@@ -1,4 +1,4 @@
-"""What a run is after: its metrics, its target, and the figure by which evaluations are compared."""
+"""The goal of a run: its metrics, its target, and the figure by which evaluations are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpidl.metrics.metric import OwnMetric, Scoring
 
 @dataclass(frozen=True)
 class Goal:
-    """How a run's evaluations decide about it.
+    """What evaluations decide in a run.
 
     Evaluations are compared by `figure`, such as "validation_loss"; `lower` says whether lower values are better.
     Reaching the target ends the run, as do `patience` epochs without a better figure. `keeps_best` says whether the
@@ -39,7 +39,11 @@ class Goal:
         if target is not None and target.figure in run.figures:
             target = replace(target, figure=f"{split}_{target.figure}")
         if target is not None and not target.figure.startswith(split):
-            why = "evaluations before the end are on the validation data" if validation else "there are none"
+            why = (
+                "evaluations before the end are on the validation data"
+                if validation
+                else "there are no validation data"
+            )
             raise UsageError(
                 f"run.target: {target.figure}, but {why}, expected {split}_{target.figure.removeprefix(f'{other}_')}"
                 f"{'' if validation else ', or data.validation'}"

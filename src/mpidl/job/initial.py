@@ -133,7 +133,7 @@ class Initial:
         return UsageError(f"model.initial: {self._file.path}: {text}")
 
 
-class FirstValues:
+class InitialValues:
     """The values with which a model begins: those of a file, if there is one, or its own.
 
     If its `own` count, rows of tables that the file lacks are those of its weights or else those of the source

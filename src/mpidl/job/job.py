@@ -17,10 +17,9 @@ from mpidl.algorithms import Algorithm
 from mpidl.config import Config
 from mpidl.data import Dataset, Portions, Split, augmented, held_out, in_memory, normalised
 from mpidl.job.callbacks import Callbacks
-from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states
-from mpidl.job.description import of_data, scoring
+from mpidl.job.checks import check_labels, check_model, check_order, check_parts, check_states, of_data, scoring
 from mpidl.job.goal import Goal, metrics
-from mpidl.job.initial import FirstValues, Initial
+from mpidl.job.initial import Initial, InitialValues
 from mpidl.job.notes import notes_on, notes_on_buffers, notes_on_tables
 from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
@@ -30,7 +29,7 @@ from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.paths import user_path
 from mpidl.shards.average import AVERAGE
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import CONSTANTS, Checkpoint
 from mpidl.tables.sources import FirstRows
 
 
@@ -66,7 +65,7 @@ class Job:
     given : Dataset
         The data as they were given, with integers as they are if the model takes them.
     described : mapping of str to str
-        What the data are, for checkpoints; see `mpidl.job.description`.
+        What the data are, for checkpoints; see `mpidl.job.checks`.
     dataset : Dataset
         Augmented, normalised and with a share held out for validation, as the configuration says.
     original : CompleteModel
@@ -74,14 +73,14 @@ class Job:
     metrics : sequence of Metric
         The figures of evaluations beside loss and accuracy.
     goal : Goal
-    first_values : FirstValues
+    first_values : InitialValues
         Returns the parameters [start, stop) of a layout at the beginning, of a file or the model.
     checkpoint : Checkpoint or None
         The checkpoint to resume from.
     notes : sequence of str
         What a user may not have meant or may want to know, in lines.
     continues : bool
-        Whether the run goes on in the directory that the configuration names; else it makes one of its own.
+        Whether the run continues in the directory that the configuration names; otherwise it makes a new one.
     script : Script
         What the Python script that trains has given beside these.
     """
@@ -93,7 +92,7 @@ class Job:
     original: CompleteModel
     metrics: Sequence[Metric]
     goal: Goal
-    first_values: FirstValues
+    first_values: InitialValues
     checkpoint: Checkpoint | None
     notes: Sequence[str]
     continues: bool
@@ -127,7 +126,7 @@ class Job:
         path, initial = config.model.initial, None
         if checkpoint is None and path is not None:
             initial = Initial(user_path(path), original)
-        first_values = FirstValues(initial, original, own, trained)
+        first_values = InitialValues(initial, original, own, trained)
         measured = metrics(run, scoring(original, prepared))
         notes = [*notes_on(config, prepared.train, dataset), *notes_on_buffers(original)]
         if checkpoint is None and initial is None and trained is None:
@@ -141,7 +140,7 @@ class Job:
             check_order(checkpoint, config)
             if job.resumes:
                 check_states(checkpoint, config, job.states)
-            original.load_constants(checkpoint.constants())
+            original.load_constants(checkpoint.arrays(CONSTANTS))
             # Of a PyTorch module, the scale of first values is measured, and another one's may differ.
             if original.tables:
                 saved = {spec.name: spec for spec in checkpoint.tables}

@@ -71,7 +71,7 @@ def _on_unused(config: Config) -> list[str]:
         f"topology.schedule: {topology.schedule!r}, but topology.stages is 1": (
             topology.stages == 1 and topology.schedule != type(topology).schedule
         ),
-        f"rate: {name} has no use for a schedule: it searches for the length of each step": (
+        f"rate: {name} ignores the schedule: a line search finds the length of each step": (
             config.algorithm.coordinated and config.rate != RateSchedule()
         ),
     }
@@ -103,8 +103,8 @@ def _on_data(config: Config, train: Split) -> list[str]:
     if not data.by_portions(train):
         return [f"data.shuffle: 'samples', but the files are read in chunks of {train.chunk}: use 'portion'"]
     return [
-        f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of them "
-        f"for two portions: use a multiple of {train.chunk}"
+        f"data.portion: {data.portion}, but the files are read in chunks of {train.chunk} samples, some of which "
+        f"span two portions: use a multiple of {train.chunk}"
     ]
 
 
@@ -155,7 +155,7 @@ def notes_on_buffers(model: CompleteModel) -> list[str]:
 
 
 def notes_on_tables(config: Config, model: CompleteModel) -> list[str]:
-    """Return a line on the tables of which the rows don't begin with the values of a weight, where there is one."""
+    """Return a line on the tables whose rows don't start from the values of their weights, though these exist."""
     drawn = config.tables.first_values == "drawn"
     names = [name for name, rows in model.weights.first_rows().items() if drawn or rows is None]
     why = "tables.first_values is 'drawn'" if drawn else "these weights take no memory"
@@ -183,14 +183,14 @@ def notes_on_cut(config: Config, plan: Plan | Sections) -> list[str]:
 
 
 def _on_bits(config: Config, layers: Sequence[str]) -> list[str]:
-    """Return a line on the bits of a deterministic run, given the layers in which sums are rounded otherwise."""
+    """Return a line on the bits of a deterministic run, given the layers in which sums are rounded differently."""
     topology = config.topology
     where = [*(["micro-batches"] if topology.pipeline["micro_batches"] > 1 else []), *layers]
     if not (config.run.deterministic and where):
         return []
     return [
-        f"run.deterministic: the bits are those of any run of {topology.partitions} partitions; of other numbers "
-        f"of them not, since sums are rounded otherwise in {_listed(where)}"
+        f"run.deterministic: every run of {topology.partitions} partitions has the same bits, but runs of other "
+        f"numbers of partitions don't, since sums are rounded differently in {_listed(where)}"
     ]
 
 

@@ -27,12 +27,14 @@ def check_ownership(config: Config, dataset: Dataset) -> None:
             f"{key}, but the source {dataset.name} gives one dataset, expected a list of one for each worker"
         )
     if config.data.split is not None and dataset.owners is not None:
-        raise UsageError(f"{key}, but each of the data belongs to a worker; leave it out")
+        raise UsageError(f"{key}, but each data source belongs to one worker; leave it out")
     if config.algorithm.coordinated:
         raise UsageError(f"{key}, but {name} lets any worker compute any portion, expected another algorithm")
     if dataset.order is not None or dataset.kept is not None:
         what = "a sampler" if dataset.order is not None else "a state"
-        raise UsageError(f"{key}, but the training data have {what}, expected none where samples belong to workers")
+        raise UsageError(
+            f"{key}, but the training data have {what}, which isn't supported if samples belong to workers"
+        )
 
 
 def check_number(config: Config, dataset: Dataset, replicas: int) -> None:
@@ -55,8 +57,8 @@ def shares(config: Config, dataset: Dataset, replicas: int) -> list[NDArray[np.i
         labels = dataset.train.labels(0, dataset.train.samples)
         if labels is None or labels.ndim > 1:
             raise UsageError(
-                f"{key}, but the training data have no labels, several for each sample, or theirs aren't known before "
-                "they are read"
+                f"{key}, but the training data have no labels, several labels per sample, or labels that are known "
+                "only when they are read"
             )
         try:
             return Deal.parse(data.split).shares(labels, replicas, config.run.seed)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import isfinite, nan
 
 import numpy as np
 
 from mpidl.algorithms.coordination import Coordinated
 from mpidl.data.sampling import OwnSampler, PortionSampler
 from mpidl.data.schedule import REDUCTION, Schedule
-from mpidl.errors import UsageError
+from mpidl.errors import UsageError, quoted
+from mpidl.functions import call
 from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut, notes_on_owners
 from mpidl.job.ownership import own_positions, shares
-from mpidl.job.rates import own_schedule
 from mpidl.nn.groups import segments_of, statistics_in
 from mpidl.parameters import Layout, Range, moves
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
+from mpidl.rules import RateSchedule
 from mpidl.rules.segments import Segment
 from mpidl.schema import LARGEST
 from mpidl.shards.average import AVERAGE, Average
@@ -95,7 +97,7 @@ class PlacedJob:
 
     @property
     def replicas_resume(self) -> bool:
-        """Whether the replicas go on with what the checkpoint's replicas kept; else they begin at the parameters."""
+        """Whether the replicas resume from what the checkpoint's kept; otherwise they only have its parameters."""
         return _resume(self.job, self.replicas)
 
     @property
@@ -183,3 +185,25 @@ def _schedule(job: Job, position: Position) -> Schedule:
         raise UsageError(f"run.{key}: {getattr(run, key)}, expected fewer than 2**63 samples in all")
     schedule.reductions = (position.rates or {}).get("reductions", 0)
     return schedule
+
+
+def own_schedule(rate: RateSchedule) -> Callable[[int], float]:
+    """Return the function that ``rate.schedule`` names, of the number of steps so far, or one that returns 1.
+
+    It raises UsageError if there is no such function, or it fails or returns anything but a number of at least 0.
+    """
+    name = rate.schedule
+    if not rate.own:
+        return lambda step: 1.0
+
+    def factor(step: int) -> float:
+        found = call("rate.schedule", name, "(step)", step)
+        try:
+            value = float(found)
+        except (TypeError, ValueError):
+            value = nan
+        if not (isfinite(value) and value >= 0):
+            raise UsageError(f"rate.schedule: {name}: {quoted(found)} at step {step}, expected a factor of at least 0")
+        return value
+
+    return factor

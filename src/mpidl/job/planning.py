@@ -11,7 +11,7 @@ from mpidl.algorithms import Exchange
 from mpidl.engines.virtual.cut import UNCUT, ReplicaCut
 from mpidl.engines.virtual.times import Times
 from mpidl.errors import UsageError
-from mpidl.job.durations import Durations
+from mpidl.job.durations import JobDurations
 from mpidl.job.job import Job
 from mpidl.nn import Network
 from mpidl.partition.costs import Basis, Costs, plan_seconds
@@ -85,7 +85,7 @@ class CutModel(NamedTuple):
     virtual: ReplicaCut
 
 
-def cuts(job: Job, durations: Durations, times: Times, most: int) -> Iterator[CutModel]:
+def cuts(job: Job, durations: JobDurations, times: Times, most: int) -> Iterator[CutModel]:
     """Yield the ways to cut a job's model: whole, and the fastest number of stages for 2, 4, ... partitions up to most.
 
     `durations` are the origin of `times`, whose gradient is that of the whole model.

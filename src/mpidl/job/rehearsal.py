@@ -19,8 +19,8 @@ from mpidl.data import Batch
 from mpidl.errors import MpidlError, UsageError
 from mpidl.functions import same_random_numbers
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob
+from mpidl.job.ready import LocalModel
 from mpidl.metrics.figures import Figures
 from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
@@ -60,7 +60,7 @@ def rehearse_own(job: Job) -> str | None:
         return None
     return (
         f"model: it changes its parameter {min(changed)} itself, which its shards don't see: the next fetch undoes it; "
-        "torch.nn.utils.parametrize keeps what a module computes with within bounds"
+        "use torch.nn.utils.parametrize to constrain parameters"
     )
 
 

@@ -15,7 +15,7 @@ from mpidl.launch.output import say
 from mpidl.mirrors.exchange import BROKEN, Address, Keeper, Memory, Remote
 from mpidl.mirrors.memory import discard, identity, make_room, place_of, prepare, recover, sweep
 from mpidl.storage.files import INDEX, INTERIM, scratch
-from mpidl.storage.writer import Index, check_room
+from mpidl.storage.writer import CheckpointIndex, check_room
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Mirrors:
         make_room(self._place, directory.name)
         return directory
 
-    def complete(self, order: int, index: Index) -> bool:
+    def complete(self, order: int, index: CheckpointIndex) -> bool:
         """Complete the mirror of an order, and remove the one before; return whether that could be done.
 
         A line says why if it couldn't, unless it is one of several in a row.
@@ -77,7 +77,7 @@ class Mirrors:
             for number, address in enumerate(self._addresses)
         ] or [here]
 
-    def _complete(self, directory: Path, index: Index, nodes: Sequence[Memory | Remote]) -> None:
+    def _complete(self, directory: Path, index: CheckpointIndex, nodes: Sequence[Memory | Remote]) -> None:
         mirror = directory.name
         held = _of_each([partial(node.describe, mirror) for node in nodes])
         found = {name: each for files in held for name, each in files.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.rma import answers, mailboxes
-from mpidl.topology.roles import Relay, Roles
+from mpidl.topology.roles import RelayRank, Roles
 from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry, answer_bytes
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
 from mpidl.transport.routes import Holder, Route, Routes
@@ -32,7 +32,7 @@ class RelayedRoutes(Routes):
         boxes = [geometries[shard] for shard in shards]
         return Route(holders, boxes, row // partitions, relay.rank, row, len(relay.workers), direct=False)
 
-    def mailboxes(self, relay: Relay) -> list[MailboxGeometry]:
+    def mailboxes(self, relay: RelayRank) -> list[MailboxGeometry]:
         """Return the mailboxes of a relay for each shard; together they are as large as those of one server."""
         capacity, replicas = self.capacity, len(relay.workers) // len(self.roles.replicas[0])
         geometry = partial(

@@ -15,7 +15,7 @@ from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
 from mpidl.engines.totals import Totals
 from mpidl.errors import shown
-from mpidl.job.description import scoring
+from mpidl.job.checks import scoring
 from mpidl.job.ownership import own_positions
 from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment

@@ -126,7 +126,7 @@ class Estates:
         known = set(map(tuple, before[:, [GivenBack.PORTION, GivenBack.FIRST]].tolist()))
         parts = [part for part in parts if part not in known]
         if count + len(parts) > GIVEN_BACK:
-            raise MpidlError(f"more than {GIVEN_BACK} parts of portions are to be handed out again, expected fewer")
+            raise MpidlError(f"more than {GIVEN_BACK} parts of portions to hand out again, expected fewer")
         for number, (portion, first) in enumerate(parts, count):
             self._given_back[number] = portion, first, worker, marked, 0, 0
         self._window.sync()

@@ -12,7 +12,7 @@ from mpidl.job.checkpoints import Checkpoints, replica_position
 from mpidl.job.placed import PlacedJob
 from mpidl.launch.points import point
 from mpidl.rma.coordinator import CoordinatorLink
-from mpidl.roles.instructions import Save
+from mpidl.roles.events import Save
 from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 from mpidl.storage.writer import BackgroundTask
@@ -95,7 +95,7 @@ class CheckpointCoordinator:
         return self._checkpoint is not None
 
     def state(self) -> dict[str, Any]:
-        """Return what the coordinator of the same checkpoints in another process goes on with.
+        """Return the state with which a coordinator in another process continues.
 
         "completing" has the order and the step of a checkpoint whose index is being written, if one is.
         """
@@ -105,7 +105,7 @@ class CheckpointCoordinator:
         return {"order": self._order, "end": self._end, "completing": completing}
 
     def load(self, state: Mapping[str, Any], ordered: int) -> int | None:
-        """Go on with the `state` of another, whose last order is `ordered`; a checkpoint in progress is given up.
+        """Resume from the `state` of another, whose last order is `ordered`; a checkpoint in progress is given up.
 
         Return the step of one that is on disk without having been recorded.
         """

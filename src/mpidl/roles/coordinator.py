@@ -27,9 +27,9 @@ from mpidl.parameters import Range
 from mpidl.report.ranks import PostedRanks
 from mpidl.report.reporter import Reporter
 from mpidl.rma.transport import Transport
+from mpidl.roles import events
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
-from mpidl.roles.events import Diverged, Event, Incident, Looked, Saved, Started, TakenOver, Trained, Unanswered
-from mpidl.roles.instructions import Fail, Save, Slow, Test
+from mpidl.roles.events import Fail, ReduceRates, Save, Test
 from mpidl.roles.role import Role
 from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Doing, Phase, State
@@ -52,7 +52,7 @@ class Coordinator(Role):
     `adopt`.
     """
 
-    incidents: Callable[[int], Sequence[Incident]] = staticmethod(lambda seen: ())
+    incidents: Callable[[int], Sequence[events.Incident]] = staticmethod(lambda seen: ())
 
     def __init__(self, ready: ReadyJob, reporter: Reporter, rank: int, shards: int, intermediaries: int = 0) -> None:
         super().__init__()
@@ -78,13 +78,15 @@ class Coordinator(Role):
         self._done, self._since = np.array(-1), np.array(0.0)
         self._tickets, self._phase = 0, Phase.TRAIN
         reporter.present, reporter.status.ranks = self._present, self._rank_status
-        self._evaluated = self._first_values() if placed.sends_values else None
+        self._evaluated = np.empty(placed.layout.size, job.dtype) if placed.sends_values else None
+        if self._evaluated is not None:
+            fill_parameters(placed, Range(0, placed.layout.size), self._evaluated)
         self._checkpoints.before_completion = self._keep
         self._started = self._stopped = False
         self._incidents = 0
         self._kept: dict[str, Any] = {}
-        # The event by which this process goes on where another has died.
-        self._taken_over: Event | None = None
+        # What the supervisor is told first if this process has taken over from one that died.
+        self._taken_over: events.Event | None = None
 
     def bind(self, transport: Transport) -> None:
         """Coordinate the ranks of a transport from now on."""
@@ -95,7 +97,7 @@ class Coordinator(Role):
         if not self._started:
             # Ordered before any rank begins to work: servers obey before they look into their mailboxes.
             self._started = True
-            self._control.tell(Started())
+            self._control.tell(events.Started())
         self._keep()
 
     def adopt(self, transport: Transport) -> None:
@@ -134,7 +136,7 @@ class Coordinator(Role):
         if self._taken_over is not None:
             self._control.tell(self._taken_over)
         if self._control.trained is None:
-            self._control.tell(Trained(self._watch()))
+            self._control.tell(events.TrainingEnded(self._watch()))
         while (summary := self._control.summary) is None:
             self._complete_checkpoint()
             self._take_incidents()
@@ -158,7 +160,7 @@ class Coordinator(Role):
                 looked = time.perf_counter()
             totals = self._look()
             self._complete_checkpoint()
-            self._control.tell(Looked(totals))
+            self._control.tell(events.Looked(totals))
             posted = self._link.posted
             states = [each["state"] for each in (posted.workers, posted.servers, posted.intermediaries)]
             if all((state >= State.TRAINED).all() for state in states):
@@ -200,12 +202,6 @@ class Coordinator(Role):
         self._read_present(vector)
         return vector
 
-    def _first_values(self) -> np.ndarray:
-        placed = self._ready.placed
-        vector = np.empty(placed.layout.size, placed.job.dtype)
-        fill_parameters(placed, Range(0, vector.size), vector)
-        return vector
-
     def _receive_values(self) -> None:
         if self._evaluated is not None:
             self._link.posted.values([self._evaluated[slice(*own)] for own in self._ready.placed.slices])
@@ -214,7 +210,7 @@ class Coordinator(Role):
         """Report the workers whose loss is not finite; they wait for the end of the run."""
         for worker in np.flatnonzero(self._link.posted.workers["diverged"]).tolist():
             row = self._link.posted.workers[worker]
-            self._control.tell(Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
+            self._control.tell(events.Diverged(worker, int(row["diverged"]) - 1, float(row["loss"])))
 
     def _pause(self, seconds: float) -> None:
         """Wait, keeping MPI going, until the time is over or another rank wakes this one."""
@@ -226,10 +222,10 @@ class Coordinator(Role):
         return self._tickets if self._stopped else self._link.tickets.taken()
 
     def _complete_checkpoint(self) -> None:
-        """Go on with the checkpoint that has been ordered."""
+        """Continue the checkpoint that has been ordered."""
         if (ended := self._checkpoints.completed()) is not None:
             position, complete = ended
-            self._control.tell(Saved(monotonic.now(), position.step, complete))
+            self._control.tell(events.CheckpointEnded(monotonic.now(), position.step, complete))
 
     def _take_incidents(self) -> None:
         for incident in self.incidents(self._incidents):
@@ -257,14 +253,14 @@ class Coordinator(Role):
             f"{self._named(self._workers[each])}, {tasks[workers['doing'][each]]} for {now - self._since[each]:.0f} s"
             for each in sorted(late - set(np.flatnonzero(workers["doing"] == Doing.WAITING).tolist()))
         ] or [self._named(self._roles.servers[0])]
-        self._control.tell(Unanswered(self._totals(), f"not waiting any longer for {'; '.join(names)}"))
+        self._control.tell(events.Unanswered(self._totals(), f"not waiting any longer for {'; '.join(names)}"))
         assert self._control.summary is not None
         raise Unfinished(f"{self._control.summary['stopped']}")
 
     def _named(self, rank: int) -> str:
         return f"rank {rank} ({self._roles.role(rank)}) on {self._roles.hosts[rank]}"
 
-    # What another process goes on with.
+    # The state from which another process continues.
 
     def _keep(self) -> None:
         """Record this coordinator's state if it has changed; the summary of a finished run says all."""
@@ -284,7 +280,7 @@ class Coordinator(Role):
         self._link.evaluations.take()
 
     def _load(self, state: dict[str, Any]) -> None:
-        """Go on from the state that a process kept, and from what it and other ranks have done since."""
+        """Continue from the state that a process kept, and from what it and other ranks have done since."""
         given, tickets = self._link.orders.given(), state["tickets"]
         if tickets is None and self._link.tickets.taken() >= NO_MORE:
             # It has just stopped handing out portions: replicas know of all tickets from this one on.
@@ -300,7 +296,7 @@ class Coordinator(Role):
         # A signal to it is recorded here at least.
         self.interrupted |= given.last > 0
         step = self._checkpoints.load(state["checkpoints"], given.number)
-        self._taken_over = TakenOver() if step is None else Saved(monotonic.now(), step)
+        self._taken_over = events.TakenOver() if step is None else events.CheckpointEnded(monotonic.now(), step)
         # It may have died before it had written these to all.
         self._link.orders.set_phase(self._phase)
         self._link.orders.reduce(given.reductions)
@@ -314,7 +310,7 @@ class Coordinator(Role):
         seconds = self._ready.placed.position.seconds + self._totals().seconds
         self._checkpoints.order(save, self._tickets_taken(), seconds)
 
-    def slow(self, slow: Slow) -> None:
+    def slow(self, slow: ReduceRates) -> None:
         self._ready.placed.schedule.reductions = slow.reductions
         self._link.orders.reduce(slow.reductions)
 
@@ -356,7 +352,7 @@ class Coordinator(Role):
         return next(iter(self._ready.job.evaluated))
 
     def _values(self, workers: np.ndarray, splits: Sequence[str]) -> Mapping[str, float]:
-        """Return the figures of splits, of which each of the chosen workers has posted the sums over a part."""
+        """Return the figures of splits from the sums that the chosen workers have posted, each over a part."""
         figures, posted = self._ready.figures, self._link.posted.sums[workers]
         parts = posted.reshape(len(posted), -1, figures.size)
         sums = [reduce(figures.merged, parts[:, place]) for place in range(len(splits))]

@@ -1,4 +1,4 @@
-"""The figure by which a run's evaluations are compared: which is the best, which checkpoint has it, when to give up."""
+"""What follows from a run's evaluations: which is the best, which checkpoint has it, when to stop, and lower rates."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Monitor:
                 self._unsaved = self._top
 
     def state(self) -> dict[str, Any]:
-        """Return what another monitor of the same goal goes on with."""
+        """Return the state for another monitor of the same goal to resume from."""
         return {"top": self._top, "unsaved": self._unsaved, "ordered": self._ordered, "best": self.best}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         self._top = msgspec.convert(state["top"], _Found)
         self._unsaved, self._ordered = msgspec.convert((state["unsaved"], state["ordered"]), tuple[_Found | None, ...])
         self.best = msgspec.convert(state["best"], Best | None)
@@ -73,7 +73,40 @@ class Monitor:
         patience = self._goal.patience
         if patience is None or epoch - self._top.epoch < patience:
             return None
-        epochs = f"{patience} epoch{'s' if patience > 1 else ''}"
         figure, top = self._goal.figure.replace("_", " "), self._top.value
-        found = f"has not become better than {top:.4g}" if isfinite(top) else "has been no number"
-        return f"in {epochs} the {figure} {found}"
+        found = f"has not improved on {top:.4g}" if isfinite(top) else "has been NaN or infinite"
+        return f"the {figure} {found} for {patience} epoch{'s' if patience > 1 else ''}"
+
+
+class Plateau:
+    """Counts how often rates have been reduced: whenever a figure has not improved for more than `patience` epochs.
+
+    `state` is that of an earlier one, to resume from; `epoch` the number of epochs trained before.
+
+    Attributes
+    ----------
+    reductions : int
+    """
+
+    def __init__(self, goal: Goal, patience: int, epoch: float = 0.0, state: Mapping[str, Any] | None = None) -> None:
+        self._goal, self._patience = goal, patience
+        self.load({"reductions": 0, "best": None, "since": epoch} | dict(state or {}))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Resume from the `state` of another."""
+        self.reductions: int = state["reductions"]
+        self._best: float | None = state["best"]
+        self._since: float = state["since"]
+
+    def evaluated(self, value: float, epoch: float) -> bool:
+        """Take the figure of an evaluation after `epoch` epochs, and return whether to reduce the rates once more."""
+        if isfinite(value) and (self._best is None or self._goal.better(value, self._best)):
+            self._best, self._since = value, epoch
+        if epoch - self._since <= self._patience:
+            return False
+        self.reductions, self._since = self.reductions + 1, epoch
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a resumed run."""
+        return {"reductions": self.reductions, "best": self._best, "since": self._since}

@@ -11,9 +11,9 @@ from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
-from mpidl.roles.events import Evaluated, Event, Iterated, Saved, Signalled
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
-from mpidl.roles.plateau import Plateau
+from mpidl.roles import events
+from mpidl.roles.events import Fail, Finish, Instruction, Keep, Log, ReduceRates, Save, Stop, Test
+from mpidl.roles.monitor import Plateau
 from mpidl.roles.supervision import Supervisor
 
 
@@ -28,7 +28,7 @@ class Executor(Protocol):
 
     def test(self, test: Test) -> None: ...
 
-    def slow(self, slow: Slow) -> None: ...
+    def slow(self, slow: ReduceRates) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -56,7 +56,7 @@ class RunControl:
         rank: int = 0,
     ) -> None:
         self._reporter, self._executor, self._checkpoints, self._rank = reporter, executor, checkpoints, rank
-        job = placed.job
+        job, patience = placed.job, placed.job.config.rate.patience
         self._evaluates = bool(job.evaluated)
         self._supervisor = Supervisor(
             placed.schedule,
@@ -69,7 +69,9 @@ class RunControl:
             goal=job.goal,
             best=checkpoints.best,
             terminate_on_nan=job.config.run.terminate_on_nan,
-            plateau=self._plateau(placed),
+            plateau=None
+            if patience is None
+            else Plateau(job.goal, patience, placed.position.epoch, placed.position.rates),
             min_workers=job.config.topology.min_workers,
         )
         self.summary: dict[str, Any] | None = None
@@ -84,28 +86,21 @@ class RunControl:
         return self._supervisor.trained or Totals(0.0)
 
     def state(self) -> dict[str, Any]:
-        """Return what the control of the run in another process goes on with."""
+        """Return the state with which the control in another process continues."""
         return self._supervisor.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         self._supervisor.load(state)
         self._checkpoints.best = self._supervisor.best
 
-    @staticmethod
-    def _plateau(placed: PlacedJob) -> Plateau | None:
-        rate, position = placed.job.config.rate, placed.position
-        if rate.patience is None:
-            return None
-        return Plateau(placed.job.goal, rate.patience, position.epoch, position.rates)
-
-    def tell(self, event: Event) -> set[type[Instruction]]:
+    def tell(self, event: events.Event) -> set[type[Instruction]]:
         """Pass an event to the supervisor, and any signal before it; return the kinds of instructions carried out."""
-        events: list[Event] = [Signalled(), event] if self._executor.signalled() else [event]
-        if isinstance(event, Saved):  # This checkpoint is on disk before the signal orders another.
-            events.reverse()
+        told: list[events.Event] = [events.Signalled(), event] if self._executor.signalled() else [event]
+        if isinstance(event, events.CheckpointEnded):  # This checkpoint is on disk before the signal orders another.
+            told.reverse()
         kinds: set[type[Instruction]] = set()
-        for each in events:
+        for each in told:
             for instruction in self._supervisor.handle(each):
                 self._carry_out(instruction)
                 kinds.add(type(instruction))
@@ -117,7 +112,7 @@ class RunControl:
         Where an evaluation follows, or the end of the run, the record of that is also the iteration's.
         """
         self._reporter.iterated(iteration)
-        kinds = self.tell(Iterated(totals, iteration))
+        kinds = self.tell(events.Iterated(totals, iteration))
         if Stop not in kinds and not (Test in kinds and self._evaluates):
             self._reporter.report_iteration(totals)
         return kinds
@@ -129,7 +124,7 @@ class RunControl:
         totals = totals or self._end
         epoch = self._reporter.epoch(totals) if epoch is None else epoch
         self._reporter.evaluated(totals, epoch, values, final)
-        self.tell(Evaluated(totals.seconds, epoch, values))
+        self.tell(events.EvaluationEnded(totals.seconds, epoch, values))
 
     def log(self, log: Log, role: str = "coordinator") -> None:
         """Record an event of the run."""
@@ -148,7 +143,7 @@ class RunControl:
                 self._executor.save(instruction)
             case Test():
                 self._executor.test(instruction)
-            case Slow(reductions):
+            case ReduceRates(reductions):
                 self._reporter.log("reduction", self._rank, "coordinator", reductions=reductions)
                 self._executor.slow(instruction)
             case Stop():

@@ -11,7 +11,7 @@ from mpidl.launch.points import point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
-from mpidl.roles.instructions import dropped, lost
+from mpidl.roles.events import dropped, lost
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
@@ -149,7 +149,7 @@ class ServedShard:
         if message.chunk < 0:
             self._between[message.chunk](message)
         elif self._accrue is not None:
-            # No other process goes on with what is gathered for a coordinator: its chunks are in no ledger.
+            # What is gathered for a coordinator can't be taken over, so its chunks are in no ledger.
             self._accrue(self.number, message)
             return
         else:
@@ -178,7 +178,7 @@ class ServedShard:
         self.link.answers.write(message.worker, partial(self.shard.beside.answer, message.values))
 
     def _lose(self, message: Message) -> None:
-        """Go on without a chunk that another process was applying when it ended: it may have been applied in part."""
+        """Give up a chunk that another process was applying when it ended: it may have been applied in part."""
         worker, push, chunk, fetched, _, batches = message
         details = lost(worker, push, batches, map(self._portion, batches), self.number, chunk)
         record_event(self._directory, "lost", self._rank, f"server {self._server}", **details)

@@ -17,24 +17,9 @@ from mpidl.engines.totals import Totals, from_state, to_state
 from mpidl.errors import NOT_FINITE
 from mpidl.job.goal import Goal
 from mpidl.metrics.figures import SPLITS
-from mpidl.roles.events import (
-    Diverged,
-    Evaluated,
-    Event,
-    Failed,
-    Iterated,
-    Looked,
-    Recovered,
-    Saved,
-    Signalled,
-    Started,
-    TakenOver,
-    Trained,
-    Unanswered,
-)
-from mpidl.roles.instructions import Fail, Finish, Instruction, Keep, Log, Save, Slow, Stop, Test
-from mpidl.roles.monitor import Monitor
-from mpidl.roles.plateau import Plateau
+from mpidl.roles import events
+from mpidl.roles.events import Event, Fail, Finish, Instruction, Keep, Log, ReduceRates, Save, Stop, Test
+from mpidl.roles.monitor import Monitor, Plateau
 from mpidl.storage.position import Best, Position
 
 #: The goal of a run that only has to end.
@@ -53,11 +38,11 @@ NO_OBJECTIVE = "check the data, the loss and [algorithm]; with run.terminate_on_
 def _failure(event: Event) -> Fail | None:
     """Return what ends a run if an event says that a loss is NaN or infinite."""
     match event:
-        case Diverged(worker, portion, loss):
+        case events.Diverged(worker, portion, loss):
             return Fail(f"the loss is {loss} in portion {portion}: {NOT_FINITE}", worker)
-        case Iterated(_, iteration) if not isfinite(iteration.objective):
+        case events.Iterated(_, iteration) if not isfinite(iteration.objective):
             return Fail(f"the objective is {iteration.objective} after iteration {iteration.number}: {NO_OBJECTIVE}")
-        case Evaluated():
+        case events.EvaluationEnded():
             for split in SPLITS:
                 if not isfinite(loss := event.values.get(f"{split}_loss", 0.0)):
                     return Fail(f"the {split} loss is {loss}: {NOT_FINITE}")
@@ -67,8 +52,8 @@ def _failure(event: Event) -> Fail | None:
 class Supervisor:
     """Decides what happens in one run.
 
-    At most one checkpoint is being written at a time. After `Trained` come the last checkpoint, unless a signal has
-    asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
+    At most one checkpoint is being written at a time. After `TrainingEnded` come the last checkpoint, unless a signal
+    has asked for it before, the final evaluation unless there was a signal, and `Finish`. Nothing follows `Finish` nor
     `Fail`.
 
     `position` is where the run begins: that of a checkpoint on disk if it is `resumed`. `now` is in seconds of the
@@ -77,7 +62,7 @@ class Supervisor:
     `best`. `plateau`, if any, reduces rates by evaluations. If `terminate_on_nan`, the run fails when a loss is NaN or
     infinite. If fewer than `min_workers` live while it trains, it fails after a last checkpoint.
 
-    `trained` has the totals of `Trained`, None before it.
+    `trained` has the totals of `TrainingEnded`, None before it.
 
     If the algorithm is `coordinated`, checkpoints are saved between its coordinator's iterations, the model is tested
     after an iteration that completes an epoch's worth of samples, and the run stops after an iteration only.
@@ -118,7 +103,7 @@ class Supervisor:
         self._interrupted = self._stopped = self._testing = self._finished = False
 
     def state(self) -> dict[str, Any]:
-        """Return what another supervisor of the same run goes on with; without a coordinator's last iteration."""
+        """Return the state for another supervisor of the same run, without a coordinator's last iteration."""
         return {name: getattr(self, f"_{name}") for name in STATE} | {
             "trained": None if self.trained is None else to_state(self.trained),
             "monitor": self._monitor.state(),
@@ -126,7 +111,7 @@ class Supervisor:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded."""
+        """Resume from the `state` of another, which may have been encoded."""
         for name in STATE:
             setattr(self, f"_{name}", state[name])
         self.trained = None if state["trained"] is None else from_state(state["trained"])
@@ -147,32 +132,32 @@ class Supervisor:
             self._finished = True
             return [failure]
         match event:
-            case Diverged():
+            case events.Diverged():
                 return []
-            case Started():
+            case events.Started():
                 return [] if self._resumed else self._save(Totals(self._saved_at))
-            case Trained():
+            case events.TrainingEnded():
                 self._stopped, self.trained = True, event.totals
                 return self._end()
-            case Unanswered():
+            case events.Unanswered():
                 self._interrupted = self._stopped = self._finished = True
                 self.trained, why = event.totals, f"{event.why}; step {self._saved_step} is saved"
                 return [Finish(True, self._seconds_to_target, why, self.best)]
-            case Looked():
+            case events.Looked():
                 return [] if self._coordinated else self._save_if_due(event.totals)
-            case Iterated():
+            case events.Iterated():
                 return self._iterated(event.totals, event.iteration)
-            case Evaluated():
+            case events.EvaluationEnded():
                 return self._evaluated(event)
-            case Saved():
+            case events.CheckpointEnded():
                 return self._saved(event)
-            case Signalled():
+            case events.Signalled():
                 return self._signalled()
-            case Failed():
+            case events.Failed():
                 return self._failed(event)
-            case Recovered():
+            case events.Recovered():
                 return [self._replaced(event), *self._save_again()]
-            case TakenOver():
+            case events.TakenOver():
                 return [*self._save_again(), *([Test(final=True)] if self._testing else [])]
 
     def _iterated(self, totals: Totals, iteration: Iteration) -> list[Instruction]:
@@ -193,7 +178,7 @@ class Supervisor:
             instructions.append(Test())
         return instructions
 
-    def _evaluated(self, event: Evaluated) -> list[Instruction]:
+    def _evaluated(self, event: events.EvaluationEnded) -> list[Instruction]:
         value, target = event.values.get(self._goal.figure, nan), self._goal.target
         self._monitor.evaluated(value, event.epoch)
         reached = target is not None and target.reached(value)
@@ -203,7 +188,7 @@ class Supervisor:
             return self._finish()
         slower: list[Instruction] = []
         if self._plateau is not None and self._plateau.evaluated(value, event.epoch):
-            slower.append(Slow(self._plateau.reductions))
+            slower.append(ReduceRates(self._plateau.reductions))
         why = f"the target {target} is reached" if reached else self._monitor.exhausted(event.epoch)
         return slower + ([] if why is None else self._stop(why))
 
@@ -214,16 +199,16 @@ class Supervisor:
         return [*self._save_and_stop(), Log("interrupted")]
 
     @staticmethod
-    def _replaced(event: Recovered) -> Log:
+    def _replaced(event: events.Recovered) -> Log:
         found = asdict(event)
         return Log("handover" if found.pop("drained") else "recovery", found)
 
-    def _failed(self, event: Failed) -> list[Instruction]:
+    def _failed(self, event: events.Failed) -> list[Instruction]:
         found = asdict(event)
         workers, log = found.pop("workers"), Log("failure", found)
         if workers >= self._min_workers or self._why_failed is not None or self.trained is not None:
             return [log]
-        live = "1 worker lives" if workers == 1 else f"{workers} workers live"
+        live = "1 worker is left" if workers == 1 else f"{workers} workers are left"
         self._why_failed = f"{live}, topology.min_workers is {self._min_workers}"
         return [log, *self._save_and_stop()]
 
@@ -261,7 +246,7 @@ class Supervisor:
         return [Save(position=position, rates=self._rates(), interim=interim)]
 
     def _save_again(self) -> list[Instruction]:
-        """Return how to order the checkpoint anew that is being written."""
+        """Return how to order again the checkpoint that is being written."""
         if not self._saving:
             return []
         if not self._coordinated:
@@ -274,7 +259,7 @@ class Supervisor:
     def _rates(self) -> dict[str, Any] | None:
         return None if self._plateau is None else self._plateau.state()
 
-    def _saved(self, event: Saved) -> list[Instruction]:
+    def _saved(self, event: events.CheckpointEnded) -> list[Instruction]:
         assert self._saving, "no checkpoint was ordered"
         self._saving, self._interim_at = False, event.now
         if not (event.complete or self._saving_interim):

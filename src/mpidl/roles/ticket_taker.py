@@ -40,7 +40,7 @@ class TicketTaker:
             return offered
         ticket = tickets.take()
         if ticket < NO_MORE and self._schedule.assignment(ticket) is None:
-            # There may be something that this worker hasn't heard of.
+            # Others may have given something back that this worker doesn't know of yet.
             self._link.orders.read()
             offered = self._take_offered(self._link.orders.given_back())
         return ticket if offered is None else offered

@@ -28,8 +28,7 @@ from mpidl.engines.mpi.through_servers import ThroughServers
 from mpidl.engines.progress import Encodings
 from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
-from mpidl.job.local_model import replica_state
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
@@ -203,7 +202,7 @@ class Worker(Role):
             self._terminated = self._terminated or time.monotonic()
 
     def _leave(self) -> None:
-        """Take no more batches, and let another process play this rank, if the run goes on and that is possible."""
+        """Take no more batches, and let another process play this rank, if the run continues and that is possible."""
         self._terminated = None
         if self._link.orders.read().last == 0 and self.hand_over():
             self.left, self.interrupted = True, False

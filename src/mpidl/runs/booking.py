@@ -12,7 +12,7 @@ from typing import Any
 from mpidl.config import Config
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import DEVIATION, Durations
+from mpidl.job.durations import DEVIATION, JobDurations
 from mpidl.job.job import Job
 from mpidl.job.placed import place
 from mpidl.report.text import counted, duration, quantity, titled
@@ -96,7 +96,7 @@ def book(
 
 def cores(config: Config) -> int:
     """Return the number of cores of a node: of the one that was measured, or else of this one."""
-    node = Durations.known(config.virtual).measured.node
+    node = JobDurations.known(config.virtual).measured.node
     return len(os.sched_getaffinity(0)) if node is None else node.cores
 
 

@@ -15,10 +15,10 @@ from mpidl.data.hdf5_files import closing
 from mpidl.errors import UsageError
 from mpidl.job.build import build_model, own_model
 from mpidl.job.checkpoints import restore
-from mpidl.job.description import scoring
+from mpidl.job.checks import scoring
 from mpidl.job.job import Job
-from mpidl.job.local_model import local_model
 from mpidl.job.placed import place
+from mpidl.job.ready import local_model
 from mpidl.job.rehearsal import count_outputs
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.model import Model, TorchModule, evaluate_split

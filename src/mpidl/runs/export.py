@@ -10,7 +10,7 @@ from mpidl.nn.onnx import to_onnx
 from mpidl.paths import check_new
 from mpidl.runs.load import network_of
 from mpidl.sparse.exported import dense, ids_and_rows, weights
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import STATE, Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.tensor_files import SUFFIXES, save
 
@@ -74,7 +74,7 @@ def _save(checkpoint: Checkpoint, to: str, file: Path) -> int:
             tensors |= dict.fromkeys((f"{spec.name}{of}", *spec.aliases), values)
         from mpidl.torch.module_state import is_extra_state
 
-        tensors |= {name: values for name, values in checkpoint.state().items() if is_extra_state(name)}
+        tensors |= {name: values for name, values in checkpoint.kept_by(0, STATE).items() if is_extra_state(name)}
     else:
         tensors |= ids_and_rows(checkpoint)
     save(file, to, tensors, {"step": str(position.step), "epoch": f"{position.epoch:g}"})

@@ -16,13 +16,12 @@ from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history.ranks import RankStatus
 from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
-from mpidl.job.description import of_data, of_samples
+from mpidl.job.checks import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
 from mpidl.job.footprint import check_memory, in_one_process
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel, local_model, replica_state
 from mpidl.job.placed import place
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import LocalModel, ReadyJob, local_model, replica_state
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
@@ -32,8 +31,8 @@ from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
-from mpidl.roles.events import Diverged, Looked, Saved, Signalled, Started, Trained
-from mpidl.roles.instructions import Fail, Save, Slow, Test, dropped
+from mpidl.roles import events
+from mpidl.roles.events import Fail, ReduceRates, Save, Test, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.features import mirrors, sparse, trace_one_process
 from mpidl.runs.training_process import stopping, undisturbed
@@ -163,12 +162,12 @@ class OneProcess:
         with undisturbed(), stopping(self.interrupt):
             begin_data(self._placed, 0)
             try:
-                control.tell(Started())
+                control.tell(events.Started())
                 totals = engine.run()
                 if self._trace is not None:
                     self._trace.end()
                 self._ready.local.model.parameters[:] = engine.parameters()
-                control.tell(Trained(totals))
+                control.tell(events.TrainingEnded(totals))
             except Exception as error:
                 if isinstance(error, UsageError) and not engine.current_totals().samples:
                     self._recorder.discard()
@@ -208,7 +207,7 @@ class OneProcess:
     def _watch(self) -> None:
         """Look at the totals between two batches, if it is time to."""
         if self._interrupted:
-            self._control.tell(Signalled())
+            self._control.tell(events.Signalled())
         if self._ending:
             self._engine.stop()  # before every batch: a replica that has returned since has a new loader
         if monotonic.now() - self._looked_at < LOOK_EVERY and self._engine.now < self._reporter.due:
@@ -216,10 +215,10 @@ class OneProcess:
         self._looked_at = monotonic.now()
         totals = self._engine.current_totals()
         self._reporter.report_due(totals)
-        self._control.tell(Looked(totals))
+        self._control.tell(events.Looked(totals))
 
     def _diverged(self, replica: int, portion: int, loss: float) -> None:
-        self._control.tell(Diverged(replica, portion, loss))
+        self._control.tell(events.Diverged(replica, portion, loss))
 
     def _iterated(self, iteration: Iteration) -> bool:
         """Report an iteration of the algorithm's coordinator; return whether to stop."""
@@ -264,7 +263,7 @@ class OneProcess:
         position = (save.position or self._position())._replace(rates=save.rates)
         complete = self._checkpoints.complete(self._order, position, len(self._shards), files)
         self._ending |= save.last
-        self._control.tell(Saved(self._engine.now, position.step, complete))
+        self._control.tell(events.CheckpointEnded(self._engine.now, position.step, complete))
 
     def _position(self) -> Position:
         placed, engine = self._placed, self._engine
@@ -283,7 +282,7 @@ class OneProcess:
         else:
             self._evaluate_epoch()
 
-    def slow(self, slow: Slow) -> None:
+    def slow(self, slow: ReduceRates) -> None:
         self._placed.schedule.reductions = slow.reductions
 
     def stop(self) -> None:

@@ -14,9 +14,8 @@ from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError
 from mpidl.job.fill import fill, unfilled
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel, local_model
 from mpidl.job.placed import PlacedJob
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import LocalModel, ReadyJob, local_model
 from mpidl.job.rehearsal import rehearse_shard
 from mpidl.launch import marks
 from mpidl.parameters import Held, Range
@@ -33,7 +32,7 @@ from mpidl.runs.world import World
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
 from mpidl.storage.deltas import ShardFiles
-from mpidl.survival.settlement import Settlement
+from mpidl.survival.worker_recovery import WorkerRecovery
 
 
 def own_model(world: World, placed: PlacedJob, group: MpiGroup | None) -> LocalModel:
@@ -117,7 +116,7 @@ def play_taken_over(
         transport = transport.as_rank(rank)
         if rank in world.workers:
             assert isinstance(own, Worker), "workers take over workers"
-            role: Role = Settlement(ready, world.workers.index(rank), own, world.survival.alone())
+            role: Role = WorkerRecovery(ready, world.workers.index(rank), own, world.survival.alone())
         else:
             role = _make_role(world, ready, transport, None)
         role.adopt(transport)

@@ -18,13 +18,12 @@ from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
 from mpidl.job.checkpoints import identify, load_saved
-from mpidl.job.description import of_data, of_model, of_samples
+from mpidl.job.checks import of_data, of_model, of_samples
 from mpidl.job.footprint import capacity_of, check_memory, footprints
 from mpidl.job.job import Job
-from mpidl.job.local_model import LocalModel
 from mpidl.job.placed import PlacedJob, place
 from mpidl.job.planning import cut
-from mpidl.job.ready import Interim, ReadyJob
+from mpidl.job.ready import Interim, LocalModel, ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.job.takeover import fixed_by_job
 from mpidl.launch.output import say

@@ -50,8 +50,8 @@ class Retries:
             interject(f"{self._most + 1} attempts without a new checkpoint have failed")
             return None
         os.environ.pop(VARIABLE, None)  # A death at a point is over.
-        goes_on = "begins anew" if run is None or step is None else f"goes on from step {step} of {run}"
-        interject(f"{ended.cause.line}; attempt {self._attempt} of {self._most + 1} {goes_on}")
+        resumes = "starts from the beginning" if run is None or step is None else f"resumes from step {step} of {run}"
+        interject(f"{ended.cause.line}; attempt {self._attempt} of {self._most + 1} {resumes}")
         if run is not None:
             attempt = {"attempt": self._attempt, "attempts": self._most + 1, "step": step}
             record_event(run, "recovery", 0, "coordinator", what="restart", **attempt)

@@ -14,7 +14,7 @@ from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import DataSection
 from mpidl.config.topology import TopologySection
 from mpidl.errors import UsageError
-from mpidl.job.durations import Durations
+from mpidl.job.durations import JobDurations
 from mpidl.job.job import Job
 from mpidl.job.planning import CutModel, cuts
 from mpidl.runs.features import virtual_intermediaries
@@ -67,7 +67,7 @@ class Search:
 
     def __init__(self, job: Job, ranks: int, given: Collection[str] = ()) -> None:
         self._job, self._ranks, self._given = job, ranks, given
-        self.durations = Durations.known(replace(job.config.virtual, slow=(), death=()))
+        self.durations = JobDurations.known(replace(job.config.virtual, slow=(), death=()))
         self.times = times = self.durations.times(job, 1, 1)
         self.nodes = [0 if times.cores is not None else rank // times.ranks_per_node for rank in range(ranks)]
         most = min(MOST_PARTITIONS, ranks - 1 - min(1, job.config.servers))
@@ -234,7 +234,7 @@ def unpredictable(job: Job, ranks: int, most: int, name: str = "CONFIG") -> str 
     if job.algorithm.coordinated:
         return f"the steps of {job.algorithm.name} depend on their results"
     section, layers = job.config.virtual, job.original.summaries()
-    if not Durations.known(section).gradient_given and not any(each.operations for each in layers or ()):
+    if not JobDurations.known(section).gradient_given and not any(each.operations for each in layers or ()):
         number, run = section.ranks_per_node or min(4, ranks), job.config.run.directory.with_name("measured")
         return (
             f"the operations of this model are unknown; `mpidl train {name} -n {number} --set run.steps={50 * number} "

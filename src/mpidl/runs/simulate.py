@@ -14,7 +14,7 @@ from mpidl.engines.virtual.machines import place_ranks
 from mpidl.engines.virtual.times import Failures
 from mpidl.errors import UsageError
 from mpidl.job.build import build
-from mpidl.job.durations import Durations
+from mpidl.job.durations import JobDurations
 from mpidl.job.job import Job
 from mpidl.job.planning import virtual_cut
 from mpidl.job.takeover import fixed, fixed_by_job
@@ -51,7 +51,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
     if (first := config.algorithm.warm_start_run()) is not None:
         raise UsageError(f"algorithm.warm_start: {first.epochs}, expected 0: virtual clusters have no warm start")
     config = replace(config, run=replace(config.run, dir=str(Path(config.run.dir) / DIRECTORY)))
-    job, durations = build(config), Durations.known(config.virtual)
+    job, durations = build(config), JobDurations.known(config.virtual)
     if not durations.gradient_given and durations.path is None:
         expected = "the seconds of a gradient, or virtual.calibration, or figures of `mpidl doctor --save`"
         raise UsageError(f"virtual.compute: missing, expected {expected}")

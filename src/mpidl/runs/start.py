@@ -11,7 +11,7 @@ from typing import Any
 
 from mpidl.config import Config
 from mpidl.job.build import build
-from mpidl.job.description import of_config
+from mpidl.job.checks import of_config
 from mpidl.job.job import Job
 from mpidl.launch.output import say
 from mpidl.runs.agreement import by_first_rank, check_same, communicator, ranks

@@ -19,7 +19,7 @@ from mpidl.errors import UsageError, quoted
 from mpidl.job.build import TRAINED_WITH, build_model, own_model, with_model
 from mpidl.job.callbacks import Callbacks
 from mpidl.job.checkpoints import identify, restore
-from mpidl.job.description import of_data, of_samples
+from mpidl.job.checks import of_data, of_samples
 from mpidl.job.job import Job, Script
 from mpidl.launch import environment
 from mpidl.launch.signals import discard, held

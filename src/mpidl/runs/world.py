@@ -21,7 +21,7 @@ from mpidl.launch.output import attempt, say, show_traceback
 from mpidl.report.recorder import first_failure, record_event
 from mpidl.rma.nodes import neighbours
 from mpidl.runs.agreement import together
-from mpidl.survival import feature as survival
+from mpidl.survival import survival
 from mpidl.topology.roles import check_number
 
 T = TypeVar("T")

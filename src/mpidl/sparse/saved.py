@@ -12,7 +12,7 @@ from mpidl.schema import Natural, convert
 from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import readable
-from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, Part, SavedTable, check_tables, saved_tables, take
+from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, RowPart, SavedTable, check_tables, saved_tables, take
 from mpidl.tables.distinct import distinct, owner
 from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, WithTables
@@ -68,7 +68,7 @@ class SavedValues:
 class _Rows:
     """A shard's rows, by their ids."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: RowPart) -> None:
         self._places = np.argsort(part.ids)
         self._ids, self._rows = part.ids[self._places], part.mapped(ROWS)
 

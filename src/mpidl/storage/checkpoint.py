@@ -9,8 +9,8 @@ checksums of the other files. They are checked by `mpidl.storage.checkpoints.new
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import count, product, takewhile
+from collections.abc import Iterator
+from itertools import count, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ import h5py
 import msgspec
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError
-from mpidl.parameters import Layout, Move, Range, merged, moves, strides
+from mpidl.errors import UsageError
+from mpidl.parameters import Layout, Range
 from mpidl.paths import TEXT_BYTES
 from mpidl.schema import parse_toml
 from mpidl.shards.average import AVERAGE
@@ -38,82 +38,9 @@ from mpidl.storage.files import (
 )
 from mpidl.storage.own_values import UNREADABLE, attributes, dataset, find, opened
 from mpidl.storage.position import Position, check_number
+from mpidl.storage.vectors import SavedVectors
 from mpidl.tables.lookups import TableSpec
 from mpidl.version import VERSION
-
-
-class SavedVectors:
-    """Vectors of `size` elements spread over several HDF5 files, each with one range of them in its datasets.
-
-    Without a layout, each tensor is one piece, in the model's order.
-    """
-
-    def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout | None) -> None:
-        self._paths, self._ranges = [path for path, _ in files], [range for _, range in files]
-        self._layout = layout
-        self.size = max(range.stop for range in self._ranges)
-
-    def holders(self, range: Range, layout: Layout | None = None) -> list[int]:
-        """Return the numbers of the files with parts of a range, the one with its first element first.
-
-        The range is one of the vector in `layout`, by default that of the files. Raise MpidlError if an element of the
-        range is in no file, or in two.
-        """
-        return list(self._moves(range, layout))
-
-    def read(self, vector: str, range: Range, layout: Layout | None = None) -> np.ndarray:
-        """Read a range, as for `holders`, of the vector in the datasets of this name, straight into the result.
-
-        The result has shape (range.size,). Raise MpidlError if a file can't be read, or an element of the range is in
-        no file, or in two.
-        """
-        result: np.ndarray | None = None
-        for number, found in self._moves(range, layout).items():
-            path = self._paths[number]
-            with readable(path), opened(path) as file:
-                held = dataset(file, vector)
-                if result is None:
-                    result = np.empty(range.size, held.dtype)
-                for move in found:
-                    _read(held, move, result)
-        if result is None:
-            raise MpidlError(f"{self._paths[0].parent}: has no parameters {range.start} to {range.stop}")
-        return result
-
-    def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
-        """Return the copies out of each file."""
-        old = None if layout is None else self._layout or layout.uncut
-        if layout is None or old is None or layout == old:
-            old = layout = Layout([("", (self.size,))])  # the order is the same, whatever the tensors
-        found = {number: list(moves(old, held, layout, range)) for number, held in enumerate(self._ranges)}
-        if (number := sum(move.box.size for each in found.values() for move in each)) != range.size:
-            raise MpidlError(
-                f"{self._paths[0].parent}: has {number} of the parameters {range.start} to {range.stop}, "
-                f"expected each of the {range.size} once"
-            )
-        first = {
-            number: min(move.target.start + move.box.offset(move.target.box) for move in each)
-            for number, each in found.items()
-            if each
-        }
-        return {number: found[number] for number in sorted(first, key=first.__getitem__)}
-
-
-def _read(held: h5py.Dataset, move: Move, result: np.ndarray) -> None:
-    """Copy a box out of a file's part of a vector."""
-    box, source, target = move
-    within = [each.start for each in box.slices(target.box)]
-    memory = h5py.h5s.create_simple(target.shape or (1,))
-    memory.select_hyperslab(tuple(within) or (0,), box.shape or (1,))
-    start = source.start + box.offset(source.box)
-    *outer, (count, stride), (block, _) = [(1, 0), *merged(box.shape, strides(source.shape))]
-    selected, operation = held.id.get_space(), h5py.h5s.SELECT_SET
-    for offsets in product(*(range(0, extent * distance, distance) for extent, distance in outer if distance)):
-        origin = (start + sum(offsets),)
-        selected.select_hyperslab(origin, (count,), (max(stride, block),), (block,), operation)
-        operation = h5py.h5s.SELECT_OR
-    held.id.read(memory, selected, result[target.start : target.stop].reshape(target.shape))
-
 
 #: Groups of the index and of a replica's files, which `mpidl.nn.model.ModelState` describes.
 CONSTANTS, BUFFERS, STATE, DATA = "constants", "buffers", "state", "data"
@@ -130,10 +57,8 @@ class Checkpoint:
 
     Attributes
     ----------
-    config : str
-        The run's resolved configuration as TOML text.
     sections : dict of str to dict
-        The same, parsed.
+        The run's resolved configuration.
     data : dict of str to str
         Description of the run's data; empty in a checkpoint of an earlier version.
     shapes : dict of str to tuple of int
@@ -169,21 +94,17 @@ class Checkpoint:
             _check_version(path, str(given["version"]))
             files = {shard_file(number): describe(path / shard_file(number)) for number in range(int(given["shards"]))}
             self._sources = {name: tuple(vectors) for name, (_, vectors) in files.items()}
-            self._files = [(path / name, held) for name, (held, _) in files.items()]
             self.shapes: dict[str, tuple[int, ...]] = {name: item.shape for name, item in self.datasets("parameters")}
             self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
             self.tables = msgspec.json.decode(tables or "[]", type=list[TableSpec])
-            self._vectors = SavedVectors(self._files, self.layout)
+            self._vectors = SavedVectors([(path / name, held) for name, (held, _) in files.items()], self.layout)
             self.size = self._vectors.size
             if self.size != sum(map(prod, self.shapes.values())):
                 raise ValueError(f"{self.size} parameters, the tensors have {sum(map(prod, self.shapes.values()))}")
             self.position = Position.of(given)
-            self.config = str(given["config"])
-            if len(self.config) > TEXT_BYTES:
-                raise ValueError(f"a configuration of {len(self.config)} characters, expected at most {TEXT_BYTES}")
-            self.sections: dict[str, dict[str, Any]] = msgspec.convert(
-                parse_toml(self.config), dict[str, dict[str, Any]]
-            )
+            if len(config := str(given["config"])) > TEXT_BYTES:
+                raise ValueError(f"a configuration of {len(config)} characters, expected at most {TEXT_BYTES}")
+            self.sections = msgspec.convert(parse_toml(config), dict[str, dict[str, Any]])
             self.data = msgspec.json.decode(given.get("data", "{}"), type=dict[str, str])
             self.aliases = msgspec.json.decode(given.get("aliases", "{}"), type=dict[str, str])
             if unknown := set(self.aliases.values()) - self.shapes.keys():
@@ -196,12 +117,7 @@ class Checkpoint:
     @property
     def shards(self) -> list[Path]:
         """The files of the shards."""
-        return [path for path, _ in self._files]
-
-    @property
-    def ranges(self) -> list[Range]:
-        """The range of the vectors that each of these files has."""
-        return [held for _, held in self._files]
+        return [path for path, _ in self._vectors.files]
 
     def datasets(self, group: str) -> Iterator[tuple[str, h5py.Dataset]]:
         """Yield the names and datasets of a group of the index, as `mpidl.storage.files.datasets`."""
@@ -225,12 +141,16 @@ class Checkpoint:
         """
         return self._vectors.read(vector, range, layout)
 
+    def rows(self, matrix: str, range: Range, layout: Layout) -> np.ndarray:
+        """Read the rows of a range of a square matrix, as `SavedVectors.rows`."""
+        return self._vectors.rows(matrix, range, layout)
+
     def shard_state(self, range: Range, layout: Layout | None = None) -> dict[str, np.ndarray]:
         """Return the state of the shards of a range: their vectors in it, and the counters of the first of them.
 
         The names are those of `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
         """
-        first = self._files[self._vectors.holders(range, layout)[0]]
+        first = self._vectors.files[self._vectors.holders(range, layout)[0]]
         names, others = _contents(*first)
         return others | {name: self.read(name, range, layout) for name in names}
 
@@ -256,20 +176,11 @@ class Checkpoint:
         path, whole = self.path / file, Range(0, self.size)
         return SavedVectors([(path, whole)], self.layout).read(name, whole, layout) if path.exists() else None
 
-    def constants(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the model that training doesn't change, by name."""
-        return self.arrays(CONSTANTS)
-
-    def buffers(self, number: int = 0) -> dict[str, np.ndarray]:
-        """Return the tensors that a replica's model keeps for itself, by name, as `kept_by`."""
-        return self.kept_by(number, BUFFERS)
-
-    def state(self, number: int = 0) -> dict[str, np.ndarray]:
-        """Return what else a replica's model keeps for itself, by name, as `kept_by`."""
-        return self.kept_by(number, STATE)
-
     def kept_by(self, number: int, group: str) -> dict[str, np.ndarray]:
-        """Return the arrays in a group of the files of a replica, of the first one saved if it has none."""
+        """Return what a replica has kept for itself: the arrays in `BUFFERS`, `STATE` or `DATA` of its files, by name.
+
+        They are those of the first replica that was saved if this one has no files.
+        """
         with readable(self.path):
             found = {path: int(match[1]) for path in self.path.iterdir() if (match := _REPLICA.fullmatch(path.name))}
         first = number if number in found.values() else min(found.values(), default=None)
@@ -280,7 +191,7 @@ class Checkpoint:
         """Return the largest clock of the shards that had a part of a range."""
         clocks = []
         for number in self._vectors.holders(range, layout):
-            with readable(path := self._files[number][0]), opened(path) as file:
+            with readable(path := self._vectors.files[number][0]), opened(path) as file:
                 check_number("clock", clock := attributes(file)["clock"])
                 clocks.append(int(clock))
         return max(clocks)

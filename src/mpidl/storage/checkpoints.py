@@ -17,7 +17,7 @@ from mpidl.errors import MpidlError, UsageError, outcome, quoted, shown
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
 from mpidl.schema import parse_toml
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.files import INDEX, RUN, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
 from mpidl.storage.own_values import UNREADABLE, attributes, opened
@@ -152,7 +152,7 @@ def _check_link(checkpoints: Path) -> None:
         return
     place = Path(os.path.realpath(checkpoints))
     if not place.is_dir():
-        raise UsageError(f"{checkpoints}: a link to {place}, where is no directory")
+        raise UsageError(f"{checkpoints}: a link to {place}, which is not a directory")
     for other in (place, place.parent):
         if (other / "config.toml").exists():
             expected = f"expected a directory for this run alone, or the run {other}"
@@ -318,4 +318,4 @@ def read(checkpoint: Checkpoint) -> Trained:
     """Return the trained model of a checkpoint; raise MpidlError if a file can't be read."""
     parameters = checkpoint.arrays(checkpoint.trained)
     tables = saved_tables(checkpoint)
-    return Trained(parameters, checkpoint.aliases, checkpoint.constants(), checkpoint.buffers(), tables)
+    return Trained(parameters, checkpoint.aliases, checkpoint.arrays(CONSTANTS), checkpoint.kept_by(0, BUFFERS), tables)

@@ -117,7 +117,7 @@ BASES = "full"
 
 
 class Base(NamedTuple):
-    """The file of the same name in an earlier checkpoint, of which a shard's file lacks rows of tables."""
+    """The file of the same name in an earlier checkpoint, with rows of tables that a shard's file lacks."""
 
     step: int
     seal: str

@@ -114,11 +114,10 @@ class Position(NamedTuple):
             "unfinished": np.array(self.unfinished, np.int64).reshape(-1, 2),
             "seconds": self.seconds,
         }
-        names = ("replicas", "passed_over", "beginning", "rates", "owners")
-        more: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if self.state is not None:
-            more["coordinator"] = self.state
-        return found | {name: msgspec.json.encode(value).decode() for name, value in more.items()}
+        more = {saved: getattr(self, name) for name, (saved, _) in _AS_JSON.items()}
+        if self.state is None:
+            del more["coordinator"]
+        return found | {saved: msgspec.json.encode(value).decode() for saved, value in more.items()}
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Position:
@@ -129,26 +128,20 @@ class Position(NamedTuple):
         KeyError, ValueError
             An attribute is missing or malformed.
         """
-
-        def decoded(name: str, kind: Any) -> Any:
-            return msgspec.json.decode(attributes.get(name, "null"), type=kind | None)
-
         for name in ("step", "samples", "epoch", "next_portion", "seconds"):
             check_number(name, attributes.get(name, 0))
-        pairs = list[tuple[int, int]]
+        more: dict[str, Any] = {
+            name: msgspec.json.decode(attributes.get(saved, "null"), type=kind | None)
+            for name, (saved, kind) in _AS_JSON.items()
+        }
         return cls(
             int(attributes["step"]),
             int(attributes["samples"]),
             float(attributes["epoch"]),
             int(attributes["next_portion"]),
             [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
-            decoded("coordinator", dict),
-            float(attributes.get("seconds", 0.0)),
-            decoded("replicas", list[ReplicaPosition]) or (),
-            decoded("passed_over", pairs),
-            decoded("beginning", tuple[int, pairs]),
-            decoded("rates", dict),
-            decoded("owners", list[OwnPosition]),
+            seconds=float(attributes.get("seconds", 0.0)),
+            **more | {"replicas": more["replicas"] or ()},
         )
 
     def with_replicas(self, schedule: Schedule, in_turn: bool) -> Position:
@@ -170,6 +163,17 @@ class Position(NamedTuple):
         )
 
 
+#: The fields of a `Position` that an index has as JSON: the name of the attribute, and the type.
+_AS_JSON: dict[str, tuple[str, Any]] = {
+    "replicas": ("replicas", list[ReplicaPosition]),
+    "passed_over": ("passed_over", list[tuple[int, int]]),
+    "beginning": ("beginning", tuple[int, list[tuple[int, int]]]),
+    "rates": ("rates", dict),
+    "owners": ("owners", list[OwnPosition]),
+    "state": ("coordinator", dict),
+}
+
+
 def cut_position(
     start: Position,
     replicas: Sequence[ReplicaPosition],
@@ -177,15 +181,14 @@ def cut_position(
     *,
     taken: int | None,
     seconds: float,
-    state: dict[str, Any] | None = None,
     given_back: Mapping[int, tuple[int, int]] | None = None,
 ) -> Position:
     """Return the position of a checkpoint that all replicas have marked.
 
-    The run and `schedule` began or were resumed at `start`, which has the replicas that go on. Tickets below `taken`
+    The run and `schedule` began or were resumed at `start`, which has the replicas that continue. Tickets below `taken`
     had been taken when the checkpoint was ordered; it is None in a deterministic run, where worker w's i-th ticket is
-    w + i * workers. `seconds` is the training time so far, `state` the coordinator's. `given_back` has what replicas
-    gave back before they marked the checkpoint, as `Schedule.given_back`.
+    w + i * workers. `seconds` is the training time so far. `given_back` has what replicas gave back before they marked
+    the checkpoint, as `Schedule.given_back`.
     """
     beyond = {ticket for replica in replicas for ticket in replica.recent}
     beginning = None
@@ -214,7 +217,7 @@ def cut_position(
     epoch = samples / schedule.portions.samples
     owners = [replica.own for replica in replicas if replica.own is not None]
     return Position(
-        step, samples, epoch, next_portion, sorted(firsts.items()), state, seconds, replicas, passed_over, beginning,
+        step, samples, epoch, next_portion, sorted(firsts.items()), None, seconds, replicas, passed_over, beginning,
         owners=owners or None,
     )  # fmt: skip
 

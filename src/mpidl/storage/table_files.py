@@ -37,7 +37,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BLOCK = 65_536
 
 
-class File(NamedTuple):
+class TableFile(NamedTuple):
     """A file with rows of a table: the paths of its arrays there, and the number of its rows."""
 
     file: Path
@@ -58,7 +58,7 @@ class File(NamedTuple):
             return np.memmap(self.file, found.dtype, "r", found.id.get_offset(), found.shape).view(np.ndarray)
 
 
-class Part:
+class RowPart:
     """A shard's part of a table: its rows, and other arrays.
 
     The rows of the shard's file take the place of those in the file of an earlier checkpoint, if there is one: `files`
@@ -70,7 +70,7 @@ class Part:
         The shard's file.
     """
 
-    def __init__(self, name: str, files: Sequence[File]) -> None:
+    def __init__(self, name: str, files: Sequence[TableFile]) -> None:
         self._name, self._files, self.file = name, files, files[-1].file
 
     @property
@@ -103,7 +103,7 @@ class Part:
 
 
 def take(arrays: Sequence[tuple[np.ndarray, np.ndarray]], rows: np.ndarray) -> np.ndarray:
-    """Return rows, given by their number, int64 (n,), of arrays that `Part.mapped` has returned."""
+    """Return rows, given by their number, int64 (n,), of arrays that `RowPart.mapped` has returned."""
     found, start = np.empty((rows.size, *arrays[0][0].shape[1:]), arrays[0][0].dtype), 0
     for array, places in arrays:
         here = np.flatnonzero((rows >= start) & (rows < start + places.size))
@@ -122,7 +122,7 @@ class SavedTable:
         Number of the rule's states of each row.
     dtype : numpy.dtype
         Dtype of the rows.
-    parts : sequence of Part
+    parts : sequence of RowPart
         Those of all shards.
     """
 
@@ -134,10 +134,10 @@ class SavedTable:
                 with readable(path), opened(path) as file:
                     states, dtype, rows = _checked(spec, {name: dataset(file, paths[name]) for name in BY_ROW})
                 found.add((states, dtype))
-                own.append(File(path, paths, rows))
-            self.parts.append(Part(spec.name, own))
+                own.append(TableFile(path, paths, rows))
+            self.parts.append(RowPart(spec.name, own))
         if len(found) != 1:
-            raise MpidlError(f"{files[0][0][0].parent}: the files have other states of table {quoted(spec.name)}")
+            raise MpidlError(f"{files[0][0][0].parent}: the files differ in the states of table {quoted(spec.name)}")
         ((self.states, self.dtype),) = found
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class SavedTable:
             return np.concatenate([part.ids for part in self.parts])
         return np.concatenate([values[places] for part in self.parts for values, places in part.mapped(array)])
 
-    def of(self, server: int, servers: int) -> list[Part]:
+    def of(self, server: int, servers: int) -> list[RowPart]:
         """Return the parts with rows of a server: its own part, if there were as many servers."""
         return [self.parts[server]] if len(self.parts) == servers else self.parts
 
@@ -177,7 +177,7 @@ class SavedTable:
         self._check_distinct(own)
 
     def check(self) -> None:
-        """Raise MpidlError if there are two rows of an id, of which a reader would take either."""
+        """Raise MpidlError if there are two rows of an id: a reader could take either."""
         self._check_distinct([part.ids for part in self.parts])
 
     def _check_distinct(self, ids: Sequence[np.ndarray]) -> None:

@@ -18,7 +18,7 @@ from mpidl.errors import MpidlError, UsageError, kind_of, quoted, shown
 from mpidl.extras import require
 from mpidl.parameters import Box
 from mpidl.paths import whole
-from mpidl.storage.checkpoint import Checkpoint
+from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of
 from mpidl.storage.files import INDEX
 from mpidl.storage.table_files import IDS, ROWS, SavedTable, saved_tables
@@ -123,10 +123,10 @@ def open_file(path: Path) -> TensorFile:
 def _of_checkpoint(checkpoint: Checkpoint) -> TensorFile:
     members: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
-    for group in (checkpoint.trained, "constants"):
+    for group in (checkpoint.trained, CONSTANTS):
         for name, dataset in checkpoint.datasets(group):
             members[name], shapes[name] = dataset.name, dataset.shape
-    buffers, tables = checkpoint.buffers(), saved_tables(checkpoint)
+    buffers, tables = checkpoint.kept_by(0, BUFFERS), saved_tables(checkpoint)
     for name, saved in tables.items():
         shapes |= {f"{name}.{IDS}": (len(saved),), f"{name}.{ROWS}": (len(saved), saved.spec.dimension)}
 

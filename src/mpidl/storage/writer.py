@@ -189,7 +189,7 @@ def describe_file(path: Path) -> Described:
 
 
 @dataclass(frozen=True, eq=False)
-class Index:
+class CheckpointIndex:
     """What the index of a checkpoint has beside the description of other files.
 
     Attributes
@@ -261,7 +261,7 @@ class Index:
             raise cannot_write(path, error) from error
 
 
-def save_index(directory: Path, index: Index) -> None:
+def save_index(directory: Path, index: CheckpointIndex) -> None:
     """Write the index over the sealed files in `directory`, then rename that to the checkpoint's final name.
 
     The files are named by the index because a directory's listing may lag behind where ranks of several nodes write.
@@ -271,7 +271,7 @@ def save_index(directory: Path, index: Index) -> None:
     ----------
     directory : Path
         From `mpidl.storage.files.scratch`.
-    index : Index
+    index : CheckpointIndex
     """
     try:
         index.write(directory, {name: describe_file(directory / name) for name in index.names})

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -16,27 +16,29 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from mpidl.config import Config
 from mpidl.errors import named
+from mpidl.job import takeover
 from mpidl.launch import keeper, marks
 from mpidl.launch.output import attempt, finish, say
 from mpidl.launch.points import point
 from mpidl.launch.signals import STOPPED
+from mpidl.rma.windows import allocation_chosen
 from mpidl.roles.events import Failed, Incident, Recovered
-from mpidl.survival.pace import Pace
-from mpidl.survival.table import Stage, State, Table
-from mpidl.survival.watch import Watch, has_ended, is_traced
+from mpidl.survival.table import ProcessStage, ProcessState, ProcessTable
+from mpidl.survival.watch import Pace, Watch, has_ended, is_traced
 from mpidl.topology.roles import Roles
 from mpidl.topology.takeover import Fixed, successors
 
-#: Plays a rank to the end of the run, in a thread of its own. It calls the function given when it goes on with the work
-#: of the process that has died, with the number of chunks of pushes that are lost.
+#: Plays a rank to the end of the run, in a thread of its own. It calls the function given once the dead process's work
+#: continues, with the number of chunks of pushes that are lost.
 Play: TypeAlias = "Callable[[int, Callable[[int], None]], None]"
 
 #: Seconds that a line needs to pass through the launcher.
 PASSING = 0.2
 
 
-class Mortal:
+class FailFast:
     """One process's part in a job that a death ends. `processes` is that of `mpidl.rma.shared_state.SharedState`.
 
     `fixed` says why ranks can't be taken over, as far as all processes know.
@@ -84,7 +86,7 @@ class Mortal:
         """Wait until all ranks that this process has taken over have been played to their ends."""
 
 
-class Survival(Mortal):
+class Survival(FailFast):
     """One process's part in a job that outlives its processes; made collectively by those of one node.
 
     While the job is prepared, and where ranks are `fixed`, a death ends it at once with a line. `roles` are those of
@@ -93,8 +95,8 @@ class Survival(Mortal):
 
     def __init__(self, comm: MPI.Intracomm, roles: Roles, fixed: Fixed, hang_after: float | None) -> None:
         self._own, self._roles, self.fixed = comm.rank, roles, fixed
-        path: Path = comm.bcast(Table.create(comm.size) if comm.rank == 0 else None)
-        self._table = Table(path, comm.size)
+        path: Path = comm.bcast(ProcessTable.create(comm.size) if comm.rank == 0 else None)
+        self._table = ProcessTable(path, comm.size)
         self.processes: np.ndarray = self._table.processes
         pids = comm.allgather(os.getpid())
         self._table.pids[:] = pids
@@ -123,9 +125,9 @@ class Survival(Mortal):
     @contextmanager
     def taking_over(self, play: Play) -> Iterator[None]:
         self._play = play
-        self._table.stages[self._own] = Stage.TRAINING
+        self._table.stages[self._own] = ProcessStage.TRAINING
         yield
-        self._table.stages[self._own] = Stage.CLOSING
+        self._table.stages[self._own] = ProcessStage.CLOSING
 
     def join(self) -> None:
         for thread in self._threads:
@@ -149,16 +151,16 @@ class Survival(Mortal):
             if isinstance(found, str) or table.failed or table.played_by(own) != [own]:
                 return False
             # If this process dies in between, its rank has the process that it was handed to.
-            table.processes[own], table.states[own] = found[own], State.LEFT
+            table.processes[own], table.states[own] = found[own], ProcessState.LEFT
             return True
 
     def _successors(self, ranks: Iterable[int], without: int | None = None) -> dict[int, int] | str:
         """Return the process that can take over each rank now, not `without`, or what prevents it for one of them."""
         table = self._table
-        stages = {Stage(table.stages[each]) for each in table.alive}
-        if Stage.PREPARING in stages:
+        stages = {ProcessStage(table.stages[each]) for each in table.alive}
+        if ProcessStage.PREPARING in stages:
             return "the training had not begun"
-        if Stage.CLOSING in stages:
+        if ProcessStage.CLOSING in stages:
             return "the run was over"
         others = [each for each in table.alive if each != without]
         return successors(ranks, self._roles, table.processes.tolist(), others, self.fixed)
@@ -174,7 +176,7 @@ class Survival(Mortal):
         if process not in self._killed:
             self._killed.add(process)
             longest = f"{self._pace.longest(process):.3g}"
-            why = "is stopped by a signal" if stopped else f"hangs in a batch, of which the longest took {longest} s"
+            why = "is stopped by a signal" if stopped else f"hangs in a batch (its longest so far took {longest} s)"
             attempt(lambda: say(f"{self._named(process)} {why}: killing its process {pid}"))
         return True
 
@@ -185,7 +187,7 @@ class Survival(Mortal):
 
     def leave(self) -> None:
         """Say that this process ends because its work is done."""
-        self._table.states[self._own] = State.LEFT
+        self._table.states[self._own] = ProcessState.LEFT
 
     @property
     def failed(self) -> bool:
@@ -215,8 +217,8 @@ class Survival(Mortal):
         noticed, obstacle = time.time(), None
         try:
             with self._table.locked():
-                if self._table.states[process] == State.ALIVE and not self._table.failed:
-                    self._table.states[process] = State.DEAD
+                if self._table.states[process] == ProcessState.ALIVE and not self._table.failed:
+                    self._table.states[process] = ProcessState.DEAD
                     obstacle = self._decide(process, code, noticed)
                 if not self._table.failed:
                     self._play_orphans(process, noticed)
@@ -232,7 +234,7 @@ class Survival(Mortal):
 
     def _play_orphans(self, process: int, noticed: float) -> None:
         """Begin to play what another process has left to this one."""
-        drained = self._table.states[process] == State.LEFT
+        drained = self._table.states[process] == ProcessState.LEFT
         self._gone.add(process)
         for rank in self._table.played_by(self._own):
             # A process that hands its rank over plays it to its own end.
@@ -254,7 +256,7 @@ class Survival(Mortal):
         table, found = self._table, self._successors(self._table.orphans())
         if (parent := self._parents[process]) and has_ended(parent):  # The launcher has noticed that.
             found = f"its parent, process {parent}, has ended"
-        elif Stage.CLOSING in table.stages[table.alive] and table.deaths > 1:
+        elif ProcessStage.CLOSING in table.stages[table.alive] and table.deaths > 1:
             return None  # Nothing is left to do but to leave.
         if isinstance(found, str):
             table.fail()
@@ -335,3 +337,20 @@ class _WithoutMpi:
 
     def __del__(self) -> None:
         self._exit(self._code)
+
+
+def begin(comm: MPI.Intracomm, roles: Roles, config: Config, nodes: Collection[int]) -> FailFast:
+    """Return this process's part in what follows a death; collective."""
+    watches = config.topology.survive == "auto" and len(nodes) == 1 and comm.size > 1 and hasattr(os, "pidfd_open")
+    if not watches:
+        return FailFast()
+    return Survival(comm, roles, takeover.fixed(config, roles) | Fixed(_missing()), config.run.hang_after)
+
+
+def _missing() -> str | None:
+    """Return what the MPI library or its windows lack for a process to play several ranks; None if nothing."""
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        return "MPI has been begun for calls from one thread alone"
+    if (chosen := allocation_chosen()) != "allocate":
+        return f"MPIDL_WINDOWS: {chosen}, ranks don't share their memory"
+    return None

@@ -17,7 +17,7 @@ import numpy as np
 from mpidl.launch.shared_memory import own_directory
 
 
-class State(IntEnum):
+class ProcessState(IntEnum):
     """The state of a process."""
 
     ALIVE = 0
@@ -25,7 +25,7 @@ class State(IntEnum):
     DEAD = 2
 
 
-class Stage(IntEnum):
+class ProcessStage(IntEnum):
     """How far a process has come."""
 
     PREPARING = 0
@@ -51,7 +51,7 @@ INCIDENT = np.dtype(
 ROWS = 7
 
 
-class Table:
+class ProcessTable:
     """A table of as many processes as ranks; a process is numbered by the rank that it plays at first.
 
     Of several processes that want to change it, the one in `locked` does; the system unlocks it if that one dies.
@@ -65,11 +65,11 @@ class Table:
     Attributes
     ----------
     pids, states, stages : array (size,) of int64
-        The identity, the `State` and the `Stage` of each process.
+        The identity, the `ProcessState` and the `ProcessStage` of each process.
     processes : array (size,) of int64
         The process that plays each rank.
     batches : array (3, size) of int64
-        The rows of `mpidl.survival.pace.Pace`.
+        The rows of `mpidl.survival.watch.Pace`.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -125,13 +125,13 @@ class Table:
     @property
     def alive(self) -> list[int]:
         """The processes that are alive."""
-        processes: list[int] = np.flatnonzero(self.states == State.ALIVE).tolist()
+        processes: list[int] = np.flatnonzero(self.states == ProcessState.ALIVE).tolist()
         return processes
 
     @property
     def deaths(self) -> int:
         """The number of processes that have died."""
-        return int((self.states == State.DEAD).sum())
+        return int((self.states == ProcessState.DEAD).sum())
 
     def played_by(self, process: int) -> list[int]:
         """Return the ranks that a process plays."""
@@ -140,7 +140,7 @@ class Table:
 
     def orphans(self) -> list[int]:
         """Return the ranks whose processes are dead."""
-        ranks: list[int] = np.flatnonzero(self.states[self.processes] == State.DEAD).tolist()
+        ranks: list[int] = np.flatnonzero(self.states[self.processes] == ProcessState.DEAD).tolist()
         return ranks
 
 

@@ -1,4 +1,4 @@
-"""Notice of the end of other processes of a node, and an end to those that stand still."""
+"""Notice of the end of other processes of a node, and of workers that hang; both end processes that stand still."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 import select
 import signal
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
 
 #: Seconds between two looks at a process that may be stopped, and the longest such time: then this one was stopped.
 LOOK_EVERY, LATE = 1.0, 2.0
@@ -79,11 +83,11 @@ class Watch:
             self._look_at_next()
 
     def _report(self, process: int, code: int) -> None:
-        """Report an end, and go on watching: who hears of it may wait for others."""
+        """Report an end in a thread, since the receiver may wait for others, and keep watching."""
         threading.Thread(target=self._ended, args=(process, code), daemon=True).start()
 
     def _look_at_next(self) -> None:
-        """Kill the next process if it will never go on."""
+        """Kill the next process if it will never continue."""
         now, before = time.monotonic(), self._looked
         if now - before < LOOK_EVERY / 2 or not self._processes:
             return
@@ -92,7 +96,7 @@ class Watch:
         pid = self._pids[following[0]]
         # One that is slowed down may be stopped at each look, and has computed in between.
         standing = (pid, cpu_clock(pid)) if is_stopped(pid) else None
-        # A node whose jobs were all stopped goes on: this process was stopped, too.
+        # After a late look this process was stopped, too, as when all jobs of the node were.
         if standing is None or standing != self._standing or now - before > LATE:
             self._standing, self._since = standing, now
         if self._is_hopeless(following[0], now - self._since > STOPPED_FOR):
@@ -153,3 +157,78 @@ def _stat(pid: int) -> list[bytes]:
 def _status_of_zombie(pid: int) -> int | None:
     fields = _stat(pid)
     return int(fields[-1]) if fields and fields[0] == b"Z" else None
+
+
+#: A worker hangs if one of its batches takes `SECONDS`, and `TIMES` the duration of its longest batch so far.
+SECONDS, TIMES = 300.0, 20
+#: Batches that it must have computed before, since the first ones may compile, and that another worker computes
+#: meanwhile. What holds up all of them, such as a file system, is no fault of one.
+BATCHES = 20
+#: Longest time between two looks at a worker, in seconds, unless this process itself stood still.
+LONGEST_PAUSE = 2.5
+
+
+class Pace:
+    """The batches of a node's workers, in memory that their processes share.
+
+    Parameters
+    ----------
+    rows : array (3, processes) of int64
+        Of each process, the number of batches that it has begun, of those that it has completed, and the nanoseconds
+        of the longest.
+    own : int
+        This process.
+    hang_after : float, optional
+        Seconds of a batch after which a worker hangs, if that isn't to depend on its other batches.
+    """
+
+    def __init__(self, rows: np.ndarray, own: int, hang_after: float | None = None) -> None:
+        (self._begun, self._done, self._longest), self._own = rows, own
+        self._hang_after = hang_after
+        self._seen, self._since, self._looked, self._before = (-1, 0), 0.0, 0.0, self._done.copy()
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Show that this process computes a batch in this context; not so in a debugger, where people take their time.
+
+        It doesn't wait for other ranks there.
+        """
+        if _debugged():
+            yield
+            return
+        own, began = self._own, time.monotonic_ns()
+        self._begun[own] += 1
+        try:
+            yield
+        finally:
+            self._longest[own] = max(self._longest[own], time.monotonic_ns() - began)
+            self._done[own] += 1
+
+    def hangs(self, process: int, alive: Collection[int], now: float) -> bool:
+        """Return whether a process hangs in a batch; called about every second, for the same process.
+
+        `alive` has the processes that are, and `now` is in seconds of any clock.
+        """
+        begun, done, late = int(self._begun[process]), int(self._done[process]), now - self._looked > LONGEST_PAUSE
+        self._looked = now
+        if begun == done or self._seen != (process, begun) or late:
+            self._seen, self._since, self._before = (process, begun), now, self._done.copy()
+            return False
+        late_after = self._hang_after or max(SECONDS, TIMES * 1e-9 * self._longest[process])
+        if (done < BATCHES and self._hang_after is None) or now - self._since < late_after:
+            return False
+        others = [each for each in alive if each != process]
+        wait = bool((self._begun == self._done)[others].all())
+        return wait or bool((self._done - self._before).max() >= BATCHES)
+
+    def longest(self, process: int) -> float:
+        """Return the seconds of a process's longest batch."""
+        return 1e-9 * int(self._longest[process])
+
+
+def _debugged() -> bool:
+    """Return whether a debugger of Python follows this thread."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    return sys.gettrace() is not None or (
+        monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -21,28 +22,17 @@ def placement(roles: Roles) -> list[str]:
     Consecutive hosts with the same number of each role share a line. If there are too many lines, the last one has the
     number of omitted hosts.
     """
-    played = _played(roles)
     by_host: dict[str, list[tuple[str, str]]] = {}
-    for rank, host in enumerate(roles.hosts):
-        by_host.setdefault(host, []).append(played[rank])
+    for host, name in zip(roles.hosts, roles.names(), strict=False):
+        # The number is "0.1" for "worker 0, partition 1 of 2".
+        kind, _, number = re.sub(r", partition (\d+) of \d+", r".\1", name).partition(" ")
+        by_host.setdefault(host, []).append((kind, number))
     alike = groupby(by_host.items(), lambda each: sorted(Counter(kind for kind, _ in each[1]).items()))
     groups = [dict(hosts) for _, hosts in alike]
     lines = [_line(hosts) for hosts in groups[:LINES]]
     if left := sum(map(len, groups[LINES:])):
         lines.append(f"and {left} more host{'s' * (left > 1)}")
     return lines
-
-
-def _played(roles: Roles) -> dict[int, tuple[str, str]]:
-    """Return each rank's kind of role and number: ``("worker", "0.1")`` for the second rank of replica 0."""
-    found: dict[int, tuple[str, str]] = {}
-    for rank, name in enumerate(roles.names()):
-        kind, _, number = name.partition(" ")
-        found[rank] = kind, number
-    for replica, ranks in enumerate(roles.replicas):
-        parts = [""] if len(ranks) == 1 else [f".{part}" for part in range(len(ranks))]
-        found |= {rank: ("worker", f"{replica}{part}") for rank, part in zip(ranks, parts, strict=True)}
-    return found
 
 
 def _line(hosts: dict[str, list[tuple[str, str]]]) -> str:

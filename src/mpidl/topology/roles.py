@@ -17,7 +17,7 @@ Assign: TypeAlias = "Callable[[Sequence[int], int, int], Roles]"
 FEWEST_FOR_RELAY = 2
 
 
-class Relay(NamedTuple):
+class RelayRank(NamedTuple):
     """The rank that pushes and fetches for the workers of its node.
 
     Attributes
@@ -46,7 +46,7 @@ class Roles:
         Always rank 0.
     hosts : tuple of str
         ``hosts[r]`` is the name of rank r's host; empty if unknown.
-    relays : tuple of Relay
+    relays : tuple of RelayRank
         The relays of nodes whose workers don't push to the servers directly.
     """
 
@@ -55,7 +55,7 @@ class Roles:
     standby: tuple[int, ...] = ()
     coordinator: int = 0
     hosts: tuple[str, ...] = ()
-    relays: tuple[Relay, ...] = ()
+    relays: tuple[RelayRank, ...] = ()
 
     def role(self, rank: int) -> str:
         """Return the role of a world rank as text: ``"server 0"``, ``"worker 1"``, ``"worker 1, partition 0 of 2"``.
@@ -70,7 +70,7 @@ class Roles:
             raise IndexError(f"rank {rank} is not of this world")
         return names[rank]
 
-    def relay_of(self, worker: int) -> Relay | None:
+    def relay_of(self, worker: int) -> RelayRank | None:
         """Return the relay of the worker on rank `worker`, or None if that worker pushes to the servers directly."""
         return next((relay for relay in self.relays if worker in relay.workers), None)
 
@@ -194,7 +194,7 @@ def assign(
         first, *others = {nodes[rank] for rank in each}
         if not others and first in whole:
             whole[first] += each
-    relayed = [Relay(own, tuple(whole[node])) for node, own in relays.items()]
+    relayed = [RelayRank(own, tuple(whole[node])) for node, own in relays.items()]
     return Roles(tuple(server_ranks), tuple(replicas), tuple(left), relays=tuple(relayed))
 
 

@@ -30,7 +30,7 @@ class Fixed(NamedTuple):
         return self.all or own
 
     def lines(self) -> list[str]:
-        """Return what a death ends, in lines."""
+        """Return lines that say which deaths end the run, and why."""
         if self.all is not None:
             return [f"a rank's death ends the run: {self.all}"]
         named = {"the coordinator": self.coordinator, "a server": self.servers}
@@ -65,7 +65,7 @@ def successors(
             return cause
         candidates = _candidates(rank, roles, played, alive)
         if not candidates:
-            return f"no process is left that can be {roles.role(rank)}"
+            return f"no process is left to play {roles.role(rank)}"
         found[rank] = played[rank] = candidates[0]
     return found
 

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best: its name on disk, and that it stays."""
+"""Checkpoints of a run: the best, those that are chosen by their steps, and which of them stay."""
 
 import pytest
 from saved import POSITION, save
@@ -38,22 +38,24 @@ def test_a_file_that_can_not_be_read_or_written(tmp_path):
         write_best(tmp_path / "nowhere", Best(8, "test_loss", 0.25, 1.5))
 
 
-def test_the_best_stays_however_few_are_kept(tmp_path):
-    for step in (0, 5, 10, 20, 30):
-        save(tmp_path, position=POSITION._replace(step=step))
-    checkpoints.prune(tmp_path, keep=1, newest=30, best=10)
-    assert checkpoints.steps(tmp_path) == [0, 10, 30]
-
-
 def test_a_checkpoint_that_was_chosen(tmp_path):
     for step in (0, 10):
         save(tmp_path / "checkpoints", position=POSITION._replace(step=step))
     write_best(tmp_path, Best(10, "test_loss", 0.25, 1.5))
     assert checkpoint_of(tmp_path, 0).position.step == 0
     assert checkpoint_of(tmp_path, "best").position.step == 10
-    with pytest.raises(UsageError, match="no checkpoint of step 7, there are those of 0, 10"):
-        checkpoint_of(tmp_path, 7)
-    damaged = tmp_path / "checkpoints" / "10" / "index.h5"
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(MpidlError):
-        checkpoint_of(tmp_path, 10)
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept", "left"),
+    [
+        ((0, 5, 10, 100, 20), {"keep": 2, "newest": 100}, [0, 20, 100]),
+        ((0, 30, 42, 60, 35), {"keep": 1, "newest": 35}, [0, 35]),  # passed over when the run was resumed
+        ((0, 5, 10, 20, 30), {"keep": 1, "newest": 30, "best": 10}, [0, 10, 30]),
+    ],
+)
+def test_the_initial_state_the_newest_and_the_best_stay(tmp_path, saved, kept, left):
+    for step in saved:
+        save(tmp_path, position=POSITION._replace(step=step))
+    checkpoints.prune(tmp_path, **kept)
+    assert checkpoints.steps(tmp_path) == left

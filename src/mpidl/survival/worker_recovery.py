@@ -1,4 +1,4 @@
-"""The rank of a worker whose process has ended: what the worker had begun is completed, or handed out again."""
+"""Recovery of a worker whose process has ended: what it had begun is completed, or handed out again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from mpidl.engines.progress import Encodings
 from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import replica_position
 from mpidl.job.fill import own_statistics
-from mpidl.job.local_model import replica_state
-from mpidl.job.ready import ReadyJob
+from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.nn.model import PlacedModel
 from mpidl.report.recorder import record_event
 from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
 from mpidl.rma.transport import Transport
-from mpidl.roles.instructions import lost
+from mpidl.roles.events import lost
 from mpidl.roles.role import Role
 from mpidl.roles.worker import Worker
 from mpidl.storage.position import ReplicaPosition
@@ -33,7 +32,7 @@ from mpidl.transport.protocol import STOPPED, TAKINGS, WORKER_STATUS, Phase, Sav
 LOOK_EVERY = 0.02
 
 
-class Settlement(Role):
+class WorkerRecovery(Role):
     """Ends the part of a worker whose process has ended, in a thread beside that of a living worker.
 
     The portions that it had taken and not pushed are handed out again. A push that some shards have only in part is
@@ -65,7 +64,7 @@ class Settlement(Role):
         self._link.reports.read(self._status)
 
     def run(self) -> None:
-        """Settle what the worker has left, then report to the coordinator in its place until it orders the exit."""
+        """Finish the worker's part, then report to the coordinator in its place until it orders the exit."""
         self._link.clocks.show(STOPPED)
         remains = self._link.pushes.resume()
         self._marked = remains.marked
@@ -107,12 +106,12 @@ class Settlement(Role):
 
     def _give_back(self, remains: Remains) -> None:
         """Hand out again what the worker had taken and not pushed."""
-        while not self._settled(remains):
+        while not self._handed_out(remains):
             self._backoff.pause()
         self._count()
 
-    def _settled(self, remains: Remains) -> bool:
-        """Hand out what is left, unless another worker must note first what it has taken: return whether that is so."""
+    def _handed_out(self, remains: Remains) -> bool:
+        """Hand out what is left; return False, to be called again, if another worker must first note what it took."""
         with self._alone:
             if not self._estates.settle(self._number, self._size):
                 return False
@@ -120,8 +119,8 @@ class Settlement(Role):
             known = remains.pushed >= 0 and self._schedule.place(remains.pushed) in _places(taken)
             if self._estates.forgets(self._number) and not known:
                 raise MpidlError(
-                    f"worker {self._number} had taken more than {TAKINGS} portions since its last push: not all are "
-                    "known any more, to be handed out again"
+                    f"worker {self._number} died with more than {TAKINGS} portions taken since its last push: only the "
+                    f"last {TAKINGS} are known, so not all can be handed out again"
                 )
             left = self._schedule.left(taken, remains.pushed)
             self._estates.give_back(self._number, left, remains.marked)
@@ -240,7 +239,7 @@ class Settlement(Role):
             yield vector, clocks, (numbers[0], numbers[-1])
             numbers.clear()
 
-    # What the coordinator hears in the worker's place.
+    # Reports to the coordinator in the worker's place.
 
     def _obey(self, ended: bool) -> None:
         """Mark a checkpoint that has been ordered, and report the worker's part in it."""

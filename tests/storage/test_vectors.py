@@ -14,18 +14,17 @@ from cut_layouts import cut_layouts, in_layout, shapes_by_name, tensors_of
 from mpidl.data import Dataset
 from mpidl.errors import MpidlError
 from mpidl.parameters import shards
-from mpidl.storage import checkpoints, matrix_files
+from mpidl.storage import checkpoints, vectors
 from mpidl.storage.checkpoint import Checkpoint
-from mpidl.storage.files import scratch
-from mpidl.storage.matrix_files import read_rows
-from mpidl.storage.writer import Index, save_index, save_shard
+from mpidl.storage.files import describe, scratch
+from mpidl.storage.writer import CheckpointIndex, save_index, save_shard
 
 
 @pytest.fixture(autouse=True)
 def unsynchronised(monkeypatch):
     """Don't wait for the disk: no power fails here. Read few elements at a time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(matrix_files, "BLOCK", 20)
+    monkeypatch.setattr(vectors, "BLOCK", 20)
 
 
 def numbers(layout):
@@ -43,11 +42,11 @@ def test_any_layout_on_any_servers_reads_what_any_other_wrote(tmp_path_factory, 
     for number, part in enumerate(shards(old.size, before)):
         rows = {"parameters": vector[slice(*part)], "matrix/inverse": matrix[slice(*part)], "clock": np.array(1)}
         save_shard(scratch(directory, 42), number, part, rows)
-    save_index(scratch(directory, 42), Index(old, before, POSITION, "[run]\n", "0.0.1", {}))
+    save_index(scratch(directory, 42), CheckpointIndex(old, before, POSITION, "[run]\n", "0.0.1", {}))
     saved = Checkpoint(directory / "42")
     assert saved.states == ()
     for part in shards(new.size, after):
-        np.testing.assert_array_equal(read_rows(saved, "inverse", part, new), numbers(new)[1][slice(*part)])
+        np.testing.assert_array_equal(saved.rows("inverse", part, new), numbers(new)[1][slice(*part)])
         # The matrix is in no vector and no counter.
         assert sorted(saved.shard_state(part, new)) == ["clock", "parameters"]
 
@@ -55,15 +54,15 @@ def test_any_layout_on_any_servers_reads_what_any_other_wrote(tmp_path_factory, 
 def test_a_file_with_rows_of_another_matrix_is_one_line(tmp_path):
     save(tmp_path)
     saved = Checkpoint(tmp_path / "42")
-    whole = saved.ranges[0]
+    whole, _ = describe(saved.shards[0])
     with pytest.raises(MpidlError, match="matrix"):
-        read_rows(saved, "inverse", whole, saved.layout)
+        saved.rows("inverse", whole, saved.layout)
     with h5py.File(saved.shards[0], "r+") as file:
         file["matrix/inverse"] = np.zeros((whole.size, 2))
     with pytest.raises(
         MpidlError, match=rf"shard-0.h5: matrix/inverse: shape .*, expected \({whole.size}, {saved.size}\)$"
     ):
-        read_rows(saved, "inverse", whole, saved.layout)
+        saved.rows("inverse", whole, saved.layout)
 
 
 def test_a_run_goes_on_with_another_number_of_servers(tmp_path, least_squares):
