@@ -63,6 +63,18 @@ def transport(request, monkeypatch):
 
 
 @pytest.fixture
+def group(comm):
+    """Return the world as the group of a replica's ranks."""
+    from mpidl.engines.mpi.group import MpiGroup
+
+    own = comm.Dup()
+    made = MpiGroup(own)
+    yield made
+    made.free()
+    own.Free()
+
+
+@pytest.fixture
 def watch(monkeypatch):
     """Return a function that shows ``see(request, answer, parameters)`` what the replicas of an algorithm ask for."""
 

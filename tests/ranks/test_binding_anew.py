@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_runs import coordinate, serve
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.parameters import shards
@@ -23,7 +24,6 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import Phase
 
     roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)
     ranges, workers = shards(SIZE, len(roles.servers)), len(roles.replicas)
@@ -42,10 +42,8 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     for _ in range(3):
         with Transport(comm, roles, capacity, way=way) as transport:
             if server is not None:
-                server.bind(transport)
+                serve(comm, transport, server)
                 windows.append(shard.parameters)
-                comm.Barrier()
-                server.run()
                 server.unbind()
             elif handler is not None:
                 comm.Barrier()
@@ -58,15 +56,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                 comm.send(None, 0)
                 handler.unbind()
             else:
-                link = transport.coordinator()
-                link.orders.set_phase(Phase.TRAIN)
-                comm.Barrier()
-                backoff = link.backoff()
-                for rank in range(1 + len(roles.servers), comm.size):
-                    while not comm.iprobe(rank):
-                        backoff.pause()
-                    comm.recv(source=rank)
-                link.orders.set_phase(Phase.EXIT)
+                coordinate(comm, transport)
     residual = np.zeros(SIZE)
     if handler is not None and encodings.feedback:
         residual = np.concatenate([each.residual for each in encodings.feedback])

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from small_runs import dataset
 
 import mpidl
 from mpidl.algorithms import Downpour
-from mpidl.data import Dataset
 from mpidl.rules import Sgd
 
 
@@ -15,11 +15,10 @@ def test_only_what_leaves_a_node_is_encoded(comm, shared_path, least_squares, mo
     """All but the last rank, a worker, are on one node."""
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - 1))
     model, split = least_squares()
-    dataset = Dataset("test", (1,), None, split, split)
     algorithm = Downpour(wire="bf16", wire_fetch="bf16")
     debug = {"gradient_seconds": 0.01}  # Both workers have their share.
     summary = mpidl.train(
-        model, dataset, algorithm=algorithm, rule=Sgd(0.05), epochs=3, batch=8, dir=str(shared_path),
+        model, dataset(split), algorithm=algorithm, rule=Sgd(0.05), epochs=3, batch=8, dir=str(shared_path),
         config={"topology": {"transport": transport}, "debug": debug},
     )  # fmt: skip
     whole, encoded = 13 * 8, 32
@@ -34,8 +33,7 @@ def test_a_worker_on_its_servers_node_has_the_bits_of_one_that_encodes_nothing(c
     found = []
     for algorithm in (Downpour(), Downpour(wire="onebit", wire_fetch="onebit")):
         model, split = least_squares()
-        dataset = Dataset("test", (1,), None, split, split)
         options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": str(shared_path)}
-        mpidl.train(model, dataset, algorithm=algorithm, **options)
+        mpidl.train(model, dataset(split), algorithm=algorithm, **options)
         found.append(model.parameters)
     assert np.array_equal(*found)

@@ -86,7 +86,7 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
             if push % 3:
                 pusher.fetch()
 
-    from mpidl.rma.differences import names
+    from mpidl.rma.regions import of_shard
     from mpidl.rma.transport import Transport
 
     copies, free = [], Transport.free
@@ -94,7 +94,7 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
     def keep_copy(transport):
         if comm.rank in transport.roles.servers:
             number = transport.roles.servers.index(comm.rank)
-            copy_of_relay = transport.window.local(names(number).copies)[: transport.capacity.shards[number].size]
+            copy_of_relay = transport.window.local(of_shard(number).copies)[: transport.capacity.shards[number].size]
             copies.append(copy_of_relay.copy())
         free(transport)
 

@@ -9,7 +9,7 @@ def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, cap
     from mpidl.config import from_dict
     from mpidl.errors import MpidlError
     from mpidl.job.build import build
-    from mpidl.rma import shm_space
+    from mpidl.rma import transport
     from mpidl.rma.transport import Transport
     from mpidl.runs.ranks import run
 
@@ -26,7 +26,7 @@ def test_the_state_of_the_rule_stays_outside(comm, shared_path, monkeypatch, cap
         kept.extend(self.capacity.kept)
 
     make = Transport.__init__
-    monkeypatch.setattr(shm_space, "check_free", check_free)
+    monkeypatch.setattr(transport, "check_free", check_free)
     monkeypatch.setattr(Transport, "__init__", making)
     values = {
         "run": {"dir": str(shared_path), "epochs": 1},

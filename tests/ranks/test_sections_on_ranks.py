@@ -24,11 +24,7 @@ def perceptron():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_gradients_and_figures_are_the_whole_modules(comm, schedule):
-    from mpidl.engines.mpi.group import MpiGroup
-
-    communicator = comm.Dup()
-    group = MpiGroup(communicator)
+def test_gradients_and_figures_are_the_whole_modules(comm, group, schedule):
     random = np.random.default_rng(1)
     batch = Batch(random.normal(size=(403, 64)), random.integers(0, 10, 403))
     whole = TorchModel(perceptron(), "cross_entropy")
@@ -47,5 +43,3 @@ def test_gradients_and_figures_are_the_whole_modules(comm, schedule):
     evaluated = whole.evaluate(batch)
     if comm.rank == 0:
         assert figures[:2] == (pytest.approx(evaluated.loss, rel=1e-12), evaluated.correct)
-    group.free()
-    communicator.Free()

@@ -25,9 +25,9 @@ def test_another_process_continues_in_the_memory_of_a_rank(comm):
             taken.sync()
         window.quiesce()
         found = np.zeros(5, np.int64)
-        window.put(np.full(1, 71), victim, "values", 2)
-        window.get(found, victim, "values")
-        window.flush(victim)
+        window.to(victim).put(np.full(1, 71), victim, "values", 2)
+        window.to(victim).get(found, victim, "values")
+        window.to(victim).flush(victim)
         assert found.tolist() == [victim, 70, 71, victim, victim]
         assert window.local("values")[0] == comm.rank
 

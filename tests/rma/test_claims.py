@@ -48,8 +48,10 @@ class Memory:
     def flush(self, rank):
         pass
 
-    def supports_deferred_get(self, rank):
-        return False
+    supports_deferred_get = False
+
+    def to(self, rank):
+        return self
 
     def until(self, ready):
         if not ready():

@@ -31,8 +31,8 @@ def transport(request, comm, monkeypatch):
 def clocks(transport):
     """Read the clocks of all replicas."""
     found = np.zeros(transport.replicas, np.int64)
-    transport.window.get(found, transport.roles.coordinator, "clocks")
-    transport.window.flush(transport.roles.coordinator)
+    transport.window.to(transport.roles.coordinator).get(found, transport.roles.coordinator, "clocks")
+    transport.window.to(transport.roles.coordinator).flush(transport.roles.coordinator)
     return found
 
 

@@ -19,10 +19,10 @@ class Post:
     def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, statistics=()):
         from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.inboxes import Inbox
-        from mpidl.rma.mailboxes import regions
+        from mpidl.rma.mailboxes import Inbox
         from mpidl.rma.outbox import Outbox
         from mpidl.rma.outboxes import Outboxes
+        from mpidl.rma.regions import mailboxes
         from mpidl.transport.capacity import MailboxGeometry
 
         self.comm, self.workers = comm, comm.size - 1
@@ -30,7 +30,7 @@ class Post:
         geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None, statistics=statistics)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
-        self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
+        self.window = opened(comm, mailboxes(geometry) if comm.rank == 0 else {}, way)
         longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else POLLING_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
@@ -40,7 +40,7 @@ class Post:
             if wire is not None and encodes:
                 feedback = ErrorFeedback(wire, size, np.float64, statistics)
             self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback)
-            self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
+            self.outboxes = Outboxes([self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
         while not ready():

@@ -18,9 +18,9 @@ def test_a_freed_window_raises(comm):
         comm.Barrier()
     values = np.zeros(3, np.int64)
     for use in (
-        lambda: window.put(values, 0, "values"),
-        lambda: window.get(values, 0, "values"),
-        lambda: window.flush(0),
+        lambda: window.to(0).put(values, 0, "values"),
+        lambda: window.to(0).get(values, 0, "values"),
+        lambda: window.to(0).flush(0),
         lambda: window.local("values"),
         window.sync,
         window.free,
@@ -33,7 +33,7 @@ def test_a_freed_window_raises(comm):
 def test_freed_memory_and_doorbells_raise(comm):
     from mpidl.rma.doorbells import Doorbells
     from mpidl.rma.nodes import neighbours
-    from mpidl.rma.shared_vectors import SharedVectors
+    from mpidl.rma.shared_state import SharedVectors
 
     node = neighbours(comm)
     with SharedVectors(node, 1, 4, np.float32) as shared:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mpidl.rma import record
-from mpidl.rma.record import Record
+from mpidl.rma.coordinator import Record
+from mpidl.rma.regions import RECORDS
 
-BYTES = record.SLOTS * 256
+BYTES = RECORDS * 256
 
 
 class Memory:

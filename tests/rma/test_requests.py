@@ -15,7 +15,7 @@ def test_a_rank_that_others_ask_all_the_time_looks_around_now_and_then(comm):
     with MessageWindow(comm, {"taken": (np.int64, comm.size)} if comm.rank == 0 else {}, mixed=False) as window:
         if comm.rank:
             for number in range(1, asked + 1):
-                window.put(np.array([number]), 0, "taken", comm.rank)
+                window.to(0).put(np.array([number]), 0, "taken", comm.rank)
         comm.Barrier()
         if comm.rank == 0:
             taken, before = window.local("taken"), 0

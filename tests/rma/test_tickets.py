@@ -26,7 +26,8 @@ def transport(request, comm, monkeypatch):
 
 def travels(transport, rank):
     """Return whether a rank's tickets are messages."""
-    return transport.window.supports_deferred_get(transport.roles.coordinator) and rank != transport.roles.coordinator
+    coordinator = transport.roles.coordinator
+    return transport.window.to(coordinator).supports_deferred_get and rank != coordinator
 
 
 def test_each_ticket_is_taken_once(comm, transport):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mpidl.rma.turn import Turn
+from mpidl.rma.backoff import Turn
 
 
 @pytest.fixture

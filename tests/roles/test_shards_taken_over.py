@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range
-from mpidl.rma.inboxes import Inbox
+from mpidl.rma.backoff import Turn
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.outbox import Outbox
-from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.regions import regions
 from mpidl.rma.server import ServerLink
-from mpidl.rma.turn import Turn
+from mpidl.rma.windows import OwnMemory
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Adam
 from mpidl.shards.average import AVERAGE, Average
@@ -80,12 +80,6 @@ class Deaths:
 
 class Memory(OwnMemory):
     """The memory of a server and of the coordinator, which outlives the server's process."""
-
-    def piece(self, rank):
-        return 1 << 30
-
-    def on_host(self, values, rank):
-        return values
 
 
 class Node:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.relays.batching_window import BatchingWindow
-from mpidl.rma.inboxes import ForwardingInbox
+from mpidl.rma.mailboxes import ForwardingInbox
 from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message
 
 #: Chunks of one worker that are taken before the next worker's turn.

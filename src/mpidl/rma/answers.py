@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.outboxes import Outboxes
+from mpidl.rma.regions import of_shard
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MOST_BESIDE
 from mpidl.transport.protocol import REQUEST
-
-if TYPE_CHECKING:
-    # Plans need the regions, and no MPI.
-    from mpidl.rma.doorbells import Doorbells
-    from mpidl.rma.outboxes import Outboxes
-    from mpidl.rma.verbs import RemoteMemory
 
 
 class Question(Protocol):
@@ -37,30 +35,12 @@ class Question(Protocol):
 Q = TypeVar("Q", bound=Question)
 
 
-class Names(NamedTuple):
-    """Names of the window regions of a shard's answers."""
-
-    beside_answered: str
-    beside_answers: str
-
-
-def names(shard: int) -> Names:
-    """Return the names of the window regions of the answers of shard number `shard`."""
-    return Names(*(f"{name}/{shard}" for name in Names._fields))
-
-
-def regions(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
-    name = names(shard)
-    return {name.beside_answered: (np.int64, workers), name.beside_answers: (np.uint8, workers * MOST_BESIDE * slot)}
-
-
 class Answers:
     """A server's end, for the workers of one shard, whose `ranks` it wakes."""
 
     def __init__(self, window: RemoteMemory, ranks: Sequence[int], doorbells: Doorbells, shard: int, slot: int) -> None:
         self._window, self._ranks, self._doorbells = window, ranks, doorbells
-        name = names(shard)
+        name = of_shard(shard)
         self._answered = window.local(name.beside_answered)
         self._slots = window.local(name.beside_answers).reshape(len(ranks), MOST_BESIDE, slot)
 
@@ -80,9 +60,9 @@ class Asked:
     """
 
     def __init__(self, window: RemoteMemory, server: int, worker: int, shard: int, slot: int) -> None:
-        self._window, self._server, self._worker, self._slot = window, server, worker, slot
-        self._names, self._answered = names(shard), np.zeros(1, np.int64)
-        self._comes = window.supports_deferred_get(server)
+        self._window, self._server, self._worker, self._slot = window.to(server), server, worker, slot
+        self._names, self._answered = of_shard(shard), np.zeros(1, np.int64)
+        self._comes = self._window.supports_deferred_get
         self.asked = self._taken = 0
         self._targets: deque[Sequence[np.ndarray]] = deque()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,11 +12,14 @@ from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
-from mpidl.rma.record import Record
+from mpidl.rma.regions import RECORDS
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.takings import noted
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, GivenBack, Order, Phase, Saved, Tag
 
+#: Numbers before a record: its ordinal from 1, its length and its checksum.
+HEADER = 3
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
 
@@ -136,9 +140,9 @@ class _Numbers:
         """Write some of the numbers to other ranks, one after the other."""
         for element in elements:
             for rank in ranks:
-                self._window.put(self._numbers[element : element + 1], rank, "control", element)
+                self._window.to(rank).put(self._numbers[element : element + 1], rank, "control", element)
             for rank in ranks:
-                self._window.fence(rank)
+                self._window.to(rank).fence(rank)
 
     def wake(self, ranks: Sequence[int]) -> None:
         for rank in ranks:
@@ -212,6 +216,38 @@ class GivenOrders:
         self._numbers.show(Control.PHASE, phase)
         self._numbers.write(self._followers, Control.PHASE)
         self._numbers.wake(self._followers)
+
+
+class Record:
+    """A record in the coordinator's memory, from which another process continues if the coordinator dies."""
+
+    def __init__(self, window: RemoteMemory) -> None:
+        self._window, slots = window, window.local("record").reshape(RECORDS, -1)
+        self._headers = [slot[: HEADER * 8].view(np.int64) for slot in slots]
+        self._contents = slots[:, HEADER * 8 :]
+
+    def write(self, content: bytes) -> None:
+        """Write a new record; one that is too long can't be read."""
+        if len(content) > self._contents.shape[1]:
+            content = b""
+        number = 1 + max(int(header[0]) for header in self._headers)
+        header, slot = self._headers[number % RECORDS], self._contents[number % RECORDS]
+        slot[: len(content)] = np.frombuffer(content, np.uint8)
+        header[1:] = len(content), zlib.crc32(content)
+        self._window.sync()
+        header[0] = number
+        self._window.sync()
+
+    def read(self) -> bytes | None:
+        """Return the newest record that is whole; None if there is none."""
+        self._window.sync()
+        numbers = [int(header[0]) for header in self._headers]
+        for place in sorted(range(RECORDS), key=lambda place: -numbers[place]):
+            _, length, checksum = self._headers[place].tolist()
+            content = self._contents[place, : max(0, length)].tobytes()
+            if numbers[place] and zlib.crc32(content) == checksum:
+                return content or None
+        return None
 
 
 class CoordinatorLink:

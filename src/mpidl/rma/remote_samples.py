@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import outside
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.progress import PERIOD
-from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.sends import PERIOD, Sends, pieces
 
 #: Most samples of a request, and most bytes of their inputs, unless one sample has more.
 ROWS, BYTES = 1024, 1 << 23

@@ -83,8 +83,7 @@ class Reports:
 
     def read(self, status: np.ndarray) -> None:
         """Read this rank's status into `status`, shape (1,), as it was posted last, by this process or another."""
-        self._window.get(status, self._rank, self._region, self._row)
-        self._window.flush(self._rank)
+        self._get(status, self._region, self._row)
         self._posted[self._region, self._row] = status.copy()
 
     def _post_rows(self, region: str, first: int, status: np.ndarray, wake: bool = False) -> None:
@@ -112,8 +111,15 @@ class Reports:
 
     def _put(self, rank: int, region: str, first: int, values: np.ndarray) -> None:
         """Write values into a region of `rank`; they may change afterwards."""
-        self._window.put(values, rank, region, first)
-        self._window.fence(rank)
+        window = self._window.to(rank)
+        window.put(values, rank, region, first)
+        window.fence(rank)
+
+    def _get(self, values: np.ndarray, region: str, first: int) -> None:
+        """Read values from a region of the rank that takes the status."""
+        window = self._window.to(self._rank)
+        window.get(values, self._rank, region, first)
+        window.flush(self._rank)
 
 
 class ForwardedReports(Reports):
@@ -181,8 +187,7 @@ class WorkerReports(Reports):
         """Post the sums over the part of a worker whose process has ended, and that this worker is done."""
         self._put(self._rank, "sums", worker * sums.size, sums.reshape(-1))
         status = np.zeros(1, WORKER_STATUS)
-        self._window.get(status, self._rank, "workers", worker)
-        self._window.flush(self._rank)
+        self._get(status, "workers", worker)
         status["state"] = State.DONE
         self._put(self._rank, "workers", worker, status)
         self._doorbells.ring(self._rank)

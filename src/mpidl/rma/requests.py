@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.sends import Sends, pieces
-from mpidl.rma.windows import Region, Window
+from mpidl.rma.windows import OwnMemory, Region, Window
 
 
 class Tag(IntEnum):
@@ -72,17 +71,17 @@ class Source:
 
 
 class Requests:
-    """Carries out the requests of other `ranks` on this rank's memory, in which its own number is `own`.
+    """Carries out the requests of other `ranks` on this rank's memory.
 
     Long data arrive in pieces of `piece` bytes. `quiesced` is the number of announcements, from any rank, that nothing
     follows. `changed` is called for each counter that another rank has changed.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory, own: int,
+        self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory,
         regions: Mapping[str, Region], sends: Sends, piece: int, changed: Changed = ignored,
     ) -> None:  # fmt: skip
-        self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
+        self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, comm.rank, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
         self._sources = [Source(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]

@@ -8,7 +8,7 @@ from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.evaluation import Accrued
-from mpidl.rma.inboxes import Inbox
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.reports import Reports
 from mpidl.rma.shared_state import SharedState

@@ -14,15 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.parameters.ranges import Range
-from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff, crowded, run_promptly, sharpen_sleeps
+from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff, Turn, crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.regions import regions
-from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.takings import note
-from mpidl.rma.turn import Turn
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
@@ -164,3 +162,22 @@ class SharedState(Owner):
         comm = self.comm
         self.comm = self.peers = Freed("the transport")
         comm.Free()
+
+
+class SharedVectors(Owner):
+    """`count` vectors of `size` elements, 0 at first, shared by the ranks of one node; `free` is collective, too."""
+
+    def __init__(self, comm: MPI.Intracomm, count: int, size: int, dtype: Any) -> None:
+        length = count * size * np.dtype(dtype).itemsize
+        self._window: Any = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
+        memory: Any = self._window.Shared_query(0)[0]
+        self.vectors: Any = np.frombuffer(memory, dtype, count * size).reshape(count, size)
+        if comm.rank == 0:
+            self.vectors[...] = 0
+        comm.Barrier()
+
+    def free(self) -> None:
+        """Free the memory; the vectors are invalid afterwards."""
+        window = self._window
+        self._window = self.vectors = Freed("the shared memory")
+        window.Free()

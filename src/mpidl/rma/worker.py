@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from typing import Any
+
+import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.rma.answers import Asked
 from mpidl.rma.backoff import Backoff
+from mpidl.rma.counters import Counter
 from mpidl.rma.differences import DifferenceFetch
 from mpidl.rma.evaluation import Evaluation
 from mpidl.rma.fetches import Fetches
@@ -15,9 +19,9 @@ from mpidl.rma.orders import Orders
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reports import WorkerReports
-from mpidl.rma.shared_memory import SharedMemory
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.tickets import Clocks, Tickets
+from mpidl.transport.protocol import Control
 from mpidl.wire import Differences, ErrorFeedback
 
 
@@ -86,7 +90,7 @@ class WorkerLink:
                 route.holders, route.geometries, feedback or repeat(None), strict=False
             )
         ]
-        self.pushes = Outboxes(window, outboxes, parts, doorbells)
+        self.pushes = Outboxes(outboxes, parts, doorbells)
         differences = {
             place: DifferenceFetch(window, rank, route.ring, copy, doorbells, shard)
             for place, ((rank, shard), copy) in enumerate(zip(servers, copies, strict=False))
@@ -108,3 +112,29 @@ class WorkerLink:
     def backoff(self, longest: float | None = None) -> Backoff:
         """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""
         return self._transport.backoff(longest)
+
+
+class SharedMemory:
+    """A worker's access to the parameters and the rule's state, `vectors`, that all workers of its node map.
+
+    `rows`, int64, has a row for the gate and one for each worker; see `protocol.Row`.
+    """
+
+    def __init__(self, shared: SharedState) -> None:
+        self._window = shared.window
+        self.vectors: list[np.ndarray] = shared.shared_vectors
+        self.rows: Any = shared.shared_rows
+        self._copied = Counter(shared.window, shared.roles.coordinator, "control", Control.COPIED)
+        self._order = 0
+
+    def sync(self) -> None:
+        """Make what this worker has written visible before it reads what others write."""
+        self._window.sync()
+
+    def take_order(self, order: int) -> bool:
+        """Return whether this worker is the one that copies the memory for an order."""
+        if self._order < order:
+            if self._copied.raise_to(order) >= order:
+                return False
+            self._order = order
+        return self._order == order

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpidl.tracing.spans import KINDS, Ring
-from mpidl.transport.activities import Activity
 from mpidl.transport.protocol import END, MARK, Message, ShardClock
+from mpidl.transport.status import Activity
 
 if TYPE_CHECKING:
     from mpidl.roles.served import ServedShard
