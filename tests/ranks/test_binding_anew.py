@@ -110,9 +110,9 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
             after.append(from_status(0.0, link.posted.workers, link.posted.servers))
             assert not after[0].batches or again.window.local("control").tolist()[1] == Phase.EXIT
         elif comm.rank in again.workers and again.roles.servers:
-            vector = np.empty(again.shards[-1].stop, np.float32)
+            vector = np.empty(again.capacity.shards[-1].stop, np.float32)
             link = again.worker(again.workers.index(comm.rank))
-            link.fetches.start(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
+            link.fetches.start(vector, np.zeros((len(again.capacity.shards), len(ShardClock)), np.int64))
             link.fetches.finish()
             after.append(vector)
         again.quiesce()

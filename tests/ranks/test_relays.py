@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from late import Late
 from mpidl.parameters import held_by_servers, split, within
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -34,18 +35,6 @@ def whole(sums):
     pushes = np.rint((np.sqrt(8 * sums + 1) - 1) / 2)
     assert (triangle(pushes) == sums).all()
     return pushes
-
-
-class Late:
-    """Remote memory each of whose operations may begin late."""
-
-    def __init__(self, memory, seed):
-        self._memory, self._random = memory, np.random.default_rng(seed)
-
-    def __getattr__(self, name):
-        if self._random.random() < 0.1:
-            time.sleep(self._random.exponential(3e-4))
-        return getattr(self._memory, name)
 
 
 class Pusher:

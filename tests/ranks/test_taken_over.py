@@ -27,10 +27,10 @@ def test_evaluations_and_the_record_outlive_the_process(comm):
     """A worker gives more evaluations than there is room for: each is seen until it is in the record, and then gone."""
     from mpidl.rma.transport import Transport
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import EVALUATIONS, Evaluated
+    from mpidl.transport.protocol import EVALUATIONS, EpochEvaluation
 
     roles, total = assign([0] * comm.size, servers=1), 3 * EVALUATIONS
-    given = [Evaluated(epoch, epoch / 8, [0.5, float(epoch)]) for epoch in range(1, total + 1)]
+    given = [EpochEvaluation(epoch, epoch / 8, [0.5, float(epoch)]) for epoch in range(1, total + 1)]
 
     def see(link, count):
         found = []

@@ -20,7 +20,7 @@ class Memory:
         self.given_back = self.regions["given_back"].reshape(GIVEN_BACK, GIVEN_BACK_WIDTH)
         turn, doorbells = SimpleNamespace(pass_on=lambda: None), SimpleNamespace(ring=self._ring, alone=True)
         self.shared = SimpleNamespace(
-            window=self, roles=SimpleNamespace(coordinator=0), workers=range(1, 1 + workers), replicas=workers,
+            window=self, roles=SimpleNamespace(coordinator=0, replicas=range(workers)), workers=range(1, 1 + workers),
             doorbells=doorbells, turn=turn, backoff=lambda: self,
         )  # fmt: skip
 

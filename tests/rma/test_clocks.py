@@ -30,7 +30,7 @@ def transport(request, comm, monkeypatch):
 
 def clocks(transport):
     """Read the clocks of all replicas."""
-    found = np.zeros(transport.replicas, np.int64)
+    found = np.zeros(len(transport.roles.replicas), np.int64)
     transport.window.to(transport.roles.coordinator).get(found, transport.roles.coordinator, "clocks")
     transport.window.to(transport.roles.coordinator).flush(transport.roles.coordinator)
     return found

@@ -1,33 +1,16 @@
 """Pushes, fetches and tickets on real ranks whose every step may be late: nothing is lost, doubled or out of order."""
 
 import time
-from copy import copy
 
 import numpy as np
 import pytest
 from ways import opened
 
+from late import Late
 from mpidl.parameters import shards
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZE, PUSHES, CHUNK_BYTES = 4099, 12, 4000
-
-
-class Late:
-    """Remote memory each of whose operations may begin late."""
-
-    def __init__(self, memory, seed):
-        self._memory, self._random = memory, np.random.default_rng(seed)
-
-    def to(self, rank):
-        found = copy(self)
-        found._memory = self._memory.to(rank)
-        return found
-
-    def __getattr__(self, name):
-        if self._random.random() < 0.15:
-            time.sleep(self._random.exponential(3e-4))
-        return getattr(self._memory, name)
 
 
 @pytest.mark.parametrize(("servers", "seed"), [(1, 0), (2, 1), (2, 2)])
@@ -168,7 +151,7 @@ def test_ranks_that_wait_for_each_other_serve_each_other(comm, way):
 
 
 def test_a_counter_waits_for_long_data_that_are_late(comm, monkeypatch):
-    from mpidl.rma.requests import Tag
+    from mpidl.rma.requests import RequestTag
     from mpidl.rma.sends import Sends
 
     shapes = {"data": (np.int64, 9001), "count": (np.int64, 1)}
@@ -188,7 +171,7 @@ def test_a_counter_waits_for_long_data_that_are_late(comm, monkeypatch):
         start, held = Sends.start, []
 
         def hold_data(self, values, rank, tag, *lent):
-            if tag == Tag.DATA:
+            if tag == RequestTag.DATA:
                 held.append((self, values, rank, tag, *lent))
             else:
                 start(self, values, rank, tag, *lent)

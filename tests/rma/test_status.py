@@ -286,10 +286,10 @@ def test_a_relay_has_for_its_workers_what_the_coordinator_has_ordered(comm, way)
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])
 def test_many_workers_post_and_look_more_rarely(comm, workers, seconds):
-    from mpidl.rma.reports import Reports
+    from mpidl.rma.reports import StatusReports
 
     with make(comm) as transport:
-        assert Reports(transport, "workers", 0, reporting=workers).interval(0.02) == seconds
+        assert StatusReports(transport, "workers", 0, reporting=workers).interval(0.02) == seconds
 
 
 @pytest.mark.mpi(min_size=3)

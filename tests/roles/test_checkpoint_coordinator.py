@@ -10,7 +10,7 @@ from mpidl.data.schedule import Portions, Schedule
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.instructions import Save
 from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.transport.protocol import NO_MORE, Saved
+from mpidl.transport.protocol import NO_MORE, SavedFiles
 
 SHARDS, REPLICAS = 2, 2
 
@@ -77,9 +77,11 @@ def order(saving, last=False, interim=False):
 def report(saving, number, batches):
     """Report all that there is to an order."""
     place = ReplicaPosition(batches=batches, samples=10 * batches)
-    saving.link.reports += [Saved(number, intermediary=0, files=["relay.h5"])]
-    saving.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
-    saving.link.reports += [Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)]
+    saving.link.reports += [SavedFiles(number, intermediary=0, files=["relay.h5"])]
+    saving.link.reports += [SavedFiles(number, shards=[shard]) for shard in range(SHARDS)]
+    saving.link.reports += [
+        SavedFiles(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)
+    ]
 
 
 def wait(saving):
@@ -163,7 +165,7 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     saving.stop(3)
     order(saving, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
-    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
+    saving.link.reports.append(SavedFiles(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
     assert wait(saving)[0].next_portion == 3
 
 

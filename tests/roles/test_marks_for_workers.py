@@ -24,12 +24,12 @@ from mpidl.transport.protocol import (
     STOPPED,
     TAKINGS,
     WORKER_STATUS,
-    Cut,
     Doing,
-    Message,
     Order,
     Phase,
-    Saved,
+    PushMessage,
+    SavedFiles,
+    ShardCut,
     State,
 )
 
@@ -70,7 +70,7 @@ class Server:
 
     def message(self, worker, push, chunk):
         batch = 1 if chunk == MARK else 10 * worker + push
-        self.served.apply(Message(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
+        self.served.apply(PushMessage(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
 
     def copy(self):
         """Return the parameters in the checkpoint."""
@@ -115,7 +115,7 @@ def test_a_mark_made_for_a_worker_has_the_same_pushes_on_all_shards_or_counts_fo
         if cut.pushes >= 0:
             assert copy == [1.0 + cut.pushes] * SIZE
             assert cut.last == 10 + cut.pushes - 1
-    assert kinds == {Cut(1, 10, False), Cut(2, 11, False), Cut(2, 11, True), Cut(-1, -1, False)}
+    assert kinds == {ShardCut(1, 10, False), ShardCut(2, 11, False), ShardCut(2, 11, True), ShardCut(-1, -1, False)}
 
 
 def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
@@ -123,7 +123,7 @@ def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
     server.served.save(ORDER)
     assert server.cuts is None
     server.served.save(CUT)
-    assert server.cuts == {LIVE: Cut(0, -1, False), HANGS: Cut(0, -1, False)}
+    assert server.cuts == {LIVE: ShardCut(0, -1, False), HANGS: ShardCut(0, -1, False)}
     server.cuts = None
     server.served.save(CUT)
     server.served.save(Order(2, 0, Phase.TRAIN, cut=1))
@@ -188,15 +188,17 @@ def coordinator(monkeypatch):
         assert found.completed() is None
         assert found.link.cuts == [1]
         own = ReplicaPosition(batches=1, samples=10, working=[(0, 1)])
-        found.link.reports = [Saved(1, shards=[0]), Saved(1, shards=[1]), Saved(1, replicas={LIVE: own})]
+        found.link.reports = [SavedFiles(1, shards=[0]), SavedFiles(1, shards=[1]), SavedFiles(1, replicas={LIVE: own})]
         return found
 
     return made
 
 
 def report(coordinator, *cuts):
-    live = Cut(1, 0, True)
-    coordinator.link.reports += [Saved(1, cuts=(shard, {LIVE: live, HANGS: cut})) for shard, cut in enumerate(cuts)]
+    live = ShardCut(1, 0, True)
+    coordinator.link.reports += [
+        SavedFiles(1, cuts=(shard, {LIVE: live, HANGS: cut})) for shard, cut in enumerate(cuts)
+    ]
     while coordinator.active:
         if (found := coordinator.completed()) is not None:
             return found
@@ -208,8 +210,8 @@ def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator, marked):
     saving = coordinator()
     late = ReplicaPosition(batches=9, samples=90)
     if not marked:  # Else it hangs between its mark and its report.
-        saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
-    report(saving, Cut(1, 2, marked), Cut(1, 2, True))
+        saving.link.reports.append(SavedFiles(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    report(saving, ShardCut(1, 2, marked), ShardCut(1, 2, True))
     ((position, files),) = saving.done
     assert (position.step, position.samples, position.unfinished) == (2, 20, [(0, 1), (1, 1)])
     assert position.replicas[HANGS] == ReplicaPosition(batches=0, samples=0, working=[(1, 1)], cut=True)
@@ -219,7 +221,7 @@ def test_what_a_worker_had_taken_and_not_pushed_is_left(coordinator, marked):
 def test_what_is_given_back_for_a_worker_after_the_look_at_it_is_not_handed_out_twice(coordinator):
     saving = coordinator()
     saving.link.settled = {-1: (1, 1)}
-    report(saving, *[Cut(1, 2, False)] * 2)
+    report(saving, *[ShardCut(1, 2, False)] * 2)
     ((position, _),) = saving.done
     assert (position.replicas[HANGS].working, position.passed_over) == ([(1, 1)], [])
 
@@ -227,10 +229,10 @@ def test_what_is_given_back_for_a_worker_after_the_look_at_it_is_not_handed_out_
 @pytest.mark.parametrize(
     ("cuts", "taken"),
     [
-        ([Cut(1, 2, False), Cut(2, 3, True)], ([1], [], 0)),
-        ([Cut(1, 2, False), Cut(2, 3, False)], ([1], [], 0)),
-        ([Cut(-1, -1, False), Cut(-1, -1, False)], ([1], [], 0)),
-        ([Cut(1, 2, False), Cut(1, 2, False)], None),  # It is taking a ticket.
+        ([ShardCut(1, 2, False), ShardCut(2, 3, True)], ([1], [], 0)),
+        ([ShardCut(1, 2, False), ShardCut(2, 3, False)], ([1], [], 0)),
+        ([ShardCut(-1, -1, False), ShardCut(-1, -1, False)], ([1], [], 0)),
+        ([ShardCut(1, 2, False), ShardCut(1, 2, False)], None),  # It is taking a ticket.
     ],
 )
 def test_what_is_no_cut_of_all_shards_is_given_up(coordinator, cuts, taken):
@@ -242,18 +244,18 @@ def test_what_is_no_cut_of_all_shards_is_given_up(coordinator, cuts, taken):
 def test_a_worker_that_has_ended_meanwhile_is_waited_for(coordinator):
     """No replica could go on from the clock that says so."""
     saving = coordinator(([1], [], STOPPED))
-    assert report(saving, *[Cut(1, 2, False)] * 2)[1] is False
+    assert report(saving, *[ShardCut(1, 2, False)] * 2)[1] is False
 
 
 def test_a_disk_that_is_slow_is_no_hang(coordinator):
     """A worker that goes on, or has ended, is waited for: its vectors aren't given up for a file that takes long."""
     saving = coordinator()
-    cuts = {LIVE: Cut(1, 0, True), HANGS: Cut(1, 2, True)}
-    saving.link.reports += [Saved(1, cuts=(shard, cuts)) for shard in (0, 1)]
+    cuts = {LIVE: ShardCut(1, 0, True), HANGS: ShardCut(1, 2, True)}
+    saving.link.reports += [SavedFiles(1, cuts=(shard, cuts)) for shard in (0, 1)]
     saving.link.workers["state"][HANGS] = State.TRAINED
     assert [saving.completed() for _ in range(3)] == [None] * 3
     late = ReplicaPosition(batches=2, samples=20)
-    saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    saving.link.reports.append(SavedFiles(1, replicas={HANGS: late}, files=["replica-1.h5"]))
     report(saving)
     ((position, files),) = saving.done
     assert (position.replicas[HANGS], files, saving.cut_off) == (late, ["replica-1.h5"], set())
@@ -270,4 +272,4 @@ def test_an_evaluation_may_take_the_patience_of_checkpoints(coordinator):
 def test_a_worker_that_has_forgotten_what_it_had_taken_is_waited_for(coordinator, last):
     """It went on before the coordinator looked."""
     saving = coordinator((list(range(100, 100 + TAKINGS)), [], 0))
-    assert report(saving, *[Cut(int(last >= 0), last, False)] * 2)[1] is False
+    assert report(saving, *[ShardCut(int(last >= 0), last, False)] * 2)[1] is False

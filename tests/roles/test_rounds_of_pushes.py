@@ -11,7 +11,7 @@ from mpidl.shards import ledger
 from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.transport.protocol import END, MARK, REQUEST, Message
+from mpidl.transport.protocol import END, MARK, REQUEST, PushMessage
 
 
 class Rings:
@@ -33,7 +33,7 @@ class Rings:
         return len(self.rings[worker])
 
     def head(self, worker):
-        return Message(worker, 0, self.rings[worker][0], 0, np.ones(1), (0, 0))
+        return PushMessage(worker, 0, self.rings[worker][0], 0, np.ones(1), (0, 0))
 
     def server(self, number):
         return self

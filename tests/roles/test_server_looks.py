@@ -12,7 +12,7 @@ from mpidl.shards import ledger
 from mpidl.shards.policies import FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.transport.protocol import Message, Order, Phase
+from mpidl.transport.protocol import Order, Phase, PushMessage
 
 GRACE = 3.0
 
@@ -55,7 +55,7 @@ class Rank:
 
     def drain(self, worker, most):
         _, fetched = self._pushes.pop(worker)
-        yield Message(worker, 0, 0, fetched, np.array([1.0 + worker]), (0, 0))
+        yield PushMessage(worker, 0, 0, fetched, np.array([1.0 + worker]), (0, 0))
 
     def pause(self, longest=math.inf):
         self.slept.append(longest)

@@ -103,7 +103,7 @@ class Node:
         self._shared = SimpleNamespace(
             window=self._memory, doorbells=bells, comm=None, roles=roles, partitions=1,
             capacity=capacity, routes=routes, workers=routes.workers, geometries=routes.geometries, crowded=False,
-            processes=np.arange(2 + WORKERS), turn=Turn(),
+            processes=np.arange(2 + WORKERS), turn=Turn(), backoff=None,
             vectors=lambda shard: {name: self._memory.local(f"{name}/{shard}") for name in capacity.vectors},
         )  # fmt: skip
         self._outboxes = [Outbox(self._memory, self.rank, worker, routes.geometries[0]) for worker in range(WORKERS)]

@@ -10,11 +10,11 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.relays.routes import RelayedRoutes
-from mpidl.rma.answers import Answers, Asked
+from mpidl.rma.answers import AnswerReader, Answers
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.fetches import ShardReader, ShownShards
-from mpidl.rma.mailboxes import ForwardingInbox
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
@@ -56,8 +56,7 @@ class RelayLink:
                 ranks[holder.shard] = list(relay.workers[partition :: shared.partitions])
                 holders[holder.shard] = holder
         self.inboxes = [
-            ForwardingInbox(window, geometry, ranks[shard], shared.doorbells, shard)
-            for shard, geometry in enumerate(geometries)
+            Inbox(window, geometry, ranks[shard], shared.doorbells, shard) for shard, geometry in enumerate(geometries)
         ]
         of_all = [holders[shard] for shard in range(len(self.shards))]
         beside = [(each, capacity.beside) for each in of_all if capacity.beside]
@@ -65,7 +64,7 @@ class RelayLink:
         self._parts = [slice(*shard) for shard in self.shards]
         self._shown, self._reader = ShownShards(window, self._parts), ShardReader(window, of_all, self._parts)
         first = shared.roles.pushers().index(relay.rank)
-        self.asked = [Asked(window, rank, first, shard, slot) for (rank, shard), slot in beside]
+        self.asked = [AnswerReader(window, rank, first, shard, slot) for (rank, shard), slot in beside]
         self._fetches = {
             shard: DifferenceFetch(window, rank, first, copy, shared.doorbells, shard)
             for (rank, shard), copy in zip(of_all, copies, strict=False)

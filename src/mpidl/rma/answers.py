@@ -22,8 +22,8 @@ from mpidl.transport.capacity import MOST_BESIDE
 from mpidl.transport.protocol import REQUEST
 
 
-class Question(Protocol):
-    """A request, bytes as uint8, and the arrays for its answer, as `Asked.expect` takes them."""
+class Answerable(Protocol):
+    """A request, bytes as uint8, and the arrays for its answer, as `AnswerReader.expect` takes them."""
 
     @property
     def message(self) -> np.ndarray: ...
@@ -32,7 +32,7 @@ class Question(Protocol):
     def targets(self) -> Sequence[np.ndarray]: ...
 
 
-Q = TypeVar("Q", bound=Question)
+Q = TypeVar("Q", bound=Answerable)
 
 
 class Answers:
@@ -53,7 +53,7 @@ class Answers:
         self._doorbells.ring(self._ranks[worker])
 
 
-class Asked:
+class AnswerReader:
     """A worker's end, for one shard: `worker` is its number among those that ask there.
 
     `asked` counts the messages by which it has asked.
@@ -112,7 +112,7 @@ class Asked:
             place += -(-values.size // 8) * 8
 
 
-def ask(pushes: Outboxes, asked: Sequence[Asked], questions: Sequence[deque[Q]]) -> list[list[Q]]:
+def ask(pushes: Outboxes, asked: Sequence[AnswerReader], questions: Sequence[deque[Q]]) -> list[list[Q]]:
     """Ask each shard its questions, as far as there is room for them and for their answers, but not within a push.
 
     What has been asked is removed, and returned for each shard.
@@ -132,13 +132,13 @@ def ask(pushes: Outboxes, asked: Sequence[Asked], questions: Sequence[deque[Q]])
     return found
 
 
-def take(asked: Sequence[Asked]) -> list[int]:
+def take(asked: Sequence[AnswerReader]) -> list[int]:
     """Take the answers of all shards that there are, and return how many each had."""
-    _start_and_flush(asked, Asked.start_looking)
-    return _start_and_flush(asked, Asked.start_taking)
+    _start_and_flush(asked, AnswerReader.start_looking)
+    return _start_and_flush(asked, AnswerReader.start_taking)
 
 
-def _start_and_flush(asked: Sequence[Asked], start: Callable[[Asked], int]) -> list[int]:
+def _start_and_flush(asked: Sequence[AnswerReader], start: Callable[[AnswerReader], int]) -> list[int]:
     """Let all servers read side by side."""
     found = [start(each) for each in asked]
     for each, count in zip(asked, found, strict=True):

@@ -59,7 +59,7 @@ class ShownEvaluation:
             self._doorbells.ring(rank)
 
 
-class Evaluation:
+class WorkerEvaluation:
     """A worker's part."""
 
     def __init__(self, shared: SharedState) -> None:

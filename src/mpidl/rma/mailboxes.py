@@ -26,11 +26,11 @@ from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.regions import of_shard
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MailboxGeometry
-from mpidl.transport.protocol import Header, Message
+from mpidl.transport.protocol import ChunkHeader, PushMessage
 
 #: Plain integers, which index arrays faster than an enumeration's.
-PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED, MARKED = (int(number) for number in Header)
-HEADER = len(Header)
+PUSH, CHUNK, FETCHED, COUNT, FIRST, LAST, ENCODED, MARKED = (int(number) for number in ChunkHeader)
+HEADER = len(ChunkHeader)
 #: Most chunks that a worker publishes at once: each publication costs two round trips.
 GROUP = 8
 
@@ -84,7 +84,7 @@ class Inbox:
         """Return how many chunks of `worker` have been released."""
         return self._taken[worker]
 
-    def head(self, worker: int) -> Message:
+    def head(self, worker: int) -> PushMessage:
         """Return the oldest waiting chunk of `worker`, which must have one.
 
         Raise MpidlError if it is not the one that must follow the last: this MPI let a counter overtake its data.
@@ -95,7 +95,7 @@ class Inbox:
         self._chunk[worker] = message.chunk
         return message
 
-    def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> Message:
+    def _message(self, worker: int, slot: int, expected: tuple[int, int]) -> PushMessage:
         """Return the message in a slot, which must be the expected chunk or one between two pushes."""
         push, chunk, fetched, count, first, last, encoded, _ = self._headers[worker][slot].tolist()
         if (push, chunk) != expected and (chunk >= 0 or (push, self._last) != expected):
@@ -103,7 +103,9 @@ class Inbox:
                 f"worker {worker}'s mailbox holds chunk {chunk} of push {push} where chunk {expected[1]} of "
                 f"push {expected[0]} belongs: this MPI delivers one-sided writes out of order here"
             )
-        return Message(worker, push, chunk, fetched, self._values(worker, slot, chunk, count, encoded), (first, last))
+        return PushMessage(
+            worker, push, chunk, fetched, self._values(worker, slot, chunk, count, encoded), (first, last)
+        )
 
     def _values(self, worker: int, slot: int, chunk: int, count: int, encoded: int) -> np.ndarray:
         encoding, payload = self._geometry.encoding, self._payloads[bool(encoded)][worker][slot]
@@ -141,7 +143,7 @@ class Inbox:
         if self._expected[worker][1] == self._last or 2 * self.pending(worker) < self._geometry.slots:
             self._doorbells.ring(self._ranks[worker])
 
-    def drain(self, worker: int, most: int) -> Iterator[Message]:
+    def drain(self, worker: int, most: int) -> Iterator[PushMessage]:
         """Yield up to `most` waiting chunks of `worker`, releasing each after use and acknowledging at the end."""
         for _ in range(most):
             if not self.pending(worker):
@@ -150,12 +152,8 @@ class Inbox:
             self.release(worker)
         self.acknowledge(worker)
 
-
-class ForwardingInbox(Inbox):
-    """The end of a rank that takes chunks out before others apply them."""
-
     def show_applied(self, worker: int, count: int) -> None:
-        """Show `worker` the number of its chunks that have been applied, and wake it."""
+        """Show `worker` the number of its chunks that others have applied, and wake it."""
         self._window.sync()
         self._window.local(self._names.applied)[worker] = count
         self._doorbells.ring(self._ranks[worker])

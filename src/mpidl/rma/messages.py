@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, Tag, ignored
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, RequestTag, ignored
 from mpidl.rma.sends import ProgressThread, Sends, piece_between, pieces
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
@@ -115,14 +115,15 @@ class MessageWindow(Owner, RemoteMemory):
             data = copy[: data.size]
         with self._lock:
             self._ask(Operation.LONG_PUT, rank, name, offset, data.size)
-            self._sends.start(data, rank, Tag.DATA, copy)
+            self._sends.start(data, rank, RequestTag.DATA, copy)
         self._wake()
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.ANSWER) for piece in pieces(values, self.piece)]
+            parts = pieces(values, self.piece)
+            self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.ANSWER) for part in parts]
             self._ask(Operation.GET, rank, name, offset, values.nbytes)
         if values.nbytes > SHORT:
             self._wake()
@@ -131,14 +132,15 @@ class MessageWindow(Owner, RemoteMemory):
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values, self.piece)]
+            parts = pieces(values, self.piece)
+            self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.LATER) for part in parts]
             operator = self._regions[rank][counter]
             self._ask(Operation.GET_WHEN, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
         with self._lock:
-            answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, Tag.LATER)
+            answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, RequestTag.LATER)
             self._watches.append(answer)
             self._ask(Operation.GET_WHEN, rank, name, element, 8, self._regions[rank][name], element, least)
 
@@ -154,7 +156,7 @@ class MessageWindow(Owner, RemoteMemory):
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
         with self._lock:
-            self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, Tag.ANSWER))
+            self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, RequestTag.ANSWER))
             operator = OPERATORS.index(op)
             self._ask(Operation.FETCH_AND_OP, rank, name, offset, 8, operator, int(value[0]))
 
@@ -168,7 +170,7 @@ class MessageWindow(Owner, RemoteMemory):
         message[:HEAD_BYTES].view(np.int64)[:] = (operation, region, offset, size, operator, operand, least)
         if data is not None:
             message[HEAD_BYTES:length] = data
-        self._sends.start(message[:length], rank, Tag.REQUEST, message)
+        self._sends.start(message[:length], rank, RequestTag.REQUEST, message)
 
     def _wake(self) -> None:
         if self._thread is not None and not self._attended:

@@ -18,8 +18,8 @@ from mpidl.transport.protocol import (
     SERVER_STATUS,
     TAKINGS_ROW,
     WORKER_STATUS,
+    ChunkHeader,
     Control,
-    Header,
     ShardClock,
 )
 from mpidl.transport.routes import Routes
@@ -79,7 +79,7 @@ def mailboxes(geometry: MailboxGeometry, shard: int = 0, applied_later: bool = F
         **({name.applied: (np.int64, geometry.workers)} if applied_later else {}),
         name.published: (np.int64, geometry.workers),
         name.consumed: (np.int64, geometry.workers),
-        name.headers: (np.int64, slots * len(Header)),
+        name.headers: (np.int64, slots * len(ChunkHeader)),
         name.slots: (np.uint8, geometry.workers * geometry.ring),
     }
 

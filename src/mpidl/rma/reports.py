@@ -18,8 +18,8 @@ from mpidl.transport.protocol import (
     REQUESTS,
     WORKER_STATUS,
     Control,
-    Evaluated,
-    Saved,
+    EpochEvaluation,
+    SavedFiles,
     State,
     Tag,
 )
@@ -31,7 +31,7 @@ MEASURE_EVERY = 1.0
 WAITING = 1e-3
 
 
-class Reports:
+class StatusReports:
     """The reports of one rank, which has a `row` of status in `region`.
 
     `rank`, the coordinator by default, takes the status of `reporting` ranks.
@@ -52,7 +52,7 @@ class Reports:
         """Tell the coordinator that a signal asked this rank to stop."""
         Counter(self._window, self._coordinator, "control", Control.SIGNALS).fetch_add()
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedFiles) -> None:
         """Tell the coordinator that a part of a checkpoint is on disk; it gives up one whose process dies meanwhile."""
         process = self._process
         sent = self._comm.isend(saved, process, Tag.SAVED)
@@ -122,7 +122,7 @@ class Reports:
         window.flush(self._rank)
 
 
-class ForwardedReports(Reports):
+class ForwardedReports(StatusReports):
     """The reports of a rank that forwards the status and the sums of workers.
 
     `workers` has the worker number of each row of status in this rank's memory.
@@ -160,7 +160,7 @@ def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
     return [(slice(start, stop), numbers[start]) for start, stop in pairwise([*starts, len(numbers)])]
 
 
-class WorkerReports(Reports):
+class WorkerReports(StatusReports):
     """The reports of worker `number`, with those of the `shards` that it holds itself in a job without servers."""
 
     def __init__(self, shared: SharedState, number: int, shards: Sequence[int]) -> None:
@@ -196,7 +196,7 @@ class WorkerReports(Reports):
         """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""
         self._comm.Send(np.ascontiguousarray(values), self._process, Tag.VALUES)
 
-    def evaluated(self, evaluated: Evaluated) -> None:
+    def evaluated(self, evaluated: EpochEvaluation) -> None:
         """Give an evaluation after an epoch to the coordinator, which sees it before any status posted afterwards."""
         given = self._given.read()
         while given - self._taken.read() >= EVALUATIONS:

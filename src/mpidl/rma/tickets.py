@@ -79,7 +79,7 @@ class Clocks:
         self._window = shared.window.to(self._coordinator)
         self._own = np.zeros(1, np.int64)
         # The clocks as they were read last. They only grow.
-        self._clocks = np.zeros(shared.replicas, np.int64)
+        self._clocks = np.zeros(len(shared.roles.replicas), np.int64)
         # Tells whether the replica that was the slowest has come as far as this one waits for.
         self._slower: Callable[[], bool] | None = None
 

@@ -30,7 +30,7 @@ class Transport(SharedState):
     def read_present(self, parameters: np.ndarray) -> None:
         """Read what evaluations read of all shards from their servers, as it is now, into the flat vector."""
         servers = [each for partition in range(self.partitions) for each in self.routes.servers(partition)]
-        parts = [slice(*self.shards[each.shard]) for each in servers]
+        parts = [slice(*self.capacity.shards[each.shard]) for each in servers]
         reader = ShardReader(self.window, servers, parts, self.capacity.evaluated)
         reader.start(parameters)
         reader.finish()

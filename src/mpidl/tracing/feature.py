@@ -104,7 +104,7 @@ def spans_kept(spans: np.ndarray, kept: bool | float) -> np.ndarray:
     return spans if kept is True else around(spans, kept)
 
 
-def on_first_clock(spans: np.ndarray, clocks: Sequence[Comparison]) -> tuple[np.ndarray, float]:
+def on_first_clock(spans: np.ndarray, clocks: Sequence[ClockOffset]) -> tuple[np.ndarray, float]:
     """Return spans with the times of the first rank's clock, and the seconds by which they may be wrong."""
     for name in ("start", "end"):
         spans[name] = aligned(spans[name], clocks)
@@ -128,7 +128,7 @@ TRIES = 16
 TAG = 4747
 
 
-class Comparison(NamedTuple):
+class ClockOffset(NamedTuple):
     """A comparison of two clocks.
 
     At the time `at` of this host's clock, the other one was ahead by `offset`, give or take `error`, in seconds.
@@ -139,12 +139,12 @@ class Comparison(NamedTuple):
     error: float
 
 
-def compare(comm: Any, nodes: Sequence[int]) -> Comparison:
+def compare(comm: Any, nodes: Sequence[int]) -> ClockOffset:
     """Compare the clock of this rank's host with that of the first rank's; collective.
 
     `nodes` has for each rank the lowest rank of its node, which has one clock.
     """
-    own = Comparison(time.perf_counter(), 0.0, 0.0)
+    own = ClockOffset(time.perf_counter(), 0.0, 0.0)
     others = sorted(set(nodes) - {nodes[0]})
     if not others:
         return own
@@ -157,20 +157,20 @@ def compare(comm: Any, nodes: Sequence[int]) -> Comparison:
                 comm.Send(word, dest=rank, tag=TAG)
         elif comm.rank == rank:
             own = min([_round_trip(comm, word) for _ in range(TRIES)], key=lambda each: each.error)
-    found: Comparison = comm.allgather(own)[nodes[comm.rank]]
+    found: ClockOffset = comm.allgather(own)[nodes[comm.rank]]
     return found
 
 
-def _round_trip(comm: Any, word: np.ndarray) -> Comparison:
+def _round_trip(comm: Any, word: np.ndarray) -> ClockOffset:
     sent = time.perf_counter()
     comm.Send(word, dest=0, tag=TAG)
     comm.Recv(word, source=0, tag=TAG)
     arrived = time.perf_counter()
     middle = (sent + arrived) / 2
-    return Comparison(middle, float(word[0]) - middle, (arrived - sent) / 2)
+    return ClockOffset(middle, float(word[0]) - middle, (arrived - sent) / 2)
 
 
-def aligned(times: np.ndarray, comparisons: Sequence[Comparison]) -> np.ndarray:
+def aligned(times: np.ndarray, comparisons: Sequence[ClockOffset]) -> np.ndarray:
     """Return times of this host's clock as those of the other one: offsets change linearly between comparisons."""
     offsets = [each.offset for each in comparisons]
     if len(comparisons) == 1:

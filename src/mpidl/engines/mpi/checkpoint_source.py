@@ -18,7 +18,7 @@ from mpidl.transport.protocol import Order
 class Contribution:
     """The contribution of one worker to a checkpoint: positions of replicas and states of shards, by their numbers.
 
-    `taken` is that of `mpidl.transport.protocol.Saved`.
+    `taken` is that of `mpidl.transport.protocol.SavedFiles`.
     """
 
     replicas: dict[int, ReplicaPosition]

@@ -11,7 +11,7 @@ from mpidl.rma.server import ServerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
 from mpidl.shards.vectors import Accrual, Vectors, merged
-from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Message, Obeyed
+from mpidl.transport.protocol import COPY, TICKETS, Begin, Complete, Obeyed, PushMessage
 
 
 class SandblasterServer:
@@ -59,7 +59,7 @@ class SandblasterServer:
                 return False
         return True
 
-    def accrue(self, shard_number: int, message: Message) -> None:
+    def accrue(self, shard_number: int, message: PushMessage) -> None:
         """Accrue one chunk of a unit in one of the shards."""
         evaluation, number = divmod(message.fetched, TICKETS)
         copy, unit = divmod(number, COPY)
