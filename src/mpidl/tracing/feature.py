@@ -89,26 +89,31 @@ class Traced(Untraced):
         for each in self._applications:
             each.flush()
         for rank in {comm.rank, *self._rings}:
-            ring = self._rings.get(rank, Ring(0, 0))
-            spans, error = on_first_clock(ring.spans(), self._clocks)
-            spans = spans_kept(spans, self._kept)
-            found = RankSpans(rank, roles.role(rank), roles.hosts[rank], spans, error, ring.dropped)
-            try:
-                write(self._directory, found, comm.rank)
-            except OSError as cause:
-                say(f"rank {rank} ({found.role}): its timeline can't be written: {cause.strerror or cause}")
+            place, ring = (rank, roles.role(rank), roles.hosts[rank]), self._rings.get(rank)
+            save(self._directory, place, ring, self._kept, self._clocks, comm.rank)
 
 
-def spans_kept(spans: np.ndarray, kept: bool | float) -> np.ndarray:
-    """Return the spans that are written, as ``run.trace`` says."""
-    return spans if kept is True else around(spans, kept)
+def save(
+    directory: Path, place: tuple[int, str, str], ring: Ring | None, kept: bool | float,
+    clocks: Sequence[ClockOffset] = (), process: int | None = None,
+) -> bool:  # fmt: skip
+    """Write the spans of a rank into a run's directory as ``run.trace`` says; if that fails, say so and return False.
 
-
-def on_first_clock(spans: np.ndarray, clocks: Sequence[ClockOffset]) -> tuple[np.ndarray, float]:
-    """Return spans with the times of the first rank's clock, and the seconds by which they may be wrong."""
-    for name in ("start", "end"):
+    `place` is the rank, its role and its host. `clocks` compare its clock with that of the first rank, by default the
+    same one; `process` is the rank that has played it in the end.
+    """
+    ring = Ring(0, 0) if ring is None else ring
+    spans = ring.spans()
+    for name in ("start", "end") if clocks else ():
         spans[name] = aligned(spans[name], clocks)
-    return spans, max(each.error for each in clocks)
+    spans = spans if kept is True else around(spans, kept)
+    error = max((each.error for each in clocks), default=0.0)
+    try:
+        write(directory, RankSpans(*place, spans, error, ring.dropped), process)
+    except OSError as cause:
+        say(f"rank {place[0]} ({place[1]}): its timeline can't be written: {cause.strerror or cause}")
+        return False
+    return True
 
 
 def begin(world: Ranks, directory: Path, kept: bool | float) -> Untraced:
