@@ -55,7 +55,7 @@ def train(path, source, file, keep="files", name="run", data=None, **options):
 
 
 def noted_rows(monkeypatch):
-    """Return a list of what this rank reads of HDF5 inputs from now on: the part's samples, a block's start and stop."""
+    """Return a list of what this rank reads of HDF5 inputs from now on: the part's samples, a block's start and end."""
     read, original = [], h5py.Dataset.read_direct
 
     def note(self, memory, block, place):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ways import WAYS
+from ways import WAYS, transport_of_workers
 
 
 @pytest.fixture(params=WAYS)
@@ -11,6 +11,21 @@ def way(request, monkeypatch):
     if request.param == "mixed":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     return request.param
+
+
+@pytest.fixture(params=["windows", "messages", "mixed"])
+def transport_way(request, monkeypatch):
+    """Return the way of a transport; in the mixed one, a node has two ranks."""
+    if request.param == "mixed":
+        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
+    return request.param
+
+
+@pytest.fixture
+def transport(comm, transport_way):
+    """Return a transport whose first rank coordinates, and the others work."""
+    with transport_of_workers(comm, transport_way) as opened:
+        yield opened
 
 
 @pytest.fixture
