@@ -1,6 +1,7 @@
 """Runs of small problems on the ranks of the test's world, what one worker does as a plain loop, and roles by hand."""
 
 import mpidl
+from mpidl.config import from_dict
 from mpidl.data import Dataset, Portions
 from mpidl.rules import Sgd
 
@@ -16,6 +17,23 @@ def run(problem, path, **options):
     rule = None if options.get("algorithm", mpidl.Downpour()).default_rule is None else Sgd(1.0)
     options = {"epochs": 2, "batch": 8, "seed": 7, "dir": str(path), "rule": rule} | options
     return mpidl.train(model, dataset(split), **options)
+
+
+def digits(directory, *units, **more):
+    """Return the sections of a job on the embedded digits: a layer of 10 units behind others, and what is given."""
+    layers = [{"type": "dense", "units": each} for each in (*units, 10)]
+    sections = {"run": {"dir": str(directory)}, "data": {"source": "digits"}, "model": {"layer": layers}}
+    sections["device"] = {"kind": "cpu"}
+    return sections | {name: sections.get(name, {}) | table for name, table in more.items()}
+
+
+def run_job(comm, config):
+    """Run a configuration, or the sections of one, on all ranks; return the summary."""
+    from mpidl.job.build import build
+    from mpidl.runs.ranks import run
+
+    config = from_dict(config) if isinstance(config, dict) else config
+    return run(config, lambda: build(config), comm)
 
 
 def serial_sgd(problem, rate, batch=8, epochs=2):

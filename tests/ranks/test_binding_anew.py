@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_runs import coordinate, serve
+from small_runs import coordinate, digits, serve
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.parameters import shards
@@ -87,15 +87,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
 
     if comm.size == 2 and name in ("downpour", "sandblaster"):
         pytest.skip("needs a server, too")
-    config = from_dict(
-        {
-            "run": {"dir": str(shared_path), "epochs": 1},
-            "data": {"source": "digits"},
-            "model": {"layer": [{"type": "dense", "units": 10}]},
-            "algorithm": {"name": name},
-            "device": {"kind": "cpu"},
-        }
-    )
+    config = from_dict(digits(shared_path, run={"epochs": 1}, algorithm={"name": name}))
     after = []
 
     def free(transport):

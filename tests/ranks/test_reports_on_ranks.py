@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from small_runs import dataset
+from small_runs import dataset, digits
 
 import mpidl
 from mpidl.algorithms import Averaging, Downpour, Hogwild, Sandblaster, Sync
@@ -214,12 +214,11 @@ def test_rates_fall_on_a_plateau(comm, shared_path, algorithm, transport):
     ],
 )
 def test_rates_follow_their_schedule(comm, shared_path, algorithm, server, worker):
-    config = {
-        "run": {"dir": str(shared_path), "epochs": 8, "report": 1e-9}, "data": {"source": "digits", "batch": 64},
-        "model": {"layer": [{"type": "dense", "units": 10}]}, "algorithm": algorithm,
-        "rate": {"schedule": "steps", "epochs": [4], "factor": 0.5}, "debug": {"gradient_seconds": 0.01},
+    config = digits(
+        shared_path, run={"epochs": 8, "report": 1e-9}, data={"batch": 64}, algorithm=algorithm,
+        rate={"schedule": "steps", "epochs": [4], "factor": 0.5}, debug={"gradient_seconds": 0.01},
         **({"server": {"rule": "sgd", "rate": 0.25}} if server else {}),
-    }  # fmt: skip
+    )  # fmt: skip
     mpidl.train(config=config)
     found = [json.loads(line) for line in (shared_path / "run" / "metrics.jsonl").read_text().splitlines()]
     for name, rate in (("server_rate", server), ("worker_rate", worker)):
@@ -237,12 +236,9 @@ def test_rates_follow_their_schedule(comm, shared_path, algorithm, server, worke
 def test_the_norm_of_a_cut_replica_is_that_of_the_whole_gradient(comm, shared_path):
     norms = []
     for partitions in (1, 2):
-        config = {
-            "run": {"dir": str(shared_path / str(partitions)), "steps": 1}, "data": {"source": "digits", "batch": 1437},
-            "model": {"layer": [{"type": "dense", "units": 20}, {"type": "dense", "units": 10}]},
-            "topology": {"partitions": partitions, "servers": comm.size - 1 - partitions},
-        }  # fmt: skip
-        mpidl.train(config=config)
+        topology = {"partitions": partitions, "servers": comm.size - 1 - partitions}
+        more = {"run": {"steps": 1}, "data": {"batch": 1437}, "topology": topology}
+        mpidl.train(config=digits(shared_path / str(partitions), 20, **more))
         records = (shared_path / str(partitions) / "run" / "metrics.jsonl").read_text().splitlines()
         norms.append(json.loads(records[-1])["gradient_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)

@@ -6,10 +6,9 @@ import time
 
 import numpy as np
 import pytest
+from small_runs import digits, run_job
 
 from mpidl.algorithms.requests import Fetch, Push
-from mpidl.config import from_dict
-from mpidl.job.build import build
 from mpidl.parameters import Range, shards
 from mpidl.rules import Adagrad
 from mpidl.shards.policies import ApplyAtOnce
@@ -144,21 +143,11 @@ def taken_over(comm, monkeypatch):
 
 def train(comm, path, name):
     """Return the summary, the records, the steps of the checkpoints that the events have, and the last checkpoint."""
-    from mpidl.runs import ranks
-
-    config = from_dict(
-        {
-            "run": {"dir": str(path), "name": name, "epochs": EPOCHS, "report": 100.0, "loggers": ["tensorboard"]},
-            "data": {"source": "digits", "batch": 32},
-            "model": {"layer": [{"type": "dense", "units": 10}]},
-            "algorithm": {"name": "downpour"},
-            "server": {"rule": "sgd", "rate": 0.05},
-            "checkpoint": {"every": 0.1},
-            "debug": {"gradient_seconds": 0.002},
-            "device": {"kind": "cpu"},
-        }
-    )
-    summary, run = ranks.run(config, lambda: build(config), comm), path / name
+    config = digits(
+        path, run={"name": name, "epochs": EPOCHS, "report": 100.0, "loggers": ["tensorboard"]}, data={"batch": 32},
+        server={"rule": "sgd", "rate": 0.05}, checkpoint={"every": 0.1}, debug={"gradient_seconds": 0.002},
+    )  # fmt: skip
+    summary, run = run_job(comm, config), path / name
     records, events = (
         [json.loads(line) for line in (run / f"{kind}.jsonl").read_text().splitlines()]
         for kind in ("metrics", "events")
