@@ -66,7 +66,6 @@ class SharedState(Owner):
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank in (roles.coordinator, *roles.servers, *roles.intermediaries)
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
         self.shared: list[SharedVectors] = []
@@ -75,7 +74,7 @@ class SharedState(Owner):
             self.shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
             self.shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
         sharpen_sleeps()
-        if self._serves:
+        if self.rank in (roles.coordinator, *roles.servers, *roles.intermediaries):
             run_promptly()
 
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
