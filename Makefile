@@ -28,8 +28,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 RANKS := $(sort $(dir $(shell grep -rl "mark\.mpi\b" tests --include="test_*.py" --exclude=test_rooms.py)))
 SMALLEST_FORMS := tests/benchmarks/test_quick.py
 # Those that can depend on the MPI library: windows, messages and collectives. `make mpis` runs what is made of these, too.
-OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew pipelines_on_ranks shard_collectives training \
-  transports))
+OF_MPI := tests/rma $(addprefix tests/ranks/test_,$(addsuffix .py,binding_anew pipelines_on_ranks shard_collectives training))
 
 # Without bytecode, every process would compile the sources.
 unexport PYTHONDONTWRITEBYTECODE
@@ -93,8 +92,7 @@ hosts: tools .venv-mpich/.tools .venv-impi/.tools
 	for library in "$(VENV)" ".venv-mpich ucx" ".venv-mpich ofi" ".venv-impi"; do set -- $$library; \
 	for transport in windows mixed; do for n in 3 4; do \
 	  MPIR_CVAR_CH4_NETMOD=$$2 FI_PROVIDER=tcp $$1/bin/python tests/cluster/ranks_on_hosts.py -n $$n \
-	    --transport $$transport tests/rma tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py \
-	    tests/ranks/test_transports.py || exit 1; \
+	    --transport $$transport tests/rma tests/ranks/test_training.py tests/ranks/test_family_on_ranks.py || exit 1; \
 	done; done; done
 
 # The same tests on worlds of 1, 3 and 4 ranks: odd sizes catch what even ones hide. Of 2, most refuse to train; and what

@@ -54,7 +54,7 @@ class ServerAndWorker(Owner):
         else:
             rule = Adagrad()
             rule.warm(np.float32)
-            chunk = self._transport.chunks[0]
+            chunk = self._transport.geometries[0].chunk
             shard = Shard(range, np.zeros(size, np.float32), ScheduledRule(rule), policy or ApplyAtOnce(), chunk)
             self._server = Server(0, {0: shard}, Path(), lambda order: Path(), workers=1)
             self._server.bind(self._transport)

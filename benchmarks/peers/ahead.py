@@ -13,7 +13,7 @@ from mpidl.data import ArraySplit, Dataset
 from mpidl.data.batch import Batch
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters import Layout
-from mpidl.rma.answers import Asked
+from mpidl.rma.answers import AnswerReader
 from mpidl.tables.lookups import TableSpec, Wanted
 
 #: From the benchmark: seconds of a gradient, and of an answer's way; ids of a sample, and samples.
@@ -47,14 +47,14 @@ class Late:
     """Answers of servers that are on their way for a time."""
 
     def __init__(self) -> None:
-        self._due: dict[Asked, deque[float]] = {}
-        self._expect, self._take = Asked.expect, Asked.start_taking
+        self._due: dict[AnswerReader, deque[float]] = {}
+        self._expect, self._take = AnswerReader.expect, AnswerReader.start_taking
 
-    def expect(self, asked: Asked, targets: Sequence[np.ndarray]) -> None:
+    def expect(self, asked: AnswerReader, targets: Sequence[np.ndarray]) -> None:
         self._due.setdefault(asked, deque()).append(time.perf_counter() + SECONDS)
         self._expect(asked, targets)
 
-    def start_taking(self, asked: Asked) -> int:
+    def start_taking(self, asked: AnswerReader) -> int:
         if due := self._due.get(asked):
             time.sleep(max(0.0, due[0] - time.perf_counter()))
         taken = self._take(asked)
@@ -66,8 +66,8 @@ class Late:
 def network(dataset: object = None, seed: int = 0) -> Slow:
     """Return the model; answers are late from then on."""
     late = Late()
-    Asked.expect = lambda asked, targets: late.expect(asked, targets)  # type: ignore[method-assign]
-    Asked.start_taking = lambda asked: late.start_taking(asked)  # type: ignore[method-assign]
+    AnswerReader.expect = lambda asked, targets: late.expect(asked, targets)  # type: ignore[method-assign]
+    AnswerReader.start_taking = lambda asked: late.start_taking(asked)  # type: ignore[method-assign]
     return Slow()
 
 

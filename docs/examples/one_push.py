@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.parameters import Range
-from mpidl.rma import mailboxes
+from mpidl.rma import regions
 from mpidl.rma.doorbells import Doorbells
-from mpidl.rma.inboxes import Inbox
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.windows import Window
@@ -29,9 +29,9 @@ print(
 )
 
 # What the server offers in its window: the rings with their counters, and the parameters.
-window = Window(MPI.COMM_SELF, {**mailboxes.regions(geometry), "parameters": (np.float64, part.size)})
+window = Window(MPI.COMM_SELF, {**regions.mailboxes(geometry), "parameters": (np.float64, part.size)})
 bells = Doorbells(MPI.COMM_SELF)
-name = mailboxes.names(0)
+name = regions.of_shard(0)
 published, consumed, headers = (window.local(each) for each in (name.published, name.consumed, name.headers))
 
 # The server's side: a shard that applies each push at once by plain SGD with a rate of 0.5, and its inbox.
@@ -41,7 +41,7 @@ shard = Shard(part, parameters, ScheduledRule(Sgd(0.5)), ApplyAtOnce(), geometry
 inbox = Inbox(window, geometry, [0], bells)
 
 # The worker's side: it fetched at clock 0, has computed this gradient on minibatch 7, and pushes it.
-outboxes = Outboxes(window, [Outbox(window, 0, 0, geometry)], [slice(*part)], bells)
+outboxes = Outboxes([Outbox(window, 0, 0, geometry)], [slice(*part)], bells)
 gradient = np.array([0.0, 2.0, 4.0, 6.0, 8.0])
 outboxes.begin(fetched=[0], batches=(7, 7))
 delivered = outboxes.send(gradient)

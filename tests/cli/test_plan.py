@@ -15,7 +15,7 @@ from mpidl.cli.arguments import parse
 from mpidl.config import from_dict
 from mpidl.runs.plan import as_text, plan
 from mpidl.shards import ledger
-from mpidl.transport.protocol import WORKER_STATUS, Control, Header, ShardClock
+from mpidl.transport.protocol import WORKER_STATUS, ChunkHeader, Control, ShardClock
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
@@ -87,7 +87,7 @@ def test_servers_hold_shards_and_workers_models():
     assert [tuple(rank["shard"]) for rank in (first, second)] == [(0, 69), (69, 138)]
     memory = {part: nbytes for part, nbytes in first["memory"].items() if nbytes}
     # A ring for each worker: two counters, and two slots (a push and its end) of a shard and its header.
-    exchange = SHOWN + 8 * ledger.size(2) + 2 * (16 + 2 * (276 + 8 * len(Header)))
+    exchange = SHOWN + 8 * ledger.size(2) + 2 * (16 + 2 * (276 + 8 * len(ChunkHeader)))
     assert memory == {"parameters": 276, "state": 276, "checkpoint": 552, "exchange": exchange}
     assert {part: nbytes for part, nbytes in workers[1]["memory"].items() if nbytes} == {
         "parameters": 552, "gradient": 552, "evaluation": 552, "activations": 100 * 2 * (7 + 5) * 4,
@@ -121,7 +121,7 @@ def test_nodes_have_relays():
     assert found["nodes"] == 2
     assert [rank["role"] for rank in found["roles"]][:4] == ["coordinator", "relay 0", "worker 0", "worker 1"]
     _, relay, *_ = found["roles"]
-    mailboxes = 2 * (3 * 8 + 2 * (8 * len(Header) + 552))
+    mailboxes = 2 * (3 * 8 + 2 * (8 * len(ChunkHeader) + 552))
     of_workers = 2 * (WORKER_STATUS.itemsize + 4 * 8)
     assert {part: nbytes for part, nbytes in relay["memory"].items() if nbytes} == {
         "parameters": 552, "exchange": 3 * 552 + mailboxes + of_workers + SHOWN,

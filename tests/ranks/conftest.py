@@ -9,7 +9,7 @@ import pytest
 # PyTorch and JAX take seconds to import: only ranks do so whose world is large enough for these tests.
 if int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", 4))) < 4:
     collect_ignore = ["test_first_rows_on_ranks.py", "test_jax_on_ranks.py"]
-    collect_ignore_glob = ["test_modules_*.py", "test_sections_*.py"]
+    collect_ignore_glob = ["test_modules_*.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,18 @@ def transport(request, monkeypatch):
     if request.param == "auto":
         monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     return request.param
+
+
+@pytest.fixture
+def group(comm):
+    """Return the world as the group of a replica's ranks."""
+    from mpidl.engines.mpi.group import MpiGroup
+
+    own = comm.Dup()
+    made = MpiGroup(own)
+    yield made
+    made.free()
+    own.Free()
 
 
 @pytest.fixture

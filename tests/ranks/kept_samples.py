@@ -1,11 +1,13 @@
-"""The same samples as an HDF5 file and as idx files, and a network that trains on them."""
+"""The same samples as an HDF5 file and as idx files, a network that trains on them, and what of them ranks read."""
 
 import gzip
 
 import h5py
 import numpy as np
+import pytest
 
 import mpidl
+from mpidl.data.images import IdxFile
 
 SAMPLES, TEST, BATCH = 101, 23, 4
 
@@ -50,3 +52,37 @@ def train(path, source, file, keep="files", name="run", data=None, **options):
     config = {"data": section | (data or {})}
     summary = mpidl.train(model, config=config, dir=path, name=name, **(given | options))
     return summary, model.parameters.tobytes()
+
+
+def noted_rows(monkeypatch):
+    """Return a list of what this rank reads of HDF5 inputs from now on: the part's samples, a block's start and end."""
+    read, original = [], h5py.Dataset.read_direct
+
+    def note(self, memory, block, place):
+        if self.name.endswith("/x") and block.stop - block.start > 1:  # the first sample says what form the others have
+            read.append((len(self), block.start, block.stop))
+        original(self, memory, block, place)
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", note)
+    return read
+
+
+def noted_files(monkeypatch):
+    """Return a list of the sizes of the idx files of inputs that this rank reads from now on."""
+    read, original = [], IdxFile.read
+
+    def note(self):
+        if "images" in self.path.name:
+            read.append(self.path.stat().st_size)
+        return original(self)
+
+    monkeypatch.setattr(IdxFile, "read", note)
+    return read
+
+
+def fails_alike(comm, text, *arguments, **options):
+    """Train, which must fail with one line on all ranks that has a text."""
+    with pytest.raises(mpidl.MpidlError) as error:
+        train(*arguments, **options)
+    assert len(set(comm.allgather(str(error.value)))) == 1
+    assert text in str(error.value)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_runs import coordinate, digits, serve
 
 from mpidl.algorithms.requests import Fetch, Push
 from mpidl.parameters import shards
@@ -23,7 +24,6 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import Phase
 
     roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)
     ranges, workers = shards(SIZE, len(roles.servers)), len(roles.replicas)
@@ -42,10 +42,8 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
     for _ in range(3):
         with Transport(comm, roles, capacity, way=way) as transport:
             if server is not None:
-                server.bind(transport)
+                serve(comm, transport, server)
                 windows.append(shard.parameters)
-                comm.Barrier()
-                server.run()
                 server.unbind()
             elif handler is not None:
                 comm.Barrier()
@@ -58,15 +56,7 @@ def test_servers_and_workers_go_on_in_other_windows(comm, tmp_path, wire, way):
                 comm.send(None, 0)
                 handler.unbind()
             else:
-                link = transport.coordinator()
-                link.orders.set_phase(Phase.TRAIN)
-                comm.Barrier()
-                backoff = link.backoff()
-                for rank in range(1 + len(roles.servers), comm.size):
-                    while not comm.iprobe(rank):
-                        backoff.pause()
-                    comm.recv(source=rank)
-                link.orders.set_phase(Phase.EXIT)
+                coordinate(comm, transport)
     residual = np.zeros(SIZE)
     if handler is not None and encodings.feedback:
         residual = np.concatenate([each.residual for each in encodings.feedback])
@@ -97,15 +87,7 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
 
     if comm.size == 2 and name in ("downpour", "sandblaster"):
         pytest.skip("needs a server, too")
-    config = from_dict(
-        {
-            "run": {"dir": str(shared_path), "epochs": 1},
-            "data": {"source": "digits"},
-            "model": {"layer": [{"type": "dense", "units": 10}]},
-            "algorithm": {"name": name},
-            "device": {"kind": "cpu"},
-        }
-    )
+    config = from_dict(digits(shared_path, run={"epochs": 1}, algorithm={"name": name}))
     after = []
 
     def free(transport):
@@ -120,9 +102,9 @@ def test_whole_roles_bring_their_state_along(comm, shared_path, name):
             after.append(from_status(0.0, link.posted.workers, link.posted.servers))
             assert not after[0].batches or again.window.local("control").tolist()[1] == Phase.EXIT
         elif comm.rank in again.workers and again.roles.servers:
-            vector = np.empty(again.shards[-1].stop, np.float32)
+            vector = np.empty(again.capacity.shards[-1].stop, np.float32)
             link = again.worker(again.workers.index(comm.rank))
-            link.fetches.start(vector, np.zeros((len(again.shards), len(ShardClock)), np.int64))
+            link.fetches.start(vector, np.zeros((len(again.capacity.shards), len(ShardClock)), np.int64))
             link.fetches.finish()
             after.append(vector)
         again.quiesce()

@@ -3,9 +3,9 @@
 import time
 
 import pytest
+from small_runs import dataset
 
 import mpidl
-from mpidl.data import Dataset
 from mpidl.engines import monotonic
 
 pytestmark = pytest.mark.mpi
@@ -37,7 +37,7 @@ def test_durations_of_ranks_with_different_wall_clocks(comm, shared_path, least_
     model, split = least_squares()
     began = time.perf_counter()
     summary = mpidl.train(
-        model, Dataset("test", (1,), None, split, split), config={"algorithm": {"name": name}},
+        model, dataset(split), config={"algorithm": {"name": name}},
         batch=8, epochs=4, dir=shared_path,
     )  # fmt: skip
     assert 0 < summary["seconds"] < time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 import pytest
 from numba.core.dispatcher import Dispatcher
+from small_runs import digits
 
 import mpidl
 from mpidl.algorithms import Downpour, Easgd, Hogwild, Sandblaster, Sync
@@ -33,8 +34,6 @@ def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, a
     monkeypatch.setattr(Worker, "run", starting(Worker.run))
     monkeypatch.setattr(Server, "run", starting(Server.run))
     monkeypatch.setattr(Coordinator, "run", starting(Coordinator.run))
-    layers = [{"type": "dense", "units": 10}]
-    config = {"run": {"epochs": 2, "dir": str(shared_path)}, "data": {"source": "digits"}, "model": {"layer": layers}}
-    mpidl.train(config=config, algorithm=algorithm, device="cpu")
+    mpidl.train(config=digits(shared_path, run={"epochs": 2}), algorithm=algorithm)
     assert names == at_start
     assert names

@@ -18,17 +18,6 @@ from hand_plans import (
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture
-def group(comm):
-    from mpidl.engines.mpi.group import MpiGroup
-
-    own = comm.Dup()
-    made = MpiGroup(own)
-    yield made
-    made.free()
-    own.Free()
-
-
 @pytest.mark.parametrize("planned", PLANS)
 def test_twenty_steps_are_those_of_the_uncut_network(comm, group, planned):
     net, plan = planned(comm.size)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from small_runs import run_job as trained
 
 import mpidl
 from mpidl.algorithms import ALGORITHMS
@@ -37,14 +38,6 @@ def configured(directory, name, **more):
         merged = {**sections.get(section, {}), **table}
         sections[section] = {key: value for key, value in merged.items() if value is not None}
     return from_dict(sections)
-
-
-def trained(comm, config):
-    """Return the summary of a run on all ranks."""
-    from mpidl.job.build import build
-    from mpidl.runs.ranks import run
-
-    return run(config, lambda: build(config), comm)
 
 
 def trained_alone(config):
@@ -204,11 +197,8 @@ def test_evaluations_have_the_metrics_of_all_outputs(comm, shared_path):
     summary = trained(comm, configured(shared_path, "cut", topology={"partitions": comm.size - 1}, **more))
     if comm.rank == 0:
         alone = trained_alone(configured(shared_path, "whole", **more))
-        assert {key for key in summary if key.startswith("test_")} == {
-            "test_loss",
-            "test_accuracy",
-            "test_top5_accuracy",
-        }
+        names = {key for key in summary if key.startswith("test_")}
+        assert names == {"test_loss", "test_accuracy", "test_top5_accuracy"}
         assert summary["test_top5_accuracy"] == alone["test_top5_accuracy"]
 
 

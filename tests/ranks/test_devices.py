@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from small_runs import dataset
 
 import fake_cupy
 import mpidl
@@ -269,14 +270,14 @@ def test_shards_on_gpus_need_servers(comm, shared_path):
 def test_shards_of_a_model_of_ones_own_may_lie_on_gpus(comm, shared_path, monkeypatch, tally):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy.fake())
     model, split = tally()
-    data = mpidl.data.Dataset("test", (1,), None, split, split)
-    mpidl.train(model, data, rule=Sgd(1.0), epochs=2, dir=str(shared_path), device={"kind": "auto", "shards": True})
+    mpidl.train(
+        model, dataset(split), rule=Sgd(1.0), epochs=2, dir=str(shared_path), device={"kind": "auto", "shards": True}
+    )
     if comm.rank > 1:
         assert np.array_equal(model.parameters, -model.total(101, 2))
 
 
 def test_models_of_ones_own_compute_where_they_like(comm, shared_path, monkeypatch, least_squares):
     model, split = least_squares()
-    data = mpidl.data.Dataset("test", (1,), None, split, split)
     with pytest.raises(mpidl.UsageError, match=r"^device.kind: 'cuda' is for \[\[model.layer\]\]"):
-        mpidl.train(model, data, algorithm=Sync(), steps=1, dir=str(shared_path), device="cuda")
+        mpidl.train(model, dataset(split), algorithm=Sync(), steps=1, dir=str(shared_path), device="cuda")

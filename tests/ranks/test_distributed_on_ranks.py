@@ -5,11 +5,10 @@ import time
 import h5py
 import numpy as np
 import pytest
-from kept_samples import BATCH, SAMPLES, TEST, train, write
+from kept_samples import BATCH, SAMPLES, TEST, fails_alike, noted_files, noted_rows, train, write
 
 import mpidl
 from mpidl.data import CachedSplit
-from mpidl.data.images import IdxFile
 from mpidl.rma.remote_samples import RemoteSamples
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -61,14 +60,7 @@ def remote(monkeypatch):
 
 
 def test_files_are_read_once_and_nodes_keep_their_parts(comm, nodes, shared_path, data, monkeypatch, remote):
-    read, original = [], h5py.Dataset.read_direct
-
-    def note(self, memory, block, place):
-        if self.name.endswith("/x") and block.stop - block.start > 1:  # the first sample says what form the others have
-            read.append((len(self), block.start, block.stop))
-        original(self, memory, block, place)
-
-    monkeypatch.setattr(h5py.Dataset, "read_direct", note)
+    read = noted_rows(monkeypatch)
     train(shared_path, "hdf5", data["hdf5"], "distributed", "parts")
     found = [block for blocks in comm.allgather(read) for block in blocks]
     for samples in (SAMPLES, TEST):
@@ -84,14 +76,7 @@ def test_files_are_read_once_and_nodes_keep_their_parts(comm, nodes, shared_path
 
 
 def test_an_idx_file_is_read_by_one_rank(comm, shared_path, data, monkeypatch):
-    read, original = [], IdxFile.read
-
-    def note(self):
-        if "images" in self.path.name:
-            read.append(self.path.stat().st_size)
-        return original(self)
-
-    monkeypatch.setattr(IdxFile, "read", note)
+    read = noted_files(monkeypatch)
     train(shared_path, "idx", data["idx"], "distributed", "once")
     found = comm.allgather(read)
     assert [sum(sizes) for sizes in found] == [0, (SAMPLES + TEST) * 30 + 2 * 16] + [0] * (comm.size - 2)
@@ -148,10 +133,7 @@ def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):
         path = data["idx"] / "train-images-idx3-ubyte"
         path.write_bytes(path.read_bytes()[:-7] + b"\0" * 6)
     comm.Barrier()
-    with pytest.raises(mpidl.MpidlError) as error:
-        train(shared_path, "idx", data["idx"], "distributed", "damaged")
-    assert len(set(comm.allgather(str(error.value)))) == 1
-    assert "train-images-idx3-ubyte" in str(error.value)
+    fails_alike(comm, "train-images-idx3-ubyte", shared_path, "idx", data["idx"], "distributed", "damaged")
 
 
 def test_a_sample_that_is_not_finite_is_one_line_on_all_ranks(comm, shared_path):
@@ -164,7 +146,4 @@ def test_a_sample_that_is_not_finite_is_one_line_on_all_ranks(comm, shared_path)
                 inputs[60] = np.inf if part == "train" else 0
                 file[f"{part}/x"], file[f"{part}/y"] = inputs, np.zeros(64, np.uint8)
     comm.Barrier()
-    with pytest.raises(mpidl.MpidlError) as error:
-        train(shared_path, "hdf5", path, "distributed", "infinite")
-    assert len(set(comm.allgather(str(error.value)))) == 1
-    assert "NaN or infinity in sample 60" in str(error.value)
+    fails_alike(comm, "NaN or infinity in sample 60", shared_path, "hdf5", path, "distributed", "infinite")

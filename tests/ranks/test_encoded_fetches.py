@@ -1,16 +1,15 @@
-"""Fetches as encoded differences, between real ranks."""
+"""Fetches as encoded differences; vectors are encoded between nodes, and travel as they are within one."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_runs import coordinate, dataset, serve
 
 import mpidl
-from mpidl.algorithms import Downpour, Easgd, Ssp
+from mpidl.algorithms import Downpour
 from mpidl.algorithms.algorithm import Pattern
 from mpidl.algorithms.requests import Fetch, Push
-from mpidl.data import Dataset
 from mpidl.parameters import shards
 from mpidl.rules import Sgd
 from mpidl.shards.policies import AddChange
@@ -20,7 +19,7 @@ from mpidl.topology.roles import assign
 from mpidl.wire import encoded_bytes, parse
 from rows import in_turn
 
-SIZE, PUSHES, SAMPLES = 5009, 7, 101
+SIZE, PUSHES = 5009, 7
 FORMATS = ["bf16", "int8", "topk:0.3", "onebit"]
 
 
@@ -32,11 +31,10 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
     """Whatever the timing: what a worker has is what its server thinks that it has, and comes to rest where it is."""
     from mpidl.engines.mpi.through_servers import ThroughServers
     from mpidl.engines.progress import Encodings
-    from mpidl.rma.differences import names
+    from mpidl.rma.regions import of_shard
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import Phase
 
     roles = assign([0] * comm.size, servers=1 if comm.size == 3 else 2)
     ranges, workers = shards(SIZE, len(roles.servers), 1024), len(roles.replicas)
@@ -55,10 +53,8 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
     for _ in range(2):
         with Transport(comm, roles, capacity, way=way) as transport:
             if server is not None:
-                server.bind(transport)
-                comm.Barrier()
-                server.run()
-                rows = transport.window.local(names(number).copies).reshape(workers, -1).copy()
+                serve(comm, transport, server)
+                rows = transport.window.local(of_shard(number).copies).reshape(workers, -1).copy()
                 server.unbind()
             elif handler is not None:
                 comm.Barrier()
@@ -75,15 +71,7 @@ def test_copies_follow_the_shards_through_one_transport_after_another(comm, tmp_
                 comm.send(None, 0)
                 handler.unbind()
             else:
-                link = transport.coordinator()
-                link.orders.set_phase(Phase.TRAIN)
-                comm.Barrier()
-                backoff = link.backoff()
-                for rank in range(1 + len(roles.servers), comm.size):
-                    while not comm.iprobe(rank):
-                        backoff.pause()
-                    comm.recv(source=rank)
-                link.orders.set_phase(Phase.EXIT)
+                coordinate(comm, transport)
         has = [each.values for each in encodings.copies] if handler is not None else None
         all_has = comm.allgather(has)
         if server is not None:
@@ -107,7 +95,7 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import Phase, ShardClock
+    from mpidl.transport.protocol import ShardClock
 
     roles, size, dtype = assign([0] * comm.size, servers=1), 20_009, np.dtype(np.float64)
     ranges, workers, wire = shards(size, 1, 1024), len(roles.replicas), parse(wire_fetch, "wire_fetch")
@@ -118,12 +106,9 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
             server = Server(0, {0: shard}, tmp_path, None, workers=workers)
             served = server.served[0]
             at_once = served.round
-            served.round = lambda: (
-                time.sleep(0.005) or at_once()
-            )  # Meanwhile a push arrives whole, and what follows it.
-            server.bind(transport)
-            comm.Barrier()
-            server.run()
+            # Meanwhile a push arrives whole, and what follows it.
+            served.round = lambda: time.sleep(0.005) or at_once()
+            serve(comm, transport, server)
             server.unbind()
         elif comm.rank > 0:
             comm.Barrier()
@@ -147,32 +132,34 @@ def test_a_fetch_behind_a_push_has_the_whole_push(comm, tmp_path, wire_fetch, ah
             comm.send(None, 0)
             handler.unbind()
         else:
-            link = transport.coordinator()
-            link.orders.set_phase(Phase.TRAIN)
-            comm.Barrier()
-            backoff = link.backoff()
-            for rank in range(2, comm.size):
-                while not comm.iprobe(rank):
-                    backoff.pause()
-                comm.recv(source=rank)
-            link.orders.set_phase(Phase.EXIT)
+            coordinate(comm, transport)
 
 
-def run(comm, problem, algorithm, tmp_path, **options):
-    model, split = problem
-    dataset = Dataset("test", (1,), None, split, split)
-    rule = None if algorithm.default_rule is None else Sgd(1.0)
-    options = {"epochs": 3, "batch": 4, "dir": str(comm.bcast(tmp_path)), "rule": rule} | options
-    return mpidl.train(model, dataset, algorithm=algorithm, **options)
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("transport", ["windows", "auto"])
+def test_only_what_leaves_a_node_is_encoded(comm, shared_path, least_squares, monkeypatch, transport):
+    """All but the last rank, a worker, are on one node."""
+    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", str(comm.size - 1))
+    model, split = least_squares()
+    algorithm = Downpour(wire="bf16", wire_fetch="bf16")
+    debug = {"gradient_seconds": 0.01}  # Both workers have their share.
+    summary = mpidl.train(
+        model, dataset(split), algorithm=algorithm, rule=Sgd(0.05), epochs=3, batch=8, dir=str(shared_path),
+        config={"topology": {"transport": transport}, "debug": debug},
+    )  # fmt: skip
+    whole, encoded = 13 * 8, 32
+    assert encoded * summary["pushes"] < summary["bytes_pushed"] < whole * summary["pushes"]
+    assert encoded * summary["fetches"] < summary["bytes_fetched"] < whole * summary["fetches"]
 
 
 @pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize("algorithm", [Downpour(), Downpour(overlap=True), Ssp(1), Easgd()])
-def test_training_ends_with_all_pushes_whatever_fetches_leave_out(comm, tmp_path, tally, monkeypatch, algorithm):
-    monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
-    algorithm = replace(algorithm, wire_fetch="onebit")
-    model, split = tally()
-    summary = run(comm, (model, split), algorithm, tmp_path)
-    assert summary["samples"] == 3 * SAMPLES
-    if comm.rank > 1 and not isinstance(algorithm, Easgd):
-        assert np.array_equal(model.parameters, -model.total(SAMPLES, 3))
+def test_a_worker_on_its_servers_node_has_the_bits_of_one_that_encodes_nothing(comm, shared_path, least_squares):
+    if comm.size > 3:
+        pytest.skip("takes 3 ranks")
+    found = []
+    for algorithm in (Downpour(), Downpour(wire="onebit", wire_fetch="onebit")):
+        model, split = least_squares()
+        options = {"rule": Sgd(0.05), "epochs": 2, "batch": 8, "dir": str(shared_path)}
+        mpidl.train(model, dataset(split), algorithm=algorithm, **options)
+        found.append(model.parameters)
+    assert np.array_equal(*found)

@@ -67,7 +67,7 @@ def next_units(transport, comm, verbs, count):
     from mpidl.engines.mpi.sandblaster import SandblasterWorker
 
     worker = SandblasterWorker(
-        transport.shards,
+        transport.capacity.shards,
         algorithm=Sandblaster(unit=2),
         portions=Portions(PORTIONS * 4, 4, 4, seed=0),
         between=lambda: None,

@@ -2,12 +2,10 @@
 
 import gzip
 
-import h5py
 import pytest
-from kept_samples import SAMPLES, TEST, train, write
+from kept_samples import SAMPLES, TEST, fails_alike, noted_files, noted_rows, train, write
 
 import mpidl
-from mpidl.data.images import IdxFile
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -28,14 +26,7 @@ def nodes(request, comm, monkeypatch):
 
 
 def test_the_workers_of_a_node_read_each_sample_once(comm, shared_path, data, nodes, monkeypatch):
-    read, original = [], h5py.Dataset.read_direct
-
-    def note(self, memory, block, place):
-        if self.name.endswith("/x") and block.stop - block.start > 1:  # the first sample says what form the others have
-            read.append((len(self), block.start, block.stop))
-        original(self, memory, block, place)
-
-    monkeypatch.setattr(h5py.Dataset, "read_direct", note)
+    read = noted_rows(monkeypatch)
     summary, parameters = train(shared_path, "hdf5", data["hdf5"], name="memory", keep="memory")
     found = comm.allgather(read)
     expected = {SAMPLES: list(range(SAMPLES)), TEST: list(range(TEST))}
@@ -52,14 +43,7 @@ def test_the_workers_of_a_node_read_each_sample_once(comm, shared_path, data, no
 
 
 def test_a_file_that_is_read_whole_is_read_by_one_rank_of_a_node(comm, shared_path, data, nodes, monkeypatch):
-    read, original = [], IdxFile.read
-
-    def note(self):
-        if "images" in self.path.name:
-            read.append(self.path.name)
-        return original(self)
-
-    monkeypatch.setattr(IdxFile, "read", note)
+    read = noted_files(monkeypatch)
     _, parameters = train(shared_path, "idx", data["idx"], name="memory", keep="memory")
     readers = [rank for rank, names in enumerate(comm.allgather(read)) for _ in names]
     assert readers == [first for first in range(1, comm.size, nodes) for _ in range(2)]
@@ -80,10 +64,7 @@ def test_what_can_not_be_read_is_one_line_on_all_ranks(comm, shared_path, data):
         contents = gzip.decompress(path.read_bytes())
         path.write_bytes(gzip.compress(contents[:100]) + gzip.compress(contents[100:-9] + b"x" * 9)[:-5] + b"\0" * 5)
     comm.Barrier()
-    with pytest.raises(mpidl.MpidlError) as error:
-        train(shared_path, "idx", data["idx"], keep="memory")
-    assert len(set(comm.allgather(str(error.value)))) == 1
-    assert "train-images-idx3-ubyte.gz" in str(error.value)
+    fails_alike(comm, "train-images-idx3-ubyte.gz", shared_path, "idx", data["idx"], keep="memory")
 
 
 @pytest.mark.mpi(min_size=3)

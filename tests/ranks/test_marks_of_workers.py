@@ -26,7 +26,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
     from mpidl.roles.server import Server
     from mpidl.storage.position import ReplicaPosition
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import Phase, Saved
+    from mpidl.transport.protocol import Phase, SavedFiles
 
     roles = assign([0] * comm.size, servers=1)
     ranges, workers = shards(SIZE, 1), len(roles.replicas)
@@ -81,7 +81,7 @@ def test_a_worker_that_stands_still_in_the_middle_of_a_push_holds_up_nobody(comm
                 time.sleep(1e-3)
             while not link.pushes.mark(1):
                 time.sleep(1e-3)
-            link.reports.saved(Saved(1, replicas={number: ReplicaPosition(batches=0, samples=0)}))
+            link.reports.saved(SavedFiles(1, replicas={number: ReplicaPosition(batches=0, samples=0)}))
             for _ in range(1 if number == 0 else 2):
                 handler.actions[Push](push)
             while not link.pushes.applied():

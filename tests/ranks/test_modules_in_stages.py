@@ -1,10 +1,16 @@
 """PyTorch's modules cut into stages: a replica of several ranks trains them as one rank does."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 import mpidl
 from mpidl.config import from_dict
+from mpidl.data.batch import Batch
+from mpidl.partition.schedules import SCHEDULES
+from mpidl.partition.section import Section
+from mpidl.partition.sections import sections_of
 
 pytestmark = pytest.mark.mpi(min_size=4)
 torch = pytest.importorskip("torch")
@@ -98,3 +104,34 @@ def test_stages_train_as_the_whole_module(comm, shared_path, monkeypatch, penalt
         one, other = (mpidl.load(shared_path / name).parameters for name in ("whole", "cut"))
         for name, tensor in one.items():
             np.testing.assert_allclose(other[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def perceptron():
+    torch.manual_seed(2)
+    sizes = [64, 257, 255, 256, 10]
+    modules = [module for pair in pairwise(sizes) for module in (torch.nn.Linear(*pair), torch.nn.Tanh())]
+    return torch.nn.Sequential(*modules[:-1]).double()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_gradients_and_figures_are_the_whole_modules(comm, group, schedule):
+    from mpidl.torch import TorchModel
+
+    random = np.random.default_rng(1)
+    batch = Batch(random.normal(size=(403, 64)), random.integers(0, 10, 403))
+    whole = TorchModel(perceptron(), "cross_entropy")
+    plan = sections_of(whole, comm.size)
+    section = Section(whole, plan, comm.rank, schedule=schedule, micro_batches=5)
+    section.bind(group)
+    for _ in range(2):
+        loss, gradient = section.loss_and_gradient(batch)
+    figures = section.evaluate(batch)
+    section.unbind()
+    found = plan.layout.views(np.concatenate(comm.allgather(gradient)))
+    expected, gradient = whole.loss_and_gradient(batch)
+    assert loss == pytest.approx(expected, rel=1e-12)
+    for name, each in whole.layout.views(gradient).items():
+        np.testing.assert_allclose(found[name], each, rtol=0, atol=1e-12, err_msg=name)
+    evaluated = whole.evaluate(batch)
+    if comm.rank == 0:
+        assert figures[:2] == (pytest.approx(evaluated.loss, rel=1e-12), evaluated.correct)

@@ -13,17 +13,6 @@ pytestmark = pytest.mark.mpi
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
 
 
-@pytest.fixture
-def group(comm):
-    from mpidl.engines.mpi.group import MpiGroup
-
-    own = comm.Dup()
-    made = MpiGroup(own)
-    yield made
-    made.free()
-    own.Free()
-
-
 def stages_of(comm):
     """Return as many stages as there are ranks, and stages of two ranks where they are four."""
     return [comm.size, 2] if comm.size == 4 else [comm.size]

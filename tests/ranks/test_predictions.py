@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from small_runs import digits
 
 from mpidl import UsageError
 from mpidl.config import from_dict
@@ -18,13 +19,7 @@ def run(comm, tmp_path):
     from mpidl.runs.one_process import OneProcess
 
     if comm.rank == 0:
-        config = {
-            "run": {"dir": str(tmp_path), "steps": 2},
-            "data": {"source": "digits"},
-            "model": {"layer": [{"type": "dense", "units": 10}]},
-            "device": {"kind": "cpu"},
-        }
-        OneProcess(build(from_dict(config))).run()
+        OneProcess(build(from_dict(digits(tmp_path, run={"steps": 2})))).run()
     return comm.bcast(tmp_path / "run")
 
 

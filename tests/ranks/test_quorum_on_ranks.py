@@ -1,12 +1,14 @@
-"""Rounds of a quorum on real ranks, with one worker that is slow: each push is in exactly one round, or dropped."""
+"""Rounds with a slow worker: a quorum has each push in one round or drops it, and dynamic rounds end together."""
+
+from statistics import median
 
 import numpy as np
 import pytest
+from small_runs import dataset
 
 import mpidl
-from mpidl.algorithms import BackupSync, Diloco
-from mpidl.algorithms.requests import Gradient
-from mpidl.data import Dataset
+from mpidl.algorithms import Averaging, BackupSync, Diloco, Fedprox
+from mpidl.algorithms.requests import Gradient, Reduce
 from mpidl.rules import Sgd
 from mpidl.shards.policies import FirstOfStep
 from mpidl.shards.shard import Shard
@@ -54,7 +56,7 @@ def train(comm, problem, algorithm, shared_path, monkeypatch, watch, **debug):
 
     watch(type(algorithm), see)
     summary = mpidl.train(
-        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
+        model, dataset(split), algorithm=algorithm, rule=Sgd(1.0), epochs=EPOCHS,
         batch=BATCH, portion=BATCH, dir=shared_path, debug=debug,
     )  # fmt: skip
     logs = comm.allgather((log.rounds, log.dropped))
@@ -109,7 +111,7 @@ def test_a_worker_that_waits_for_a_round_holds_up_no_checkpoint(comm, shared_pat
     """It marks the checkpoint when the round is over, by pushes of others that have marked it before."""
     model, split = tally()
     summary = mpidl.train(
-        model, Dataset("test", (1,), None, split, split), algorithm=algorithm, rule=Sgd(1.0), epochs=3 * EPOCHS,
+        model, dataset(split), algorithm=algorithm, rule=Sgd(1.0), epochs=3 * EPOCHS,
         batch=BATCH, portion=BATCH, dir=shared_path, debug=SLOW, checkpoint_every=1e-3, keep=100,
         config={"topology": {"transport": transport}},
     )  # fmt: skip
@@ -132,3 +134,31 @@ def test_more_than_there_are_replicas_is_one_line(comm, shared_path, tally, monk
     with pytest.raises(mpidl.UsageError) as error:
         train(comm, tally(), Diloco(quorum=workers + 1), shared_path, monkeypatch, watch)
     assert str(error.value) == (f"algorithm.quorum: {workers + 1}, expected at most {workers}, the number of replicas")
+
+
+WINDOW = 8
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [Averaging(tau=WINDOW, dynamic=True), Fedprox(window=WINDOW, dynamic=True), Diloco(window=WINDOW, dynamic=True)],
+    ids=lambda algorithm: algorithm.name,
+)
+def test_a_slow_worker_makes_fewer_steps_and_counts_less(comm, shared_path, least_squares, algorithm, watch):
+    made = []
+
+    def see(request, answer, parameters):
+        if isinstance(request, Reduce) and request.vector is not None:
+            made.append(int(request.weight))
+
+    watch(type(algorithm), see)
+    model, split = least_squares()
+    mpidl.train(
+        model, dataset(split), algorithm=algorithm, batch=4, portion=4, epochs=8,
+        dir=shared_path, debug={"gradient_seconds": 0.01, "slow_worker": 0, "slow_factor": 4.0},
+    )  # fmt: skip
+    found = comm.allgather(made)
+    assert sum(map(sum, found)) == 8 * 26
+    assert found[1][0] == found[2][0] == WINDOW
+    assert 1 <= median(found[1][1:]) <= 3
+    assert all(median(each[1:-1]) >= 6 for each in found[2:])

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from late import Late
 from mpidl.parameters import held_by_servers, split, within
 from mpidl.shards.policies import AddChange
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -33,18 +34,6 @@ def whole(sums):
     pushes = np.rint((np.sqrt(8 * sums + 1) - 1) / 2)
     assert (triangle(pushes) == sums).all()
     return pushes
-
-
-class Late:
-    """Remote memory each of whose operations may begin late."""
-
-    def __init__(self, memory, seed):
-        self._memory, self._random = memory, np.random.default_rng(seed)
-
-    def __getattr__(self, name):
-        if self._random.random() < 0.1:
-            time.sleep(self._random.exponential(3e-4))
-        return getattr(self._memory, name)
 
 
 class Pusher:
@@ -261,6 +250,18 @@ def saved(path, order, ranges):
     return np.concatenate(found)
 
 
+def wait_for_files(pusher, coordinator, order, shards, relay=False):
+    """Wait until the files of an order's shards, and of its relay, are reported to be complete."""
+    reported = []
+
+    def complete():
+        reported.extend(each for each in coordinator.posted.saved() if each.order == order)
+        has_relay = any(each.intermediary == 0 for each in reported)
+        return sum(len(each.shards) for each in reported) == shards and (has_relay or not relay)
+
+    pusher.until(complete)
+
+
 def give_order(coordinator, order):
     """Order a checkpoint, if this rank has the coordinator's link."""
     if coordinator is not None:
@@ -306,13 +307,7 @@ def test_a_checkpoint_has_what_was_pushed_before_the_marks_and_nobody_waits_for_
             marks = among.allgather(marked)
             if coordinator is not None:
                 expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(marks))
-                reported = []
-                pusher.until(
-                    lambda order=order, reported=reported: (
-                        reported.extend(coordinator.posted.saved())
-                        or sum(len(each.shards) for each in reported if each.order == order) == servers
-                    )
-                )
+                wait_for_files(pusher, coordinator, order, servers)
                 assert (saved(shared_path, order, range(servers)) == expected).all()
             pusher.meet(among)
 
@@ -334,12 +329,7 @@ def test_a_worker_that_ends_early_holds_up_no_checkpoint(comm, shared_path, way,
             pusher.push()
             pusher.fetch()
         if coordinator is not None:
-            reported = []
-            pusher.until(
-                lambda: (
-                    reported.extend(coordinator.posted.saved()) or sum(len(each.shards) for each in reported) == servers
-                )
-            )
+            wait_for_files(pusher, coordinator, 1, servers)
             expected = sum(triangle(each) * float(BASE) ** worker for worker, each in enumerate(counts))
             assert (saved(shared_path, 1, range(servers)) == expected).all()
         pusher.meet(among)

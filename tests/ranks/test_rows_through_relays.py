@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from test_relays import SIZE, Pusher, connection, give_order, play, servers, way
+from test_relays import SIZE, Pusher, connection, give_order, play, servers, wait_for_files, way
 
 from mpidl import Sgd
 from mpidl.sparse.merging import MergedRows
@@ -75,13 +75,7 @@ def saved_counts(path, order, shards):
 def test_rows_count_once(comm, shared_path, way, servers, monkeypatch):
     def check_saved(coordinator, pusher, order, expected):
         if coordinator is not None:
-            found = []
-            pusher.until(
-                lambda: (
-                    found.extend(each for each in coordinator.posted.saved() if each.order == order)
-                    or sum(len(each.shards) for each in found) == servers
-                )
-            )
+            wait_for_files(pusher, coordinator, order, servers)
             assert (saved_counts(shared_path, order, servers) == expected).all()
 
     def act(pusher, among, coordinator):

@@ -1,11 +1,16 @@
-"""Ranks that were given different jobs: the run does not begin, and one line on all ranks says who has what."""
+"""Ranks agree before a run begins: all raise the same line if their jobs differ or one of them fails."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+from small_runs import dataset
 
 import mpidl
-from mpidl.data.dataset import ArraySplit, Dataset
+from mpidl.data import ArraySplit, Dataset
+from mpidl.errors import MpidlError, UsageError
 from mpidl.parameters import Layout
+from mpidl.runs.agreement import by_first_rank, together
 
 pytestmark = pytest.mark.mpi
 
@@ -74,3 +79,73 @@ def test_a_rank_whose_model_fails_is_named_and_the_others_do_not_wait(comm, shar
     line = rf"^model: Flat.loss_and_gradient raised ZeroDivisionError: .* {who}$"
     with pytest.raises(mpidl.UsageError, match=line):
         mpidl.train(model, data(), epochs=1, batch=8, dir=shared_path)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_more_servers_than_parameters(comm, shared_path, tally):
+    model, split = tally(size=1)
+    with pytest.raises(mpidl.UsageError, match=r"^topology.servers: 2, expected at most one for each "):
+        mpidl.train(model, dataset(split), servers=2, rule=mpidl.Sgd(1.0), epochs=1, dir=shared_path / "runs")
+    comm.Barrier()
+    assert not Path(shared_path / "runs").exists()
+
+
+def refuse():
+    raise mpidl.UsageError("train inputs: not a valid file")
+
+
+def exhaust():
+    raise MemoryError("Unable to allocate 7 TiB")
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize(
+    ("read", "line"),
+    [(refuse, "train inputs: not a valid file"), (exhaust, "out of memory: Unable to allocate 7 TiB")],
+)
+def test_data_that_can_not_be_read(comm, shared_path, read, line):
+    """Workers read it after the coordinator has made the run's directory."""
+    labels = np.arange(9) % 3
+    good, bad = ArraySplit(np.zeros((9, 4)), labels), ArraySplit(read, labels)
+    network = mpidl.Network([mpidl.Dense(3)], (4,))
+    with pytest.raises(mpidl.UsageError) as error:
+        mpidl.train(network, Dataset("test", (4,), 3, bad, good), dir=shared_path / "runs", epochs=1)
+    assert str(error.value).startswith(line)
+    assert "(rank " in str(error.value)
+    comm.Barrier()
+    assert not Path(shared_path / "runs").exists()
+
+
+def divide():
+    return 1 // 0
+
+
+FAILURES = [
+    (divide, MpidlError, "ZeroDivisionError: integer division or modulo by zero (MPIDL_DEBUG=1 shows where)"),
+    (exhaust, UsageError, "out of memory: Unable to allocate 7 TiB"),
+]
+
+
+@pytest.mark.parametrize(("action", "kind", "line"), FAILURES)
+def test_any_error_of_the_first_rank_is_all_ranks(comm, action, kind, line):
+    with pytest.raises(kind) as error:
+        by_first_rank(action)
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize(("action", "kind", "line"), FAILURES)
+def test_any_error_of_one_rank_is_all_ranks(comm, action, kind, line):
+    last = comm.size - 1
+    with pytest.raises(kind) as error:
+        together(action if comm.rank == last else lambda: 0)
+    assert str(error.value) == line + (f" (rank {last})" if last else "")
+
+
+def test_keeping_open_mpi_quiet_leaves_the_thread_level(comm):
+    from mpi4py import MPI
+
+    from mpidl.rma import ucx
+
+    before = MPI.Query_thread()
+    ucx.quieten()
+    assert MPI.Query_thread() == before

@@ -12,9 +12,11 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from small_runs import run_job
 
 from mpidl.data.schedule import Portions
 from mpidl.parameters import Range
+from mpidl.storage.checkpoint import Checkpoint
 
 SAMPLES, PADDING, EPOCHS, BATCH, PORTION = 60, 3000, 4, 4, 12
 
@@ -190,11 +192,6 @@ def deaths(comm, monkeypatch):
     ],
 )
 def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, count):
-    from mpidl.config import from_dict
-    from mpidl.job.build import build
-    from mpidl.runs.ranks import run
-    from mpidl.storage.checkpoint import Checkpoint
-
     point, _, late = point.partition(" ")
     deaths[point] = count
     config = None
@@ -202,8 +199,8 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
         config = configuration(shared_path, algorithm)
         if late:
             config["data"]["portion"], config["debug"] = SAMPLES, {"slow_worker": 1}
-    config = from_dict(comm.bcast(config))
-    summary = run(config, lambda: build(config), comm)
+    config = comm.bcast(config)
+    summary = run_job(comm, config)
     if comm.rank == comm.size - 1:
         assert not deaths[point], "the worker has ended before"
     if comm.rank == 0:
@@ -213,7 +210,7 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
         for path in paths:
             checkpoint = Checkpoint(path)
             values = checkpoint.read("parameters", Range(0, checkpoint.size))
-            assert values[:SAMPLES].tolist() == counts(checkpoint.position, config.data.portion).tolist()
+            assert values[:SAMPLES].tolist() == counts(checkpoint.position, config["data"]["portion"]).tolist()
             assert np.all(values[SAMPLES:] == checkpoint.position.samples)
             assert values[:SAMPLES].sum() == checkpoint.position.samples
         assert values[:SAMPLES].tolist() == [EPOCHS] * SAMPLES
@@ -221,18 +218,12 @@ def test_each_batch_counts_once(comm, shared_path, deaths, algorithm, point, cou
 
 @pytest.mark.mpi(min_size=4)
 def test_what_cannot_be_computed_again_is_recorded_as_lost(comm, shared_path, deaths):
-    from mpidl.config import from_dict
-    from mpidl.job.build import build
-    from mpidl.runs.ranks import run
-    from mpidl.storage.checkpoint import Checkpoint
-
     # Behind the mark of the first checkpoint and the first chunks of a push, which the server has got.
     deaths["data-written"] = 3
     config = None
     if comm.rank == 0:
         config = configuration(shared_path, {"name": "downpour", "wire": "bf16"}) | {"checkpoint": {"every": 100.0}}
-    config = from_dict(comm.bcast(config))
-    run(config, lambda: build(config), comm)
+    run_job(comm, comm.bcast(config))
     if comm.rank == 0:
         lines = (shared_path / "counts" / "events.jsonl").read_text().splitlines()
         (event,) = (found for line in lines if (found := json.loads(line))["event"] == "lost")

@@ -4,11 +4,9 @@ import time
 
 import numpy as np
 import pytest
-from serial import serial_sgd
+from small_runs import run, serial_sgd
 
-import mpidl
 from mpidl.algorithms import BackupSync, Downpour, Softsync, Ssp
-from mpidl.data import Dataset
 from mpidl.nn import CompleteModel
 from mpidl.nn.model import Evaluation
 from mpidl.parameters.layout import Layout
@@ -56,12 +54,6 @@ class Piecewise(CompleteModel):
         return loss, self._gradient
 
 
-def run(model, split, transport, path, **options):
-    options = {"epochs": 2, "batch": 8, "seed": 7, "dir": str(path), "rule": Sgd(1.0)} | options
-    config = {"topology": {"transport": transport}}
-    return mpidl.train(model, Dataset("test", (1,), None, split, split), config=config, **options)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "slots"),
     [(Downpour(), 2), (Downpour(), 32), (Downpour(4), 32), (Ssp(1), 2), (Softsync(1, modulate=False), 32)],
@@ -71,7 +63,8 @@ def test_no_update_is_lost(comm, shared_path, tally, monkeypatch, transport, alg
     model, split = tally(SIZE)
     servers = 1 if comm.size == 3 else 2
     factor = max(1, comm.size - 1 - servers) if isinstance(algorithm, Softsync) else 1
-    run(Piecewise(model, seed=comm.rank), split, transport, shared_path, algorithm=algorithm, servers=servers)
+    problem = Piecewise(model, seed=comm.rank), split
+    run(problem, shared_path, transport=transport, algorithm=algorithm, servers=servers)
     assert np.array_equal(factor * model.parameters, -model.total(101, 2))
 
 
@@ -97,7 +90,7 @@ def test_what_may_not_leave_early_or_is_encoded_is_as_without(
     for wrap in (lambda model: model, Piecewise):
         model, split = least_squares(4099)
         options = {"servers": comm.size - 2, "rule": Sgd(1e-4), "algorithm": algorithm}
-        run(wrap(model), split, transport, shared_path, **options)
+        run((wrap(model), split), shared_path, transport=transport, **options)
         found.append(model.parameters.copy())
     assert np.isfinite(found[0]).all()
     assert np.array_equal(*found)
@@ -113,15 +106,12 @@ class Whole(Piecewise):
 @pytest.mark.parametrize("algorithm", [Downpour(overlap=True), Softsync(), BackupSync(grace=0.01)])
 def test_what_does_not_leave_early_is_not_asked_for_early(comm, shared_path, tally, algorithm):
     model, split = tally(13)
-    run(Whole(model), split, "auto", shared_path, algorithm=algorithm)
+    run((Whole(model), split), shared_path, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, transport, servers):
-    if comm.size != 2 + servers:
-        pytest.skip("takes one worker")
+def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, transport):
     model, split = least_squares(1009)
-    run(Piecewise(model), split, transport, shared_path, servers=servers, rule=Sgd(1e-3))
+    run((Piecewise(model), split), shared_path, transport=transport, servers=comm.size - 2, rule=Sgd(1e-3))
     assert np.array_equal(model.parameters, serial_sgd(least_squares(1009), 1e-3))
 
 
@@ -151,7 +141,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
                 break
 
     model, split = tally(SIZE)
-    run(Piecewise(model, wait), split, transport, shared_path, servers=servers)
+    run((Piecewise(model, wait), split), shared_path, transport=transport, servers=servers)
     assert all(applied)
     assert bool(applied) == (comm.rank not in range(servers + 1)) or not links
     assert np.array_equal(model.parameters, -model.total(101, 2))

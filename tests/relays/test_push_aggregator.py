@@ -4,7 +4,7 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.relays.push_aggregator import PushAggregator
-from mpidl.transport.protocol import BESIDE, END, REQUEST, Message
+from mpidl.transport.protocol import BESIDE, END, REQUEST, PushMessage
 
 SHARDS, STATISTICS = [Range(0, 7), Range(7, 12)], [Range(5, 9)]
 
@@ -47,7 +47,7 @@ def test_pushes_are_added_up_and_their_changes_of_statistics_averaged():
     sources = [[0, 1], [], [2]]
     inboxes = [
         Inbox([
-            [Message(worker, push, 0, 4, pushes[source][slice(*shard)], (1, 1)) for push, source in enumerate(each)]
+            [PushMessage(worker, push, 0, 4, pushes[source][slice(*shard)], (1, 1)) for push, source in enumerate(each)]
             for worker, each in enumerate(sources)
         ])
         for shard in SHARDS
@@ -62,7 +62,7 @@ def test_pushes_are_added_up_and_their_changes_of_statistics_averaged():
 
 def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_none():
     def message(worker, push, chunk, size=3):
-        return Message(worker, push, chunk, 4, np.full(size, 10 * worker + push), (push, push))
+        return PushMessage(worker, push, chunk, 4, np.full(size, 10 * worker + push), (push, push))
 
     # Each shard has a request of each worker, and two pushes of one chunk, of which some have a message beside.
     inboxes = [

@@ -1,10 +1,12 @@
-"""What a worker writes into the coordinator's memory when it takes a ticket or shows its clock."""
+"""What is written into the coordinator's memory: a worker's tickets and its clock, and the coordinator's own record."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from mpidl.rma.coordinator import Record
+from mpidl.rma.regions import RECORDS
 from mpidl.transport.protocol import GIVEN_BACK, GIVEN_BACK_WIDTH, TAKINGS, TAKINGS_ROW, Control, GivenBack, Taking
 
 
@@ -20,7 +22,7 @@ class Memory:
         self.given_back = self.regions["given_back"].reshape(GIVEN_BACK, GIVEN_BACK_WIDTH)
         turn, doorbells = SimpleNamespace(pass_on=lambda: None), SimpleNamespace(ring=self._ring, alone=True)
         self.shared = SimpleNamespace(
-            window=self, roles=SimpleNamespace(coordinator=0), workers=range(1, 1 + workers), replicas=workers,
+            window=self, roles=SimpleNamespace(coordinator=0, replicas=range(workers)), workers=range(1, 1 + workers),
             doorbells=doorbells, turn=turn, backoff=lambda: self,
         )  # fmt: skip
 
@@ -48,8 +50,10 @@ class Memory:
     def flush(self, rank):
         pass
 
-    def supports_deferred_get(self, rank):
-        return False
+    supports_deferred_get = False
+
+    def to(self, rank):
+        return self
 
     def until(self, ready):
         if not ready():
@@ -113,3 +117,50 @@ def test_a_clock_is_there_before_those_are_woken_that_wait_for_it(memory):
     clocks[0].show(2)
     assert memory.rung == [(rank, [2, 3]) for rank in memory.shared.workers]
     assert clocks[0].all_reached(2)
+
+
+BYTES = RECORDS * 256
+
+
+class RecordMemory:
+    """A window of one region; `sync` may be where the process dies."""
+
+    def __init__(self):
+        self.values, self.syncs = np.zeros(BYTES, np.uint8), 0
+
+    def local(self, name):
+        return self.values
+
+    def sync(self):
+        self.syncs -= 1
+        if self.syncs == 0:
+            raise KeyboardInterrupt
+
+
+def test_the_last_record_is_read_by_another_process():
+    memory = RecordMemory()
+    assert Record(memory).read() is None
+    for number in range(5):
+        Record(memory).write(b"state %d" % number)
+        assert Record(memory).read() == b"state %d" % number
+    Record(memory).write(bytes(BYTES))
+    assert Record(memory).read() is None, "one that has no room is none, lest an earlier one be taken for it"
+
+
+@pytest.mark.parametrize("written", range(3))
+def test_a_record_that_was_being_written_is_not_read(written):
+    memory = RecordMemory()
+    for number in range(written):
+        Record(memory).write(b"state %d" % number)
+    before, after, content = memory.values.copy(), memory.values, b"the next, longer one"
+    memory.syncs = 1
+    with pytest.raises(KeyboardInterrupt):
+        Record(memory).write(content)
+    # The process has died at any byte of what it had written so far.
+    for end in np.flatnonzero(before != after):
+        memory.values = before.copy()
+        memory.values[:end] = after[:end]
+        assert Record(memory).read() == (b"state %d" % (written - 1) if written else None)
+    memory.values = after
+    Record(memory).write(b"by another")
+    assert Record(memory).read() == b"by another"

@@ -1,38 +1,20 @@
-"""The replicas' clocks on real ranks, under random slowdowns."""
+"""The replicas' clocks, under random slowdowns, and tickets for portions, asked for before they are needed or not."""
 
 import time
 
 import numpy as np
 import pytest
-
-from mpidl.parameters import Range
+from ways import transport_of_workers
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-def opened(comm, way="windows"):
-    """Return a transport whose first rank coordinates, and the others work."""
-    from mpidl.rma.transport import Transport
-    from mpidl.topology.roles import assign
-    from mpidl.transport.capacity import Capacity
-
-    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return Transport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32), way=way)
-
-
-@pytest.fixture(params=["windows", "messages", "mixed"])
-def transport(request, comm, monkeypatch):
-    if request.param == "mixed":
-        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
-    with opened(comm, request.param) as transport:
-        yield transport
-
-
 def clocks(transport):
     """Read the clocks of all replicas."""
-    found = np.zeros(transport.replicas, np.int64)
-    transport.window.get(found, transport.roles.coordinator, "clocks")
-    transport.window.flush(transport.roles.coordinator)
+    found, coordinator = np.zeros(len(transport.roles.replicas), np.int64), transport.roles.coordinator
+    window = transport.window.to(coordinator)
+    window.get(found, coordinator, "clocks")
+    window.flush(coordinator)
     return found
 
 
@@ -62,7 +44,7 @@ def test_no_clock_is_more_than_the_bound_ahead(comm, transport, bound):
 def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm, monkeypatch, requests):
     """It asks for all clocks, and to be told when the slowest has moved, however long that takes."""
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
-    with opened(comm, "mixed") as transport:
+    with transport_of_workers(comm, "mixed") as transport:
         if comm.rank > 0:
             link, backoff = transport.worker(comm.rank - 1), transport.backoff()
             transport.peers.Barrier()
@@ -80,7 +62,7 @@ def test_who_waits_for_clocks_at_another_node_does_not_ask_again_and_again(comm,
 
 def test_clocks_that_were_seen_to_be_far_enough_are_not_read_again(comm, monkeypatch, requests):
     monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "1")
-    with opened(comm, "mixed") as transport:
+    with transport_of_workers(comm, "mixed") as transport:
         if comm.rank > 0:
             link, backoff = transport.worker(comm.rank - 1), transport.backoff()
             link.clocks.show(10)
@@ -96,7 +78,7 @@ def test_clocks_that_were_seen_to_be_far_enough_are_not_read_again(comm, monkeyp
 
 @pytest.mark.usefixtures("one_node")
 def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
-    with opened(comm) as transport:
+    with transport_of_workers(comm) as transport:
         if comm.rank > 0:
             link = transport.worker(comm.rank - 1)
             backoff, slept = link.backoff(5.0), 0
@@ -108,3 +90,42 @@ def test_the_slowest_replica_wakes_those_that_wait_for_it(comm):
                     slept += backoff.pause()
             assert slept == 0
         comm.Barrier()
+
+
+def travels(transport, rank):
+    """Return whether a rank's tickets are messages."""
+    coordinator = transport.roles.coordinator
+    return transport.window.to(coordinator).supports_deferred_get and rank != coordinator
+
+
+def test_each_ticket_is_taken_once(comm, transport):
+    taken = []
+    if comm.rank > 0:
+        link, random = transport.worker(comm.rank - 1), np.random.default_rng(comm.rank)
+        for _ in range(100):
+            if random.random() < 0.5:
+                assert link.tickets.ask() == travels(transport, comm.rank)
+                time.sleep(random.exponential(1e-4))
+                link.orders.read()
+                link.tickets.taken()
+            taken.append(link.tickets.take())
+        assert taken == sorted(taken)
+    transport.quiesce()
+    everywhere = [ticket for each in comm.allgather(taken) for ticket in each]
+    assert sorted(everywhere) == list(range(100 * (comm.size - 1)))
+
+
+def test_asking_waits_for_nothing(comm, transport):
+    """The coordinator answers no messages until all have asked."""
+    if comm.rank == 0:
+        for rank in range(1, comm.size):
+            comm.recv(source=rank)
+    else:
+        link = transport.worker(comm.rank - 1)
+        asked = link.tickets.ask()
+        comm.send(None, 0)
+    transport.quiesce()
+    if comm.rank > 0 and asked:
+        # It is here already: nobody answers now either.
+        assert 0 <= link.tickets.take() < comm.size - 1
+    comm.Barrier()

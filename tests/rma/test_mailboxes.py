@@ -19,18 +19,18 @@ class Post:
     def __init__(self, comm, size, chunk_bytes, way="allocate", wire=None, encodes=True, statistics=()):
         from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff
         from mpidl.rma.doorbells import Doorbells
-        from mpidl.rma.inboxes import Inbox
-        from mpidl.rma.mailboxes import regions
+        from mpidl.rma.mailboxes import Inbox
         from mpidl.rma.outbox import Outbox
         from mpidl.rma.outboxes import Outboxes
+        from mpidl.rma.regions import mailboxes
         from mpidl.transport.capacity import MailboxGeometry
 
-        self.comm, self.workers = comm, comm.size - 1
+        self.comm, self.workers, self.size = comm, comm.size - 1, size
         kind = (self.workers, np.float64, wire, chunk_bytes)
         geometry = MailboxGeometry.of(Range(0, size), *kind, within_nodes=wire is None, statistics=statistics)
         self.geometry = geometry
         self.doorbells = Doorbells(comm)
-        self.window = opened(comm, regions(geometry) if comm.rank == 0 else {}, way)
+        self.window = opened(comm, mailboxes(geometry) if comm.rank == 0 else {}, way)
         longest = RUNG_SLEEP if way == "allocate" and self.doorbells.alone else POLLING_SLEEP
         self.backoff = Backoff(comm, self.window, self.doorbells, longest)
         if comm.rank == 0:
@@ -40,7 +40,7 @@ class Post:
             if wire is not None and encodes:
                 feedback = ErrorFeedback(wire, size, np.float64, statistics)
             self.outbox = Outbox(self.window, 0, comm.rank - 1, geometry, feedback)
-            self.outboxes = Outboxes(self.window, [self.outbox], [slice(0, size)], self.doorbells)
+            self.outboxes = Outboxes([self.outbox], [slice(0, size)], self.doorbells)
 
     def wait(self, ready):
         while not ready():
@@ -70,7 +70,21 @@ class Post:
             else:
                 self.backoff.pause()
 
-    def close(self):
+    def sums(self):
+        """Serve until no worker pushes any more; return the sums of what each has pushed, (workers, size)."""
+        sums = np.zeros((self.workers, self.size))
+
+        def handle(message):
+            start = message.chunk * self.geometry.chunk
+            sums[message.worker, start : start + message.values.size] += message.values
+
+        self.serve(handle)
+        return sums
+
+    def close(self, ends=True):
+        """Free everything, on workers once the end of their pushes has been sent."""
+        if ends and self.comm.rank:
+            self.wait(self.outboxes.end)
         self.window.free()
         self.doorbells.free()
 
@@ -81,13 +95,7 @@ def test_workers_that_encode_and_workers_that_do_not_share_a_server(comm, way, w
     size, pushes = 4099, 9
     post = Post(comm, size, 8192, way, parse(wire), encodes=comm.rank % 2 == 0)
     if comm.rank == 0:
-        sums = np.zeros((post.workers, size))
-
-        def handle(message):
-            start = message.chunk * post.geometry.chunk
-            sums[message.worker, start : start + message.values.size] += message.values
-
-        post.serve(handle)
+        sums = post.sums()
         whole = [worker for worker in range(post.workers) if (worker + 1) % 2]
         assert (sums[whole] == pushes).all()
         encoded = [worker for worker in range(post.workers) if worker not in whole]
@@ -101,7 +109,6 @@ def test_workers_that_encode_and_workers_that_do_not_share_a_server(comm, way, w
         itemsize = 8 if comm.rank % 2 else None
         assert itemsize is None or post.outbox.bytes == pushes * size * itemsize
         assert itemsize is not None or post.outbox.bytes < pushes * size * 8
-        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -112,21 +119,13 @@ def test_statistics_arrive_as_they_are_in_every_chunk(comm, way, wire):
     post = Post(comm, size, 8192, way, parse(wire), statistics=statistics)
     places = np.concatenate([np.arange(*part) for part in statistics])
     sent = np.random.default_rng(comm.rank).normal(size=(pushes, size))
-    arrived = np.zeros(size)
     if comm.rank == 0:
-
-        def handle(message):
-            start = message.chunk * post.geometry.chunk
-            if message.worker == 0:
-                arrived[start : start + message.values.size] += message.values
-
-        post.serve(handle)
+        arrived = post.sums()[0]
         assert np.array_equal(arrived[places], np.random.default_rng(1).normal(size=(pushes, size)).sum(0)[places])
         assert not np.array_equal(arrived, np.random.default_rng(1).normal(size=(pushes, size)).sum(0))
     else:
         for values in sent:
             post.push(values)
-        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -153,7 +152,6 @@ def test_every_chunk_arrives_once_from_the_last_to_the_first(comm, size, chunk_b
             post.push(np.arange(size) * comm.rank * (push + 1.0), push * 3)
             if push % 7 == 0:
                 time.sleep(0.002 * comm.rank)
-        post.wait(post.outboxes.end)
         assert post.outbox.pushes == pushes
     post.close()
 
@@ -176,7 +174,6 @@ def test_a_worker_waits_for_free_slots_and_learns_when_its_pushes_are_applied(co
         post.wait(lambda: post.outboxes.send(np.zeros(50)))
         post.wait(post.outboxes.applied)
         assert post.outbox.sent == chunks
-        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -209,7 +206,6 @@ def test_what_is_final_leaves_as_far_as_there_is_room(comm, way):
         assert not post.outbox.delivered
         post.wait(lambda: post.outboxes.send(values))
         post.push(values)
-        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -222,14 +218,7 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
     pushes, wire = 9, None if wire is None else parse(wire)
     post = Post(comm, size, chunk_bytes, way, wire)
     if comm.rank == 0:
-        total = np.zeros(size)
-
-        def handle(message):
-            start = message.chunk * post.geometry.chunk
-            total[start : start + message.values.size] += message.values
-
-        post.serve(handle)
-        assert (total == pushes * (comm.size - 1)).all()
+        assert (post.sums() == pushes).all()
     else:
         random, values = np.random.default_rng(comm.rank), np.empty(size)
         for _ in range(pushes):
@@ -240,7 +229,6 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
                 post.outboxes.send(values, final)
             values.fill(1)
             post.wait(lambda: post.outboxes.send(values))
-        post.wait(post.outboxes.end)
     post.close()
 
 
@@ -260,7 +248,6 @@ def test_who_waits_for_a_server_asks_it_once(comm, requests):
         post.outboxes.begin([0])
         post.wait(lambda: post.outboxes.send(np.zeros(size)))
         post.wait(post.outboxes.applied)
-        post.wait(post.outboxes.end)
     post.close()
     asked = [operation for _, operation in requests]
     assert Operation.GET not in asked
@@ -282,7 +269,7 @@ def test_a_chunk_that_is_not_the_next_is_an_error(comm):
         post.window.local("headers/0").reshape(post.workers, -1, HEADER)[0, -1, CHUNK] = 5
         with pytest.raises(MpidlError, match="worker 0's mailbox holds chunk 5 of push 0 where chunk 9"):
             post.inbox.head(0)
-    post.close()
+    post.close(ends=False)
 
 
 @pytest.mark.usefixtures("one_node")
@@ -300,6 +287,5 @@ def test_an_idle_rank_is_cheap_and_wakes_when_rung(comm):
     else:
         comm.Barrier()
         post.push(np.zeros(10))
-        post.wait(post.outboxes.end)
         post.wait(post.outboxes.applied)
     post.close()

@@ -14,17 +14,15 @@ COORDINATOR, SERVER = 0, 1
 pytestmark = pytest.mark.mpi(min_size=3)
 
 
-@pytest.fixture(params=["windows", "messages", "mixed"])
-def transport(request, comm, monkeypatch):
+@pytest.fixture
+def transport(comm, transport_way):
     """Return a transport with one server."""
     from mpidl.rma.transport import Transport
     from mpidl.topology.roles import assign
     from mpidl.transport.capacity import Capacity
 
-    if request.param == "mixed":
-        monkeypatch.setenv("MPIDL_RANKS_PER_NODE", "2")
     capacity = Capacity(shards(11, 1), np.dtype(np.float64), units=4)
-    with Transport(comm, assign([0] * comm.size, servers=1), capacity, way=request.param) as found:
+    with Transport(comm, assign([0] * comm.size, servers=1), capacity, way=transport_way) as found:
         yield found
         found.quiesce()
 

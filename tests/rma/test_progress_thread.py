@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpidl.rma.progress import ProgressThread
+from mpidl.rma.sends import ProgressThread
 
 pytestmark = [
     pytest.mark.mpi(min_size=3),
@@ -47,9 +47,9 @@ def test_long_values_leave_while_a_rank_computes_though_it_has_waited_for_anothe
     waited, arrived = (comm.bcast(tmp_path) / name for name in ("waited", "arrived"))
     comm.Barrier()
     if comm.rank == 2:
-        window.put(np.ones(COUNT), 0, "values")
-        window.get(np.empty(1), 1, "values")
-        window.flush(1)
+        window.to(0).put(np.ones(COUNT), 0, "values")
+        window.to(1).get(np.empty(1), 1, "values")
+        window.to(1).flush(1)
         waited.touch()
         wait_for(arrived)  # Without a call to MPI.
     elif comm.rank == 1:
@@ -71,11 +71,11 @@ def test_nobody_wakes_the_thread_where_nothing_is_left_to_do(comm, window, monke
         monkeypatch.setattr(ProgressThread, "wake", lambda self: woken.append(None))
         value = np.zeros(1, np.int64)
         for rank in (0, 1, 0):
-            window.put(np.ones(1), rank, "values")
-            window.fetch_and_op(np.ones(1, np.int64), value, rank, "values", 1, MPI.SUM)
-            window.flush(rank)
-            window.get(np.empty(8), rank, "values")
-            window.flush(rank)
+            window.to(rank).put(np.ones(1), rank, "values")
+            window.to(rank).fetch_and_op(np.ones(1, np.int64), value, rank, "values", 1, MPI.SUM)
+            window.to(rank).flush(rank)
+            window.to(rank).get(np.empty(8), rank, "values")
+            window.to(rank).flush(rank)
         assert not woken
         monkeypatch.undo()
     window.quiesce()
@@ -86,9 +86,9 @@ def test_the_thread_rests_as_long_as_its_rank_attends_to_messages_itself(comm, s
         woken = []
         monkeypatch.setattr(ProgressThread, "wake", lambda self: woken.append(None))
         with window.attended():
-            window.put(np.ones(COUNT), 0, "values")
+            window.to(0).put(np.ones(COUNT), 0, "values")
             with window.attended():
-                window.put(np.ones(COUNT), 0, "values")
+                window.to(0).put(np.ones(COUNT), 0, "values")
             assert not woken
             assert not steps[0](), "the thread ends its steps"
         assert bool(woken) == steps[0](), "some MPIs have sent all"

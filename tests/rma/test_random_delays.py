@@ -6,48 +6,37 @@ import numpy as np
 import pytest
 from ways import opened
 
+from late import Late
 from mpidl.parameters import shards
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZE, PUSHES, CHUNK_BYTES = 4099, 12, 4000
 
 
-class Late:
-    """Remote memory each of whose operations may begin late."""
-
-    def __init__(self, memory, seed):
-        self._memory, self._random = memory, np.random.default_rng(seed)
-
-    def __getattr__(self, name):
-        if self._random.random() < 0.15:
-            time.sleep(self._random.exponential(3e-4))
-        return getattr(self._memory, name)
-
-
 @pytest.mark.parametrize(("servers", "seed"), [(1, 0), (2, 1), (2, 2)])
 def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm, way, servers, seed, monkeypatch):
-    from mpidl.rma import link_speed
+    from mpidl.rma import sends
     from mpidl.rma.backoff import POLLING_SLEEP, Backoff
     from mpidl.rma.counters import Counter
     from mpidl.rma.doorbells import Doorbells
-    from mpidl.rma.inboxes import Inbox
-    from mpidl.rma.mailboxes import GROUP, regions
+    from mpidl.rma.mailboxes import GROUP, Inbox
     from mpidl.rma.outbox import Outbox
     from mpidl.rma.outboxes import Outboxes
+    from mpidl.rma.regions import mailboxes
     from mpidl.transport.capacity import MailboxGeometry
     from mpidl.transport.protocol import END
 
     if comm.size <= servers:
         pytest.skip("no worker is left")
     if seed:  # Long messages travel in many pieces.
-        monkeypatch.setattr(link_speed, "MOST", 5000)
+        monkeypatch.setattr(sends, "LONGEST_PIECE", 5000)
     workers, parts = comm.size - servers, shards(SIZE, servers)
     geometries = [MailboxGeometry.of(part, workers, np.int64, chunk_bytes=CHUNK_BYTES) for part in parts]
     shapes = {}
     if comm.rank < servers:
         own = geometries[comm.rank]
         shapes = {
-            **regions(own),
+            **mailboxes(own),
             "values": (np.int64, parts[comm.rank].size),
             "tickets": (np.int64, 1),
             "clock": (np.int64, 1),
@@ -79,7 +68,7 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
     else:
         number = comm.rank - servers
         outboxes = [Outbox(late, rank, number, geometry) for rank, geometry in enumerate(geometries)]
-        sending = Outboxes(late, outboxes, [slice(*part) for part in parts], doorbells)
+        sending = Outboxes(outboxes, [slice(*part) for part in parts], doorbells)
         tickets, fetched, taken = Counter(late, 0, "tickets"), np.zeros(SIZE, np.int64), []
 
         def wait(ready):
@@ -94,18 +83,18 @@ def test_every_push_counts_once_and_every_fetch_holds_the_pushes_before_it(comm,
             vector[:] = -1  # What has been sent may change.
             before, followed = fetched.copy(), np.full(SIZE, -1)
             for rank, part in enumerate(parts):
-                if late.supports_deferred_get(rank):
+                if late.to(rank).supports_deferred_get:
                     clocks = np.zeros((2, 1), np.int64)
                     outboxes[rank].follow(followed[slice(*part)], *clocks, ("values", "clock"))
-                    late.flush(rank)
+                    late.to(rank).flush(rank)
                     outboxes[rank].followed()
                     assert (followed[slice(*part)] >= before[slice(*part)] + push).all()
                     assert clocks[0, 0] <= clocks[1, 0] >= push
             wait(sending.applied)
             for rank, part in enumerate(parts):
-                late.get(fetched[slice(*part)], rank, "values")
+                late.to(rank).get(fetched[slice(*part)], rank, "values")
             for rank in range(servers):
-                late.flush(rank)
+                late.to(rank).flush(rank)
             assert (fetched >= before + push).all()
         wait(sending.end)
         memory.quiesce()
@@ -137,15 +126,15 @@ def test_puts_before_a_counter_are_there_when_it_is(comm, way):
         for number in range(1, rounds + 1):
             start, values = 0, np.full(sum(lengths), number)
             for length in random.permutation(lengths).tolist():
-                memory.put(values[:length], 0, "data", start)
+                memory.to(0).put(values[:length], 0, "data", start)
                 start += length
-            memory.fence(0)
+            memory.to(0).fence(0)
             counter[0] = number
-            memory.put(counter, 0, "round", 1)
-            memory.fence(0)
+            memory.to(0).put(counter, 0, "round", 1)
+            memory.to(0).fence(0)
             while seen[0] < number:
-                memory.get(seen, 0, "seen", 1)
-                memory.flush(0)
+                memory.to(0).get(seen, 0, "seen", 1)
+                memory.to(0).flush(0)
     memory.free()
 
 
@@ -156,13 +145,13 @@ def test_ranks_that_wait_for_each_other_serve_each_other(comm, way):
         values = np.empty(50_000, np.int64)
         for _ in range(20):
             for rank in range(comm.size):
-                memory.get(values, rank, "values")
-                memory.flush(rank)
+                memory.to(rank).get(values, rank, "values")
+                memory.to(rank).flush(rank)
                 assert (values == rank).all()
 
 
 def test_a_counter_waits_for_long_data_that_are_late(comm, monkeypatch):
-    from mpidl.rma.requests import Tag
+    from mpidl.rma.requests import RequestTag
     from mpidl.rma.sends import Sends
 
     shapes = {"data": (np.int64, 9001), "count": (np.int64, 1)}
@@ -182,16 +171,16 @@ def test_a_counter_waits_for_long_data_that_are_late(comm, monkeypatch):
         start, held = Sends.start, []
 
         def hold_data(self, values, rank, tag, *lent):
-            if tag == Tag.DATA:
+            if tag == RequestTag.DATA:
                 held.append((self, values, rank, tag, *lent))
             else:
                 start(self, values, rank, tag, *lent)
 
         monkeypatch.setattr(Sends, "start", hold_data)
         values, one = np.full(9001, 7), np.ones(1, np.int64)
-        memory.put(values, 0, "data")
-        memory.fence(0)
-        memory.put(one, 0, "count")
+        memory.to(0).put(values, 0, "data")
+        memory.to(0).fence(0)
+        memory.to(0).put(one, 0, "count")
         comm.send(None, 0)
         comm.recv(source=0)
         for message in held:

@@ -13,8 +13,7 @@ from mpidl.data.cached import part
 from mpidl.errors import MpidlError, UsageError
 from mpidl.rma import remote_samples
 from mpidl.rma.remote_samples import NodeSamples, RemoteSamples
-from mpidl.rma.shared_samples import SharedSamples
-from mpidl.rma.sharers import Sharers
+from mpidl.rma.shared_samples import SharedSamples, Sharers
 
 pytestmark = [
     pytest.mark.mpi(min_size=2),
@@ -236,7 +235,9 @@ def test_more_workers_than_samples(comm, monkeypatch):
 def test_nodes_whose_ranks_are_not_neighbours_have_parts_that_are(comm, monkeypatch):
     """As where a launcher gives ranks to nodes in turn."""
     turns = comm.Split(0, key=(comm.rank % 2) * comm.size + comm.rank)
-    monkeypatch.setattr("mpidl.rma.sharers.neighbours", lambda workers: workers.Split(workers.rank % 2, workers.rank))
+    monkeypatch.setattr(
+        "mpidl.rma.shared_samples.neighbours", lambda workers: workers.Split(workers.rank % 2, workers.rank)
+    )
     sharers = Sharers(comm, distributed=True)
     found = comm.allgather(tuple(sharers.part(Cached(Rows(True)))))
     for node in (found[::2], found[1::2]):

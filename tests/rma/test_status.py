@@ -5,19 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from ways import transport_of_workers
 
 from mpidl.parameters import Range
 
 pytestmark = pytest.mark.mpi(min_size=2)
-
-
-def make(comm, way="windows"):
-    from mpidl.rma.transport import Transport
-    from mpidl.topology.roles import assign
-    from mpidl.transport.capacity import Capacity
-
-    shards = [Range(number, number + 1) for number in range(comm.size - 1)]
-    return Transport(comm, assign([0] * comm.size, 0), Capacity(shards, np.float32, sums=4), way=way)
 
 
 class Torn:
@@ -28,6 +20,9 @@ class Torn:
 
     def __getattr__(self, name):
         return getattr(self._window, name)
+
+    def to(self, rank):
+        return self
 
     def put(self, values, rank, name, offset=0):
         from mpi4py import MPI
@@ -51,7 +46,7 @@ ORDERS = {
 def test_a_state_is_never_seen_before_what_it_announces(comm, order):
     from mpidl.transport.protocol import WORKER_STATUS, State
 
-    with make(comm) as transport:
+    with transport_of_workers(comm) as transport:
         if comm.rank == 0:
             link, seen = transport.coordinator(), set()
             while comm.recv(source=1):
@@ -93,10 +88,10 @@ def test_ranks_with_a_core_each_are_not_crowded(comm):
         pytest.skip("one core is always crowded")
     try:
         os.sched_setaffinity(0, {cores[comm.rank % 2]})
-        with make(comm) as apart:
+        with transport_of_workers(comm) as apart:
             assert apart.crowded == (comm.size > 2)
         os.sched_setaffinity(0, {cores[0]})
-        with make(comm) as together:
+        with transport_of_workers(comm) as together:
             assert together.crowded
     finally:
         os.sched_setaffinity(0, before)
@@ -104,7 +99,7 @@ def test_ranks_with_a_core_each_are_not_crowded(comm):
 
 @pytest.mark.parametrize("way", ["windows", "messages"])
 def test_a_recent_order_is_what_was_asked_for_before_and_waits_for_no_answer(comm, way):
-    with make(comm, way) as transport:
+    with transport_of_workers(comm, way) as transport:
         link = transport.coordinator() if comm.rank == 0 else transport.worker(comm.rank - 1)
         if comm.rank > 0:
             assert link.orders.recent()[:2] == (0, 0)
@@ -283,10 +278,10 @@ def test_a_relay_has_for_its_workers_what_the_coordinator_has_ordered(comm, way)
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 0.02), (20, 0.02), (21, 0.021), (1000, 1.0)])
 def test_many_workers_post_and_look_more_rarely(comm, workers, seconds):
-    from mpidl.rma.reports import Reports
+    from mpidl.rma.reports import StatusReports
 
-    with make(comm) as transport:
-        assert Reports(transport, "workers", 0, reporting=workers).interval(0.02) == seconds
+    with transport_of_workers(comm) as transport:
+        assert StatusReports(transport, "workers", 0, reporting=workers).interval(0.02) == seconds
 
 
 @pytest.mark.mpi(min_size=3)

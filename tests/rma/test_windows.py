@@ -19,14 +19,14 @@ def test_every_rank_reads_and_writes_every_region(comm, way):
     window.quiesce()
     for rank in range(comm.size):
         values = np.empty(7 + rank, np.float32)
-        window.get(values, rank, "values")
-        window.flush(rank)
+        window.to(rank).get(values, rank, "values")
+        window.to(rank).flush(rank)
         assert np.all(values == rank)
     window.quiesce()
     following = (comm.rank + 1) % comm.size
     values = np.array([5, 6], np.float32)
-    window.put(values, following, "values", 3)
-    window.fence(following)
+    window.to(following).put(values, following, "values", 3)
+    window.to(following).fence(following)
     window.quiesce()
     expected = [comm.rank] * 3 + [5, 6] + [comm.rank] * (2 + comm.rank)
     assert window.local("values").tolist() == expected
@@ -49,21 +49,21 @@ def test_counters_of_every_rank_are_aligned(comm, way):
 
 
 def test_long_messages_are_cut(comm, way, monkeypatch):
-    from mpidl.rma import link_speed, sends
+    from mpidl.rma import sends
 
     monkeypatch.setattr(sends, "LONGEST_MESSAGE", 1000)
-    monkeypatch.setattr(link_speed, "MOST", 1000)
+    monkeypatch.setattr(sends, "LONGEST_PIECE", 1000)
     window = opened(comm, {"values": (np.float32, 1111), "more": (np.float32, 777)}, way)
     values = np.arange(1111, dtype=np.float32) + comm.rank
     target = (comm.rank + 1) % comm.size
-    window.put(values, target, "values")
-    window.put(-values[:777], target, "more")
-    window.flush(target)
+    window.to(target).put(values, target, "values")
+    window.to(target).put(-values[:777], target, "more")
+    window.to(target).flush(target)
     back, more, last = np.empty_like(values), np.empty(777, np.float32), np.empty(1, np.float32)
-    window.get(back, target, "values")
-    window.get(more, target, "more")
-    window.get(last, target, "values", 1110)
-    window.flush(target)
+    window.to(target).get(back, target, "values")
+    window.to(target).get(more, target, "more")
+    window.to(target).get(last, target, "values", 1110)
+    window.to(target).flush(target)
     assert np.array_equal(back, values)
     assert np.array_equal(more, -values[:777])
     assert last[0] == values[-1]
@@ -77,8 +77,8 @@ def test_values_that_stay_may_change_once_their_target_is_flushed(comm, way):
     with opened(comm, {"values": (np.float32, rounds * size)}, way) as window:
         for number in range(rounds):
             values[:] = comm.rank + 10 * number
-            window.put(values, following, "values", number * size, zero_copy=True)
-            window.flush(following)
+            window.to(following).put(values, following, "values", number * size, zero_copy=True)
+            window.to(following).flush(following)
             values[:] = -1
         window.quiesce()
         found = window.local("values").reshape(rounds, size)
@@ -127,6 +127,10 @@ class CountedWindow:
     def __init__(self, window):
         self.atomic, self._window = 0, window
 
+    def to(self, rank):
+        self._window = self._window.to(rank)
+        return self
+
     def fetch_and_op(self, *arguments):
         self.atomic += 1
         self._window.fetch_and_op(*arguments)
@@ -164,16 +168,16 @@ def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
     size, rounds = 50_001, 5
     memory = opened(comm, {"values": (np.int64, size), "count": (np.int64, 2)}, way)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    assert all(memory.supports_deferred_get(rank) for rank in others)
-    assert not memory.supports_deferred_get(comm.rank) or way == "messages"
+    assert all(memory.to(rank).supports_deferred_get for rank in others)
+    assert not memory.to(comm.rank).supports_deferred_get or way == "messages"
     found = {rank: np.zeros((rounds, size), np.int64) for rank in others}
     for number in range(rounds):
         for rank in others:
-            memory.get_when(found[rank][number], rank, "values", 0, "count", 1, number + 1)
+            memory.to(rank).get_when(found[rank][number], rank, "values", 0, "count", 1, number + 1)
     at_once = np.full(1, -1)
     for rank in others:
         # Answered before all that was asked for earlier: nobody has raised its counter yet.
-        memory.get(at_once, rank, "count", 0)
+        memory.to(rank).get(at_once, rank, "count", 0)
     comm.Barrier()
     for number in range(rounds):
         memory.serve()
@@ -181,7 +185,7 @@ def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
         memory.local("count")[1] = number + 1
         memory.serve()
     for rank in others:
-        memory.flush(rank)
+        memory.to(rank).flush(rank)
         assert (found[rank] >= np.arange(1, rounds + 1)[:, None]).all()
         assert (found[rank] <= rounds).all()
     assert not others or at_once[0] == 0
@@ -190,12 +194,12 @@ def test_an_answer_waits_for_its_counter(comm, way, monkeypatch):
 
 def test_a_watch_tells_when_a_counter_has_come_so_far(comm, way):
     memory = opened(comm, {"count": (np.int64, 3)}, way)
-    reached = {rank: memory.watch(rank, "count", 2, 5) for rank in range(comm.size)}
+    reached = {rank: memory.to(rank).watch(rank, "count", 2, 5) for rank in range(comm.size)}
     # What is asked meanwhile doesn't wait for that.
     at_once = np.full(3, -1)
     for rank in range(comm.size):
-        memory.get(at_once, rank, "count")
-        memory.flush(rank)
+        memory.to(rank).get(at_once, rank, "count")
+        memory.to(rank).flush(rank)
         assert at_once.tolist() == [0, 0, 0]
         assert not reached[rank]()
     memory.quiesce()
@@ -216,5 +220,5 @@ def test_a_watch_tells_when_a_counter_has_come_so_far(comm, way):
 def test_a_watch_may_be_given_up(comm, way):
     memory = opened(comm, {"count": (np.int64, 1)}, way)
     for rank in range(comm.size):
-        assert not memory.watch(rank, "count", 0, 1)()
+        assert not memory.to(rank).watch(rank, "count", 0, 1)()
     memory.free()

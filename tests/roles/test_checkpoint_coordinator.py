@@ -12,7 +12,7 @@ from mpidl.roles import checkpoint_coordinator
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
 from mpidl.roles.events import Save
 from mpidl.storage.position import Position, ReplicaPosition
-from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, WORKER_STATUS, Cut, Doing, Saved, State
+from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, WORKER_STATUS, Doing, SavedFiles, ShardCut, State
 
 SHARDS, REPLICAS = 2, 2
 #: A worker that goes on, and one that hangs.
@@ -101,9 +101,11 @@ def order(saving, last=False, interim=False):
 def report(saving, number, batches):
     """Report all that there is to an order."""
     place = ReplicaPosition(batches=batches, samples=10 * batches)
-    saving.link.reports += [Saved(number, intermediary=0, files=["relay.h5"])]
-    saving.link.reports += [Saved(number, shards=[shard]) for shard in range(SHARDS)]
-    saving.link.reports += [Saved(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)]
+    saving.link.reports += [SavedFiles(number, intermediary=0, files=["relay.h5"])]
+    saving.link.reports += [SavedFiles(number, shards=[shard]) for shard in range(SHARDS)]
+    saving.link.reports += [
+        SavedFiles(number, replicas={each: place}, files=[f"{each}.h5"]) for each in range(REPLICAS)
+    ]
 
 
 def wait(saving):
@@ -187,7 +189,7 @@ def test_the_data_that_a_stopped_run_has_not_handed_out_are_not_done(saving):
     saving.stop(3)
     order(saving, last=True)
     replicas = {number: ReplicaPosition(batches=3, samples=30) for number in range(REPLICAS)}
-    saving.link.reports.append(Saved(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
+    saving.link.reports.append(SavedFiles(1, list(range(SHARDS)), replicas, [], NO_MORE, intermediary=0))
     assert wait(saving)[0].next_portion == 3
 
 
@@ -232,15 +234,15 @@ def hanging(monkeypatch):
         assert found.completed() is None
         assert found.link.orders.cuts == [1]
         own = ReplicaPosition(batches=1, samples=10, working=[(0, 1)])
-        found.link.reports = [Saved(1, shards=[0]), Saved(1, shards=[1]), Saved(1, replicas={LIVE: own})]
+        found.link.reports = [SavedFiles(1, shards=[0]), SavedFiles(1, shards=[1]), SavedFiles(1, replicas={LIVE: own})]
         return found
 
     return made
 
 
 def report_cuts(saving, *cuts):
-    live = Cut(1, 0, True)
-    saving.link.reports += [Saved(1, cuts=(shard, {LIVE: live, HANGS: cut})) for shard, cut in enumerate(cuts)]
+    live = ShardCut(1, 0, True)
+    saving.link.reports += [SavedFiles(1, cuts=(shard, {LIVE: live, HANGS: cut})) for shard, cut in enumerate(cuts)]
     while saving.active:
         if (found := saving.completed()) is not None:
             return found
@@ -252,8 +254,8 @@ def test_what_a_worker_had_taken_and_not_pushed_is_left(hanging, marked):
     saving = hanging()
     late = ReplicaPosition(batches=9, samples=90)
     if not marked:  # Else it hangs between its mark and its report.
-        saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
-    report_cuts(saving, Cut(1, 2, marked), Cut(1, 2, True))
+        saving.link.reports.append(SavedFiles(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    report_cuts(saving, ShardCut(1, 2, marked), ShardCut(1, 2, True))
     position, ((*_, files),) = saving.files.last, saving.files.completed
     assert (position.step, position.samples, position.unfinished) == (2, 20, [(0, 1), (1, 1)])
     assert position.replicas[HANGS] == ReplicaPosition(batches=0, samples=0, working=[(1, 1)], cut=True)
@@ -263,7 +265,7 @@ def test_what_a_worker_had_taken_and_not_pushed_is_left(hanging, marked):
 def test_what_is_given_back_for_a_worker_after_the_look_at_it_is_not_handed_out_twice(hanging):
     saving = hanging()
     saving.link.settled = {-1: (1, 1)}
-    report_cuts(saving, *[Cut(1, 2, False)] * 2)
+    report_cuts(saving, *[ShardCut(1, 2, False)] * 2)
     position = saving.files.last
     assert (position.replicas[HANGS].working, position.passed_over) == ([(1, 1)], [])
 
@@ -274,13 +276,16 @@ FORGOTTEN = list(range(100, 100 + TAKINGS)), [], 0
 @pytest.mark.parametrize(
     ("cuts", "taken"),
     [
-        ([Cut(1, 2, False), Cut(2, 3, True)], ([1], [], 0)),
-        ([Cut(1, 2, False), Cut(2, 3, False)], ([1], [], 0)),
-        ([Cut(-1, -1, False), Cut(-1, -1, False)], ([1], [], 0)),
-        ([Cut(1, 2, False), Cut(1, 2, False)], None),  # It is taking a ticket.
-        ([Cut(1, 2, False), Cut(1, 2, False)], ([1], [], STOPPED)),  # It has ended: none could go on from this clock.
-        ([Cut(0, -1, False), Cut(0, -1, False)], FORGOTTEN),  # It went on before the coordinator looked.
-        ([Cut(1, 2, False), Cut(1, 2, False)], FORGOTTEN),
+        ([ShardCut(1, 2, False), ShardCut(2, 3, True)], ([1], [], 0)),
+        ([ShardCut(1, 2, False), ShardCut(2, 3, False)], ([1], [], 0)),
+        ([ShardCut(-1, -1, False), ShardCut(-1, -1, False)], ([1], [], 0)),
+        ([ShardCut(1, 2, False), ShardCut(1, 2, False)], None),  # It is taking a ticket.
+        (
+            [ShardCut(1, 2, False), ShardCut(1, 2, False)],
+            ([1], [], STOPPED),
+        ),  # It has ended: none could go on from this clock.
+        ([ShardCut(0, -1, False), ShardCut(0, -1, False)], FORGOTTEN),  # It went on before the coordinator looked.
+        ([ShardCut(1, 2, False), ShardCut(1, 2, False)], FORGOTTEN),
     ],
 )
 def test_what_is_no_cut_of_all_shards_is_given_up(hanging, cuts, taken):
@@ -292,12 +297,12 @@ def test_what_is_no_cut_of_all_shards_is_given_up(hanging, cuts, taken):
 def test_a_disk_that_is_slow_is_no_hang(hanging):
     """A worker that goes on, or has ended, is waited for: its vectors aren't given up for a file that takes long."""
     saving = hanging()
-    cuts = {LIVE: Cut(1, 0, True), HANGS: Cut(1, 2, True)}
-    saving.link.reports += [Saved(1, cuts=(shard, cuts)) for shard in (0, 1)]
+    cuts = {LIVE: ShardCut(1, 0, True), HANGS: ShardCut(1, 2, True)}
+    saving.link.reports += [SavedFiles(1, cuts=(shard, cuts)) for shard in (0, 1)]
     saving.link.workers["state"][HANGS] = State.TRAINED
     assert [saving.completed() for _ in range(3)] == [None] * 3
     late = ReplicaPosition(batches=2, samples=20)
-    saving.link.reports.append(Saved(1, replicas={HANGS: late}, files=["replica-1.h5"]))
+    saving.link.reports.append(SavedFiles(1, replicas={HANGS: late}, files=["replica-1.h5"]))
     report_cuts(saving)
     position, ((*_, files),) = saving.files.last, saving.files.completed
     assert (position.replicas[HANGS], files, saving.cut_off) == (late, ["replica-1.h5"], set())

@@ -17,7 +17,7 @@ from mpidl.shards import ledger
 from mpidl.shards.policies import ApplyAtOnce, FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
-from mpidl.transport.protocol import END, MARK, REQUEST, Cut, Message, Order, Phase
+from mpidl.transport.protocol import END, MARK, REQUEST, Order, Phase, PushMessage, ShardCut
 
 
 class Transport:
@@ -63,7 +63,7 @@ class Rings(Transport):
         return len(self.rings[worker])
 
     def head(self, worker):
-        return Message(worker, 0, self.rings[worker][0], 0, np.ones(1), (0, 0))
+        return PushMessage(worker, 0, self.rings[worker][0], 0, np.ones(1), (0, 0))
 
     def release(self, worker):
         self.rings[worker].pop(0)
@@ -147,7 +147,7 @@ class Timed(Transport):
 
     def drain(self, worker, most):
         _, fetched = self._pushes.pop(worker)
-        yield Message(worker, 0, 0, fetched, np.array([1.0 + worker]), (0, 0))
+        yield PushMessage(worker, 0, 0, fetched, np.array([1.0 + worker]), (0, 0))
 
     def pause(self, longest=math.inf):
         self.slept.append(longest)
@@ -232,7 +232,7 @@ class Server(Transport):
 
     def message(self, worker, push, chunk):
         batch = 1 if chunk == MARK else 10 * worker + push
-        self.served.apply(Message(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
+        self.served.apply(PushMessage(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
 
     def copy(self):
         """Return the parameters in the checkpoint."""
@@ -277,7 +277,7 @@ def test_a_mark_made_for_a_worker_has_the_same_pushes_on_all_shards_or_counts_fo
         if cut.pushes >= 0:
             assert copy == [1.0 + cut.pushes] * SIZE
             assert cut.last == 10 + cut.pushes - 1
-    assert kinds == {Cut(1, 10, False), Cut(2, 11, False), Cut(2, 11, True), Cut(-1, -1, False)}
+    assert kinds == {ShardCut(1, 10, False), ShardCut(2, 11, False), ShardCut(2, 11, True), ShardCut(-1, -1, False)}
 
 
 def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
@@ -285,7 +285,7 @@ def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
     server.served.save(ORDER)
     assert server.cuts is None
     server.served.save(CUT)
-    assert server.cuts == {LIVE: Cut(0, -1, False), HANGS: Cut(0, -1, False)}
+    assert server.cuts == {LIVE: ShardCut(0, -1, False), HANGS: ShardCut(0, -1, False)}
     server.cuts = None
     server.served.save(CUT)
     server.served.save(Order(2, 0, Phase.TRAIN, cut=1))

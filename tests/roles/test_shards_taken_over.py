@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range
-from mpidl.rma.inboxes import Inbox
+from mpidl.rma.backoff import Turn
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.outbox import Outbox
-from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.regions import regions
 from mpidl.rma.server import ServerLink
-from mpidl.rma.turn import Turn
+from mpidl.rma.windows import OwnMemory
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Adam
 from mpidl.shards.average import AVERAGE, Average
@@ -81,12 +81,6 @@ class Deaths:
 class Memory(OwnMemory):
     """The memory of a server and of the coordinator, which outlives the server's process."""
 
-    def piece(self, rank):
-        return 1 << 30
-
-    def on_host(self, values, rank):
-        return values
-
 
 class Node:
     """A server's rank and its two workers.
@@ -109,7 +103,7 @@ class Node:
         self._shared = SimpleNamespace(
             window=self._memory, doorbells=bells, comm=None, roles=roles, partitions=1,
             capacity=capacity, routes=routes, workers=routes.workers, geometries=routes.geometries, crowded=False,
-            processes=np.arange(2 + WORKERS), turn=Turn(),
+            processes=np.arange(2 + WORKERS), turn=Turn(), backoff=None,
             vectors=lambda shard: {name: self._memory.local(f"{name}/{shard}") for name in capacity.vectors},
         )  # fmt: skip
         self._outboxes = [Outbox(self._memory, self.rank, worker, routes.geometries[0]) for worker in range(WORKERS)]

@@ -76,8 +76,10 @@ class Window:
 
         before[0] = self._reach(operate, name, offset, 1)
 
-    def supports_deferred_get(self, rank):
-        return False
+    supports_deferred_get = False
+
+    def to(self, rank):
+        return self
 
     def fence(self, rank):
         pass

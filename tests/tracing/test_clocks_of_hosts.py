@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpidl.tracing import clocks
-from mpidl.tracing.clocks import Comparison, aligned, compare
+from mpidl.tracing import feature
+from mpidl.tracing.feature import ClockOffset, aligned, compare
 
 #: Seconds by which each host's clock is ahead of the first one's at time 0, and gains on it in each second.
 AHEAD, DRIFT = {0: 0.0, 2: 37.5, 3: -1234.0}, {0: 0.0, 2: 2e-5, 3: -1e-4}
@@ -58,7 +58,7 @@ def measured(monkeypatch):
     def measure(now):
         world, found = World(now), {}
         own = threading.local()
-        monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: shown(own.host, world.now)))
+        monkeypatch.setattr(feature, "time", SimpleNamespace(perf_counter=lambda: shown(own.host, world.now)))
 
         def play(rank):
             own.host = NODES[rank]
@@ -89,7 +89,7 @@ def test_offsets_and_drifts_are_taken_out_of_times(measured):
 
 def test_one_comparison_takes_out_the_offset():
     times = np.array([5.0, 6.0])
-    assert aligned(times, [Comparison(5.5, -2.0, 1e-5)]).tolist() == [3.0, 4.0]
+    assert aligned(times, [ClockOffset(5.5, -2.0, 1e-5)]).tolist() == [3.0, 4.0]
 
 
 def test_a_host_alone_sends_nothing():

@@ -10,7 +10,7 @@ import pytest
 from mpidl.tracing import activities
 from mpidl.tracing.activities import SHORT, Applications, Line, TracedActivity
 from mpidl.tracing.spans import KINDS, Ring, around
-from mpidl.transport.protocol import END, MARK, Message
+from mpidl.transport.protocol import END, MARK, PushMessage
 from mpidl.transport.status import WorkerStatus
 
 FIGURES = {
@@ -135,9 +135,9 @@ def test_chunks_of_a_push_that_are_applied_one_after_the_other_are_one_span(cloc
     served = SimpleNamespace(shard=shard, number=4, apply=apply)
     traced = Applications(ring, served, [2, 3])
     for worker, push, chunk in [(0, 5, 2), (0, 5, 1), (1, 8, 0), (0, 5, 0), (0, 6, MARK), (0, 6, END)]:
-        served.apply(Message(worker, push, chunk, 7, np.zeros(0), (0, 0)))
+        served.apply(PushMessage(worker, push, chunk, 7, np.zeros(0), (0, 0)))
     clock.now += 1
-    served.apply(Message(1, 9, 0, 1 << 40, np.zeros(0), (0, 0)))
+    served.apply(PushMessage(1, 9, 0, 1 << 40, np.zeros(0), (0, 0)))
     traced.flush()
     spans = ring.spans()
     assert named(spans) == [

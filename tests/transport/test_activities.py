@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from mpidl.transport.activities import Activity
-from mpidl.transport.status import WorkerStatus
+from mpidl.transport.status import Activity, WorkerStatus
 
 
 @pytest.fixture

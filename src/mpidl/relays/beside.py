@@ -11,7 +11,7 @@ import numpy as np
 
 from mpidl.relays.link import RelayLink
 from mpidl.relays.residuals import EARLY, LATE
-from mpidl.rma.answers import Question, ask, take
+from mpidl.rma.answers import Answerable, ask, take
 from mpidl.transport.protocol import BESIDE
 
 
@@ -19,7 +19,7 @@ class Together(Protocol):
     """Requests to one server that are asked together."""
 
     @property
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[Answerable]:
         """What to ask in their place."""
         ...
 
@@ -53,7 +53,7 @@ class BesidePushes:
         self, link: RelayLink, requests: Sequence[deque[tuple[int, np.ndarray]]], merging: Merging | None
     ) -> None:
         self._link, self._requests, self._merging = link, requests, merging
-        self._questions: list[deque[Question]] = [deque() for _ in link.asked]
+        self._questions: list[deque[Answerable]] = [deque() for _ in link.asked]
         # For each shard, the requests under way with their workers, and the number of outstanding answers.
         self._asking: list[tuple[Sequence[int], Together] | None] = [None] * len(link.asked)
         self._missing = [0] * len(link.asked)

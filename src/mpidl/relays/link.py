@@ -10,17 +10,16 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.relays.routes import RelayedRoutes
-from mpidl.rma.answers import Answers, Asked
+from mpidl.rma.answers import AnswerReader, Answers
 from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch, take_answers
-from mpidl.rma.fetches import ShardReader
-from mpidl.rma.inboxes import ForwardingInbox
+from mpidl.rma.fetches import ShardReader, ShownShards
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.orders import OwnOrders
 from mpidl.rma.outbox import Outbox
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.reports import ForwardedReports
 from mpidl.rma.shared_state import SharedState
-from mpidl.rma.shown import ShownShards
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.routes import Holder
 from mpidl.wire import Differences, ErrorFeedback
@@ -44,7 +43,7 @@ class RelayLink:
     ) -> None:
         window, capacity, relay, routes = shared.window, shared.capacity, shared.roles.relays[number], shared.routes
         assert isinstance(routes, RelayedRoutes)
-        self._shared, self._window = shared, window
+        self._shared = shared
         workers = [shared.workers.index(rank) for rank in relay.workers]
         self.orders, self.reports = OwnOrders(shared), ForwardedReports(shared, "intermediaries", number, workers)
         self.shards: list[Range] = list(capacity.shards)
@@ -57,8 +56,7 @@ class RelayLink:
                 ranks[holder.shard] = list(relay.workers[partition :: shared.partitions])
                 holders[holder.shard] = holder
         self.inboxes = [
-            ForwardingInbox(window, geometry, ranks[shard], shared.doorbells, shard)
-            for shard, geometry in enumerate(geometries)
+            Inbox(window, geometry, ranks[shard], shared.doorbells, shard) for shard, geometry in enumerate(geometries)
         ]
         of_all = [holders[shard] for shard in range(len(self.shards))]
         beside = [(each, capacity.beside) for each in of_all if capacity.beside]
@@ -66,7 +64,7 @@ class RelayLink:
         self._parts = [slice(*shard) for shard in self.shards]
         self._shown, self._reader = ShownShards(window, self._parts), ShardReader(window, of_all, self._parts)
         first = shared.roles.pushers().index(relay.rank)
-        self.asked = [Asked(window, rank, first, shard, slot) for (rank, shard), slot in beside]
+        self.asked = [AnswerReader(window, rank, first, shard, slot) for (rank, shard), slot in beside]
         self._fetches = {
             shard: DifferenceFetch(window, rank, first, copy, shared.doorbells, shard)
             for (rank, shard), copy in zip(of_all, copies, strict=False)
@@ -74,7 +72,6 @@ class RelayLink:
         }
         self.rings = [
             Outboxes(
-                window,
                 [
                     Outbox(window, rank, ring, shared.geometries[shard], shared.encoder(rank, encoder), shard)
                     for (rank, shard), encoder in zip(of_all, own or repeat(None), strict=False)
@@ -109,7 +106,7 @@ class RelayLink:
 
         The servers' checkpoint cuts are read after the parameters, which may have changed since the cut.
         """
-        if not take_answers(self._window, self._fetches.values()):
+        if not take_answers(self._fetches.values()):
             return False
         self._reader.start_clocks(self._after)
         self._reader.finish()

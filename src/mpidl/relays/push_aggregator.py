@@ -10,8 +10,8 @@ import numpy as np
 
 from mpidl.parameters.ranges import Range
 from mpidl.relays.batching_window import BatchingWindow
-from mpidl.rma.inboxes import ForwardingInbox
-from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Message
+from mpidl.rma.mailboxes import Inbox
+from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, PushMessage
 
 #: Chunks of one worker that are taken before the next worker's turn.
 GROUP = 8
@@ -51,7 +51,7 @@ class PushAggregator:
     """
 
     def __init__(
-        self, inboxes: Sequence[ForwardingInbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any,
+        self, inboxes: Sequence[Inbox], shards: Sequence[Range], chunks: Sequence[int], dtype: Any,
         workers: int, clock: Callable[[], float], statistics: Sequence[Range] = (),
     ) -> None:  # fmt: skip
         self._statistics = [slice(*each) for each in statistics]
@@ -101,7 +101,7 @@ class PushAggregator:
                 worked |= self._take_group(shard, inbox, worker)
         return worked
 
-    def _take_group(self, shard: int, inbox: ForwardingInbox, worker: int) -> bool:
+    def _take_group(self, shard: int, inbox: Inbox, worker: int) -> bool:
         taken = between = 0
         while taken < GROUP and inbox.pending(worker):
             message = inbox.head(worker)
@@ -137,7 +137,7 @@ class PushAggregator:
         self.window.begins_push(worker, self._clock())
         return True
 
-    def _add(self, shard: int, message: Message) -> None:
+    def _add(self, shard: int, message: PushMessage) -> None:
         if self._coming[shard]:
             self._beside[shard] += self._coming[shard].pop(message.worker, ())
         start = self._shards[shard].start + message.chunk * self._chunks[shard]
@@ -150,7 +150,7 @@ class PushAggregator:
         if message.chunk == 0:
             self._end_of_shard(shard, message)
 
-    def _end_of_shard(self, shard: int, message: Message) -> None:
+    def _end_of_shard(self, shard: int, message: PushMessage) -> None:
         """Note that a shard's part of a push is whole."""
         known, worker = self._fetched[shard], message.worker
         self._fetched[shard] = message.fetched if known is None else min(known, message.fetched)
@@ -197,7 +197,7 @@ class PushAggregator:
         """Return, for each shard, what a worker that has ended has sent beside vectors since its last push."""
         return [own.pop(worker, []) for own in self._coming]
 
-    def next_message(self) -> Message | None:
+    def next_message(self) -> PushMessage | None:
         """Take a mark or an end that a worker has written behind its pushes to all shards; None without one.
 
         Not while a sum is on its way to the servers: what is before the message must be before it there, too.

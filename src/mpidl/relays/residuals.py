@@ -14,11 +14,11 @@ from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range, within
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.writer import BackgroundTask, write_file
-from mpidl.transport.protocol import Saved
+from mpidl.transport.protocol import SavedFiles
 from mpidl.wire import ErrorFeedback, Wire
 
 if TYPE_CHECKING:
-    from mpidl.rma.reports import Reports
+    from mpidl.rma.reports import StatusReports
 
 #: A relay's rings at the servers: of pushes, and of those that are late in a checkpoint.
 EARLY, LATE = 0, 1
@@ -73,17 +73,17 @@ class RelayResiduals:
             early.residual += late.residual
             late.residual[:] = 0
 
-    def save(self, order: int, reports: Reports) -> None:
+    def save(self, order: int, reports: StatusReports) -> None:
         """Write the residual of the early ring for an order, and give up the file of an earlier one."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
-            reports.saved(Saved(order, intermediary=self._number))
+            reports.saved(SavedFiles(order, intermediary=self._number))
             return
         path = self._scratch(order) / relay_file(self._number)
         residual = np.concatenate([each.residual for each in self.feedback[EARLY]])
         self._writing.begin(partial(write_file, path, {}, {"residual": residual}))
 
-    def report(self, reports: Reports) -> None:
+    def report(self, reports: StatusReports) -> None:
         """Report the file to the coordinator once it is on disk."""
         if self._writing.ended():
-            reports.saved(Saved(self.order, files=[relay_file(self._number)], intermediary=self._number))
+            reports.saved(SavedFiles(self.order, files=[relay_file(self._number)], intermediary=self._number))

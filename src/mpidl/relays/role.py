@@ -15,7 +15,7 @@ from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
-from mpidl.transport.protocol import END, Message, Phase, ShardClock, State
+from mpidl.transport.protocol import END, Phase, PushMessage, ShardClock, State
 from mpidl.transport.status import WorkerStatus
 from mpidl.wire import Differences
 
@@ -165,7 +165,7 @@ class Relay(Role):
         self._send_beside(number)
         self._until(lambda: self._link.rings[number].mark(self._order))
 
-    def _take_message(self, message: Message) -> None:
+    def _take_message(self, message: PushMessage) -> None:
         aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
             self._beside.keep(LATE if worker in aggregator.marked else EARLY, aggregator.rest(worker))

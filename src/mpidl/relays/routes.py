@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma import answers, mailboxes
+from mpidl.rma.regions import answers, mailboxes, of_shard
 from mpidl.topology.roles import RelayRank, Roles
 from mpidl.transport.capacity import MAILBOX_BYTES, Capacity, MailboxGeometry, answer_bytes
 from mpidl.transport.protocol import WORKER_STATUS, Control, ShardClock
@@ -54,11 +54,11 @@ class RelayedRoutes(Routes):
         for number, geometry in enumerate(self.mailboxes(relay)):
             found |= {
                 f"parameters/{number}": (self.capacity.dtype, self.capacity.shards[number].size),
-                f"clock/{number}": (np.int64, len(ShardClock)),
-                **mailboxes.regions(geometry, number, applied_later=True),
+                of_shard(number).clock: (np.int64, len(ShardClock)),
+                **mailboxes(geometry, number, applied_later=True),
             }
             if self.capacity.beside:
-                found |= answers.regions(geometry.workers, number, self.capacity.beside)
+                found |= answers(geometry.workers, number, self.capacity.beside)
         return found
 
     def beside(self, rank: int) -> int:

@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.outboxes import Outboxes
+from mpidl.rma.regions import of_shard
+from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MOST_BESIDE
 from mpidl.transport.protocol import REQUEST
 
-if TYPE_CHECKING:
-    # Plans need the regions, and no MPI.
-    from mpidl.rma.doorbells import Doorbells
-    from mpidl.rma.outboxes import Outboxes
-    from mpidl.rma.verbs import RemoteMemory
 
-
-class Question(Protocol):
-    """A request, bytes as uint8, and the arrays for its answer, as `Asked.expect` takes them."""
+class Answerable(Protocol):
+    """A request, bytes as uint8, and the arrays for its answer, as `AnswerReader.expect` takes them."""
 
     @property
     def message(self) -> np.ndarray: ...
@@ -34,25 +32,7 @@ class Question(Protocol):
     def targets(self) -> Sequence[np.ndarray]: ...
 
 
-Q = TypeVar("Q", bound=Question)
-
-
-class Names(NamedTuple):
-    """Names of the window regions of a shard's answers."""
-
-    beside_answered: str
-    beside_answers: str
-
-
-def names(shard: int) -> Names:
-    """Return the names of the window regions of the answers of shard number `shard`."""
-    return Names(*(f"{name}/{shard}" for name in Names._fields))
-
-
-def regions(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
-    name = names(shard)
-    return {name.beside_answered: (np.int64, workers), name.beside_answers: (np.uint8, workers * MOST_BESIDE * slot)}
+Q = TypeVar("Q", bound=Answerable)
 
 
 class Answers:
@@ -60,7 +40,7 @@ class Answers:
 
     def __init__(self, window: RemoteMemory, ranks: Sequence[int], doorbells: Doorbells, shard: int, slot: int) -> None:
         self._window, self._ranks, self._doorbells = window, ranks, doorbells
-        name = names(shard)
+        name = of_shard(shard)
         self._answered = window.local(name.beside_answered)
         self._slots = window.local(name.beside_answers).reshape(len(ranks), MOST_BESIDE, slot)
 
@@ -73,16 +53,16 @@ class Answers:
         self._doorbells.ring(self._ranks[worker])
 
 
-class Asked:
+class AnswerReader:
     """A worker's end, for one shard: `worker` is its number among those that ask there.
 
     `asked` counts the messages by which it has asked.
     """
 
     def __init__(self, window: RemoteMemory, server: int, worker: int, shard: int, slot: int) -> None:
-        self._window, self._server, self._worker, self._slot = window, server, worker, slot
-        self._names, self._answered = names(shard), np.zeros(1, np.int64)
-        self._comes = window.supports_deferred_get(server)
+        self._window, self._server, self._worker, self._slot = window.to(server), server, worker, slot
+        self._names, self._answered = of_shard(shard), np.zeros(1, np.int64)
+        self._comes = self._window.supports_deferred_get
         self.asked = self._taken = 0
         self._targets: deque[Sequence[np.ndarray]] = deque()
 
@@ -132,7 +112,7 @@ class Asked:
             place += -(-values.size // 8) * 8
 
 
-def ask(pushes: Outboxes, asked: Sequence[Asked], questions: Sequence[deque[Q]]) -> list[list[Q]]:
+def ask(pushes: Outboxes, asked: Sequence[AnswerReader], questions: Sequence[deque[Q]]) -> list[list[Q]]:
     """Ask each shard its questions, as far as there is room for them and for their answers, but not within a push.
 
     What has been asked is removed, and returned for each shard.
@@ -152,13 +132,13 @@ def ask(pushes: Outboxes, asked: Sequence[Asked], questions: Sequence[deque[Q]])
     return found
 
 
-def take(asked: Sequence[Asked]) -> list[int]:
+def take(asked: Sequence[AnswerReader]) -> list[int]:
     """Take the answers of all shards that there are, and return how many each had."""
-    _start_and_flush(asked, Asked.start_looking)
-    return _start_and_flush(asked, Asked.start_taking)
+    _start_and_flush(asked, AnswerReader.start_looking)
+    return _start_and_flush(asked, AnswerReader.start_taking)
 
 
-def _start_and_flush(asked: Sequence[Asked], start: Callable[[Asked], int]) -> list[int]:
+def _start_and_flush(asked: Sequence[AnswerReader], start: Callable[[AnswerReader], int]) -> list[int]:
     """Let all servers read side by side."""
     found = [start(each) for each in asked]
     for each, count in zip(asked, found, strict=True):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Caller
 from mpidl.rma.counters import Counter
 from mpidl.rma.evaluation import ShownEvaluation
-from mpidl.rma.record import Record
+from mpidl.rma.regions import RECORDS
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.takings import noted
-from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, Evaluated, GivenBack, Order, Phase, Saved, Tag
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.transport.protocol import (
+    EVALUATIONS,
+    ROUNDS,
+    Control,
+    EpochEvaluation,
+    GivenBack,
+    Order,
+    Phase,
+    SavedFiles,
+    Tag,
+)
 
+#: Numbers before a record: its ordinal from 1, its length and its checksum.
+HEADER = 3
 #: Mean number of portions that a worker takes before other ranks get the number of tickets that have been taken.
 TOLD_AFTER = 4
 
@@ -76,7 +89,7 @@ class Posted:
             self._comm.Probe(MPI.ANY_SOURCE, Tag.VALUES, status)
             self._comm.Recv(slices[self._ranks.index(status.source) % len(slices)], status.source, Tag.VALUES)
 
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[SavedFiles]:
         """Return the reports of parts of checkpoints on disk since the last call."""
         found, status = [], MPI.Status()
         while self._comm.iprobe(MPI.ANY_SOURCE, Tag.SAVED, status):
@@ -96,7 +109,7 @@ class GivenEvaluations:
         self._rows = shared.window.local("evaluated").reshape(workers, EVALUATIONS, -1)
         self.seen: list[int] = [0] * workers
 
-    def look(self) -> list[Evaluated]:
+    def look(self) -> list[EpochEvaluation]:
         """Return the evaluations since the last look, in the order of their epochs."""
         given, found = self._given.tolist(), []
         if given != self.seen:
@@ -104,7 +117,7 @@ class GivenEvaluations:
             for worker, (first, end) in enumerate(zip(self.seen, given, strict=True)):
                 for number in range(first, end):
                     epoch, at, *values = self._rows[worker, number % EVALUATIONS].tolist()
-                    found.append(Evaluated(int(epoch), at, values))
+                    found.append(EpochEvaluation(int(epoch), at, values))
             self.seen = given
         return sorted(found)
 
@@ -118,39 +131,28 @@ class _Numbers:
     """The numbers of `Control`, which this rank shows to workers and writes to other ranks."""
 
     def __init__(self, shared: SharedState) -> None:
-        self._window, self._doorbells = shared.window, shared.doorbells
-        self._numbers = shared.window.local("control")
+        self._window, self._numbers = shared.window, shared.window.local("control")
 
-    def order(self) -> Order:
-        self._window.sync()
-        return Order.of(self._numbers)
-
-    def shown(self, element: Control) -> int:
-        return int(self._numbers[element])
-
-    def show(self, element: Control, value: int) -> None:
+    def _show(self, element: Control, value: int) -> None:
         self._numbers[element] = value
         self._window.sync()
 
-    def write(self, ranks: Sequence[int], *elements: Control) -> None:
+    def _write(self, ranks: Sequence[int], *elements: Control) -> None:
         """Write some of the numbers to other ranks, one after the other."""
         for element in elements:
             for rank in ranks:
-                self._window.put(self._numbers[element : element + 1], rank, "control", element)
+                self._window.to(rank).put(self._numbers[element : element + 1], rank, "control", element)
             for rank in ranks:
-                self._window.fence(rank)
-
-    def wake(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            self._doorbells.ring(rank)
+                self._window.to(rank).fence(rank)
 
 
-class IssuedTickets:
+class IssuedTickets(_Numbers):
     """The coordinator's access to the counter of tickets."""
 
     def __init__(self, shared: SharedState) -> None:
+        super().__init__(shared)
         self._counter = Counter(shared.window, shared.roles.coordinator, "control", Control.TICKETS)
-        self._numbers, self._intermediaries = _Numbers(shared), shared.roles.intermediaries
+        self._intermediaries = shared.roles.intermediaries
         self._written, self._every = 0, TOLD_AFTER * len(shared.workers)
 
     def taken(self) -> int:
@@ -159,71 +161,101 @@ class IssuedTickets:
 
     def shown(self) -> int:
         """Return the number below which workers know that all tickets have been taken."""
-        return self._numbers.shown(Control.TAKEN)
+        return int(self._numbers[Control.TAKEN])
 
     def show_taken(self, taken: int) -> None:
         """Show workers that all tickets below a number have been taken."""
-        self._numbers.show(Control.TAKEN, taken)
+        self._show(Control.TAKEN, taken)
         if self._intermediaries and taken - self._written >= self._every:
             self._written = taken
-            self._numbers.write(self._intermediaries, Control.TAKEN)
+            self._write(self._intermediaries, Control.TAKEN)
 
     def set(self, taken: int) -> int:
         """Continue the tickets from a number, and return the number before."""
         return self._counter.swap(taken)
 
 
-class GivenOrders:
+class GivenOrders(_Numbers):
     """The coordinator's orders to all other ranks."""
 
     def __init__(self, shared: SharedState) -> None:
+        super().__init__(shared)
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)
-        self._numbers, self._followers = _Numbers(shared), [*shared.roles.servers, *shared.roles.intermediaries]
+        self._doorbells, self._followers = shared.doorbells, [*shared.roles.servers, *shared.roles.intermediaries]
 
     def given(self) -> Order:
         """Return the present orders."""
-        return self._numbers.order()
+        self._window.sync()
+        return Order.of(self._numbers)
 
     def save(self, number: int, last: int) -> None:
         """Order a checkpoint; orders are numbered from 1, and all ranks stop after order `last` unless that is 0."""
-        self._numbers.show(Control.LAST, last)
-        self._numbers.show(Control.ORDER, number)
-        self._numbers.write(self._followers, Control.LAST, Control.ORDER)
-        self._numbers.wake(self._followers)
+        self._give({Control.LAST: last, Control.ORDER: number})
 
     def decide_round(self, number: int) -> None:
         """Decide how many pushes of each worker are in the checkpoint of an order, where pushes come in rounds."""
         # Workers that begin a round from now on see the order; those that had begun one before are counted here.
-        self._numbers.show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
+        self._show(Control.ROUND, number * ROUNDS + self._begun.fetch_add(0))
 
     def cut(self, number: int) -> None:
         """Have servers make the marks of an order that are missing."""
-        self._numbers.show(Control.CUT, number)
-        self._numbers.write(self._followers, Control.CUT)
-        self._numbers.wake(self._followers)
+        self._give({Control.CUT: number})
 
     def reduce(self, reductions: int) -> None:
         """Show workers how often rates have been reduced."""
-        self._numbers.show(Control.REDUCTIONS, reductions)
-        self._numbers.write(self._followers, Control.REDUCTIONS)
+        self._give({Control.REDUCTIONS: reductions}, wake=False)
 
     def set_phase(self, phase: Phase) -> None:
         """Set the task of all ranks that have no more portions."""
-        self._numbers.show(Control.PHASE, phase)
-        self._numbers.write(self._followers, Control.PHASE)
-        self._numbers.wake(self._followers)
+        self._give({Control.PHASE: phase})
+
+    def _give(self, numbers: Mapping[Control, int], wake: bool = True) -> None:
+        """Show numbers to workers, then write them to the ranks that follow orders, each in its turn."""
+        for element, value in numbers.items():
+            self._show(element, value)
+        self._write(self._followers, *numbers)
+        for rank in self._followers if wake else ():
+            self._doorbells.ring(rank)
+
+
+class Record:
+    """A record in the coordinator's memory, from which another process continues if the coordinator dies."""
+
+    def __init__(self, window: RemoteMemory) -> None:
+        self._window, slots = window, window.local("record").reshape(RECORDS, -1)
+        self._headers = [slot[: HEADER * 8].view(np.int64) for slot in slots]
+        self._contents = slots[:, HEADER * 8 :]
+
+    def write(self, content: bytes) -> None:
+        """Write a new record; one that is too long can't be read."""
+        if len(content) > self._contents.shape[1]:
+            content = b""
+        number = 1 + max(int(header[0]) for header in self._headers)
+        header, slot = self._headers[number % RECORDS], self._contents[number % RECORDS]
+        slot[: len(content)] = np.frombuffer(content, np.uint8)
+        header[1:] = len(content), zlib.crc32(content)
+        self._window.sync()
+        header[0] = number
+        self._window.sync()
+
+    def read(self) -> bytes | None:
+        """Return the newest record that is whole; None if there is none."""
+        self._window.sync()
+        numbers = [int(header[0]) for header in self._headers]
+        for place in sorted(range(RECORDS), key=lambda place: -numbers[place]):
+            _, length, checksum = self._headers[place].tolist()
+            content = self._contents[place, : max(0, length)].tobytes()
+            if numbers[place] and zlib.crc32(content) == checksum:
+                return content or None
+        return None
 
 
 class CoordinatorLink:
-    """The coordinator's link: its parts, and the number of servers, `holders`."""
+    """The coordinator's link: its parts, `SharedState.backoff`, and the number of servers, `holders`."""
 
     def __init__(self, shared: SharedState) -> None:
-        self._shared, self.holders = shared, len(shared.roles.servers)
+        self.backoff, self.holders = shared.backoff, len(shared.roles.servers)
         self.posted, self.tickets, self.orders = Posted(shared), IssuedTickets(shared), GivenOrders(shared)
         self.evaluations, self.record = GivenEvaluations(shared), Record(shared.window)
         self.calls = Caller(shared.comm, shared.roles.servers, shared.doorbells)
         self.evaluation = ShownEvaluation(shared)
-
-    def backoff(self, longest: float | None = None) -> Backoff:
-        """Return a back-off that sleeps up to `longest` seconds where every rank can wake this one."""
-        return self._shared.backoff(longest)

@@ -19,7 +19,7 @@ class Counter:
     """
 
     def __init__(self, window: RemoteMemory, rank: int, name: str, offset: int = 0) -> None:
-        self._window, self._rank, self._name, self._offset = window, rank, name, offset
+        self._window, self._rank, self._name, self._offset = window.to(rank), rank, name, offset
         self._value = np.zeros(1, np.int64)
         self._before = np.zeros(1, np.int64)
 

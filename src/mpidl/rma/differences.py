@@ -9,46 +9,14 @@ asks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpidl.parameters.ranges import Range, within
-from mpidl.wire import Differences, Wire, encoded_bytes
-
-if TYPE_CHECKING:
-    from mpidl.rma.doorbells import Doorbells
-    from mpidl.rma.verbs import RemoteMemory
-
-
-class Names(NamedTuple):
-    """Names of the window regions of a shard's differences."""
-
-    asked: str
-    answered: str
-    copies: str
-    encoded: str
-
-
-def names(shard: int) -> Names:
-    """Return the names of the window regions of the differences of shard number `shard`."""
-    return Names(*(f"{name}/{shard}" for name in Names._fields))
-
-
-def regions(
-    workers: int, part: Range, dtype: Any, wire: Wire, shard: int, statistics: Sequence[Range] = ()
-) -> dict[str, tuple[Any, int]]:
-    """Return the window regions of the differences of shard number `shard`, a part of the vector that `workers` fetch.
-
-    `statistics` are ranges of the whole vector.
-    """
-    name, encoded = names(shard), encoded_bytes(wire, part.size, dtype, within(statistics, part))
-    return {
-        name.asked: (np.int64, workers),
-        name.answered: (np.int64, workers),
-        name.copies: (dtype, workers * part.size),
-        name.encoded: (np.uint8, workers * encoded),
-    }
+from mpidl.parameters.ranges import Range
+from mpidl.rma.doorbells import Doorbells
+from mpidl.rma.regions import of_shard
+from mpidl.rma.verbs import RemoteMemory
+from mpidl.wire import Differences, Wire
 
 
 class DifferenceFetch:
@@ -61,24 +29,24 @@ class DifferenceFetch:
     def __init__(
         self, window: RemoteMemory, server: int, worker: int, copy: Differences, doorbells: Doorbells, shard: int
     ) -> None:
-        self._window, self.server, self._worker, self._copy = window, server, worker, copy
-        self._doorbells, self._names = doorbells, names(shard)
+        self.window, self.server, self._worker, self._copy = window.to(server), server, worker, copy
+        self._doorbells, self._names = doorbells, of_shard(shard)
         self._asked, self._answered = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._encoded = np.empty(copy.nbytes, np.uint8)
-        self.bytes, self._comes = 0, window.supports_deferred_get(server)
+        self.bytes, self._comes = 0, self.window.supports_deferred_get
         if copy.begun:
-            window.put(copy.values, server, self._names.copies, worker * copy.values.size)
-            window.fence(server)
+            self.window.put(copy.values, server, self._names.copies, worker * copy.values.size)
+            self.window.fence(server)
 
     def ask(self) -> None:
         """Ask for a difference or, the first time, for the whole shard: an odd number."""
         self._asked[0] = (self._asked[0] // 2 + 1) * 2 + (not self._copy.begun)
-        self._window.put(self._asked, self.server, self._names.asked, self._worker)
-        self._window.fence(self.server)
+        self.window.put(self._asked, self.server, self._names.asked, self._worker)
+        self.window.fence(self.server)
         self._doorbells.ring(self.server)
         if self._comes:
             number, counter = int(self._asked[0]), (self._names.answered, self._worker)
-            self._window.get_when(*self._answer(), *counter, number)
+            self.window.get_when(*self._answer(), *counter, number)
 
     def _answer(self) -> tuple[np.ndarray, int, str, int]:
         """Return the destination of the answer, and its source: rank, region and offset."""
@@ -97,12 +65,12 @@ class DifferenceFetch:
         if self._comes:
             self._answered[0] = self._asked[0]
         else:
-            self._window.get(self._answered, self.server, self._names.answered, self._worker)
+            self.window.get(self._answered, self.server, self._names.answered, self._worker)
 
     def start_taking(self) -> None:
         """Start reading the answer; the caller flushes."""
         if not self._comes:
-            self._window.get(*self._answer())
+            self.window.get(*self._answer())
 
     def take(self) -> None:
         """Update the copy by the answer, which has arrived."""
@@ -113,24 +81,24 @@ class DifferenceFetch:
         copy.begun = True
 
 
-def take_answers(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> bool:
+def take_answers(fetches: Collection[DifferenceFetch]) -> bool:
     """Take the answers so far; return whether none is missing."""
     waiting = [each for each in fetches if not each.answered]
     for each in waiting:
         each.start_looking()
-    _flush(window, waiting)
+    _flush(waiting)
     answered = [each for each in waiting if each.answered]
     for each in answered:
         each.start_taking()
-    _flush(window, answered)
+    _flush(answered)
     for each in answered:
         each.take()
     return len(answered) == len(waiting)
 
 
-def _flush(window: RemoteMemory, fetches: Collection[DifferenceFetch]) -> None:
+def _flush(fetches: Collection[DifferenceFetch]) -> None:
     for each in fetches:
-        window.flush(each.server)
+        each.window.flush(each.server)
 
 
 class DifferenceAnswers:
@@ -143,7 +111,7 @@ class DifferenceAnswers:
         self, window: RemoteMemory, parameters: np.ndarray, wire: Wire, ranks: Sequence[int], doorbells: Doorbells,
         shard: int, pending: Callable[[int], int], statistics: Sequence[Range] = (),
     ) -> None:  # fmt: skip
-        name = names(shard)
+        name = of_shard(shard)
         self._window, self._parameters, self._ranks, self._doorbells = window, parameters, ranks, doorbells
         self._pending = pending
         self._asked, self._answered = window.local(name.asked), window.local(name.answered)

@@ -59,11 +59,13 @@ class ShownEvaluation:
             self._doorbells.ring(rank)
 
 
-class Evaluation:
+class WorkerEvaluation:
     """A worker's part."""
 
     def __init__(self, shared: SharedState) -> None:
-        self._window, self._coordinator, self._servers = shared.window, shared.roles.coordinator, shared.roles.servers
+        self._coordinator = shared.roles.coordinator
+        self._window = shared.window.to(self._coordinator)
+        self._servers = {rank: shared.window.to(rank) for rank in shared.roles.servers}
         # The number of changes of the notice so far, and a function that tells whether there is one more.
         self._changes = 0
         self._changed: Callable[[], bool] | None = None
@@ -96,10 +98,10 @@ class Evaluation:
     def read_done(self, done: np.ndarray) -> None:
         """Read which units all servers have accrued, into a uint8 array (units,)."""
         at_each = np.empty((len(self._servers), len(done)), done.dtype)
-        for row, rank in zip(at_each, self._servers, strict=True):
-            self._window.get(row, rank, "done")
-        for rank in self._servers:
-            self._window.flush(rank)
+        for row, (rank, window) in zip(at_each, self._servers.items(), strict=True):
+            window.get(row, rank, "done")
+        for rank, window in self._servers.items():
+            window.flush(rank)
         np.bitwise_and.reduce(at_each, axis=0, out=done)
 
 

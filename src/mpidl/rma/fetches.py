@@ -33,11 +33,11 @@ class Fetches:
         differences: Mapping[int, DifferenceFetch],
         evaluated: str = PARAMETERS,
     ) -> None:
-        self._window, self._holders, self._parts = window, route.holders, parts
+        self._holders, self._parts = route.holders, parts
         self._pushes, self._differences = pushes, differences
         self._reader = ShardReader(window, route.holders, parts)
         self._servers_reader = ShardReader(window, servers, parts, evaluated)
-        deferred = [window.supports_deferred_get(rank) for rank, _ in route.holders]
+        deferred = [window.to(rank).supports_deferred_get for rank, _ in route.holders]
         self._can_be_followed = np.flatnonzero(deferred).tolist() if route.direct else []
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
@@ -75,7 +75,7 @@ class Fetches:
 
     def take_differences(self) -> bool:
         """Update this worker's copies of encoded shards with the answers so far; return whether all have come."""
-        return take_answers(self._window, self._differences.values())
+        return take_answers(self._differences.values())
 
     def finish(self) -> None:
         """Wait until a started fetch has arrived."""
@@ -113,7 +113,6 @@ class Fetches:
         """
         followed, before = self._followed, self._before
         for number in followed:
-            self._window.flush(self._holders[number].rank)
             self._pushes[number].followed()
         # The push ended after the first reading, or both readings have it.
         after = self._after[followed]
@@ -133,9 +132,9 @@ class ShardReader:
     def __init__(
         self, window: RemoteMemory, holders: Sequence[Holder], parts: Sequence[slice], vector: str = PARAMETERS
     ) -> None:
-        self._window, self._holders, self._parts = window, holders, parts
+        self._holders, self._parts = holders, parts
         self._regions = [regions(holder.shard, vector) for holder in holders]
-        self._ranks = list(dict.fromkeys(holder.rank for holder in holders))
+        self._windows = {holder.rank: window.to(holder.rank) for holder in holders}
         # Return whether shards that `all_newer` waits for have been updated.
         self._awaited: list[Callable[[], bool]] = []
 
@@ -143,14 +142,14 @@ class ShardReader:
         """Start reading the `protocol.ShardClock` of all shards but some into an int64 array, a row for each."""
         for number, (rank, _) in enumerate(self._holders):
             if number not in without:
-                self._window.get(clocks[number], rank, self._regions[number][1])
+                self._windows[rank].get(clocks[number], rank, self._regions[number][1])
 
     def all_newer(self, clocks: np.ndarray) -> bool:
         """Return whether all shards have been updated since these clocks were read; call it until it returns True."""
         if not self._awaited:
             known = clocks[:, ShardClock.CLOCK].tolist()
             self._awaited = [
-                self._window.watch(holder.rank, region, ShardClock.CLOCK, clock + 1)
+                self._windows[holder.rank].watch(holder.rank, region, ShardClock.CLOCK, clock + 1)
                 for holder, (_, region), clock in zip(self._holders, self._regions, known, strict=True)
             ]
         while self._awaited and self._awaited[-1]():
@@ -159,13 +158,45 @@ class ShardReader:
 
     def start(self, parameters: Any, without: Collection[int] = ()) -> None:
         """Start reading all shards but some into a vector, after earlier reads."""
-        for rank in self._ranks:
-            self._window.fence(rank)
+        for rank, window in self._windows.items():
+            window.fence(rank)
         for number, (rank, _) in enumerate(self._holders):
             if number not in without:
-                self._window.get(parameters[self._parts[number]], rank, self._regions[number][0])
+                self._windows[rank].get(parameters[self._parts[number]], rank, self._regions[number][0])
 
     def finish(self) -> None:
         """Wait until all reads have arrived."""
-        for rank in self._ranks:
-            self._window.flush(rank)
+        for rank, window in self._windows.items():
+            window.flush(rank)
+
+
+#: Plain integers, which index arrays faster than an enumeration's.
+CLOCK, CUT = int(ShardClock.CLOCK), int(ShardClock.CUT)
+
+
+class ShownShards:
+    """All shards in a rank's memory, where others read them as they do at servers.
+
+    `parts` has the place of each shard in the flat vector.
+    """
+
+    def __init__(self, window: RemoteMemory, parts: Sequence[slice]) -> None:
+        self._window, self._parts = window, parts
+        names = [regions(shard) for shard in range(len(parts))]
+        self._values = [window.local(values) for values, _ in names]
+        self._clocks = [window.local(clock) for _, clock in names]
+
+    def show(self, parameters: np.ndarray, clocks: np.ndarray) -> None:
+        """Show the whole vector, and each shard's `protocol.ShardClock`, a row of `clocks`.
+
+        A reader that sees a clock finds the parameters of that clock, or later ones.
+        """
+        for shown, row in zip(self._clocks, clocks, strict=True):
+            shown[CUT] = row[CUT]
+        self._window.sync()
+        for values, part in zip(self._values, self._parts, strict=True):
+            np.copyto(values, parameters[part])
+        self._window.sync()
+        for shown, row in zip(self._clocks, clocks, strict=True):
+            shown[CLOCK] = row[CLOCK]
+        self._window.sync()

@@ -17,29 +17,28 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma.link_speed import piece_between
 from mpidl.rma.nodes import neighbours
-from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.progress import ProgressThread
-from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, Tag, ignored
-from mpidl.rma.sends import LONGEST_MESSAGE, Sends, pieces
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, RequestTag, ignored
+from mpidl.rma.sends import ProgressThread, Sends, piece_between, pieces
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.rma.windows import Window, place
+from mpidl.rma.windows import OwnMemory, Window, place
 
 #: Looks for an answer before a rank sleeps, since some MPIs take in one message per look, and seconds of a sleep.
 LOOKS, SLEEP = 100, 30e-6
 
 
 class MessageWindow(Owner, RemoteMemory):
-    """Memory that ranks of other nodes reach by messages.
+    """Memory that ranks of other nodes reach by messages; its own verbs reach only these ranks.
 
     `shapes` has the dtype and the count of each region that this rank offers; other ranks may offer others. If `mixed`,
     ranks of a node share an MPI window; otherwise, messages carry everything between any two ranks. `allocation` and
     `staging` are those of `mpidl.rma.windows.Window`. `asked_by` are the ranks that reach its regions, besides those
     that share an MPI window with this one; all by default. `changed` is that of `mpidl.rma.requests.Requests`.
     """
+
+    supports_deferred_get = True
 
     def __init__(
         self, comm: MPI.Intracomm, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str = "allocate",
@@ -57,18 +56,17 @@ class MessageWindow(Owner, RemoteMemory):
             names, asked_by = everywhere[other]
             return bool(names) and (asked_by is None or rank in asked_by)
 
-        self._regions: Any = [{name: number for number, name in enumerate(names)} for names, _ in everywhere]
         others = [rank for rank in range(comm.size) if rank not in self._near_ranks]
         self._targets = [rank for rank in others if asks(comm.rank, rank)]
+        self._regions: Any = {
+            rank: {name: number for number, name in enumerate(everywhere[rank][0])} for rank in self._targets
+        }
         far = others[0] if others else None
-        self._piece = piece_between(self._comm, far)
-        self._sends = Sends(self._comm, self._piece)
+        self.piece = piece_between(self._comm, far)
+        self._sends = Sends(self._comm, self.piece)
         self._answers = {rank: list[MPI.Request]() for rank in self._targets}
         self._sources = [rank for rank in others if asks(rank, comm.rank)]
-        own = self._near_ranks[comm.rank]
-        self._requests = Requests(
-            self._comm, self._sources, self._near, own, regions, self._sends, self._piece, changed
-        )
+        self._requests = Requests(self._comm, self._sources, self._near, regions, self._sends, self.piece, changed)
         self._lock = threading.RLock()
         # Ranks that serve call MPI all the time; others compute, and their messages advance only while MPI is called.
         several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -82,13 +80,12 @@ class MessageWindow(Owner, RemoteMemory):
     def _share(
         self, shapes: Mapping[str, tuple[Any, int]], mixed: bool, allocation: str, staging: Staging | None
     ) -> Window | OwnMemory:
-        """Return the memory of this rank, which reaches that of its neighbours; note their ranks."""
+        """Return the memory of this rank, which reaches that of its neighbours; keep their ranks."""
         node = neighbours(self._comm)
-        ranks = node.allgather(self._comm.rank) if mixed else [self._comm.rank]
-        self._near_ranks: Any = {rank: number for number, rank in enumerate(ranks)}
-        if len(ranks) > 1:
+        self._near_ranks: Any = node.allgather(self._comm.rank) if mixed else [self._comm.rank]
+        if len(self._near_ranks) > 1:
             self._node: MPI.Intracomm | None = node
-            return Window(node, shapes, allocation, staging)
+            return Window(node, shapes, allocation, staging, self._near_ranks)
         node.Free()
         self._node = None
         return OwnMemory(shapes)
@@ -97,13 +94,13 @@ class MessageWindow(Owner, RemoteMemory):
         memory: np.ndarray = self._near.local(name)
         return memory
 
+    def to(self, rank: int) -> RemoteMemory:
+        return self._near if rank in self._near_ranks else self
+
     def as_rank(self, rank: int) -> MessageWindow:
         raise ValueError(f"rank {rank} is reached by messages, which its process answers")
 
     def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
-        if rank in self._near_ranks:
-            self._near.put(values, self._near_ranks[rank], name, offset)
-            return
         host = self.on_host(values, rank)
         data = host.reshape(-1).view(np.uint8)
         if data.size <= SHORT:
@@ -118,42 +115,32 @@ class MessageWindow(Owner, RemoteMemory):
             data = copy[: data.size]
         with self._lock:
             self._ask(Operation.LONG_PUT, rank, name, offset, data.size)
-            self._sends.start(data, rank, Tag.DATA, copy)
+            self._sends.start(data, rank, RequestTag.DATA, copy)
         self._wake()
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
-        if rank in self._near_ranks:
-            self._near.get(values, self._near_ranks[rank], name, offset)
-            return
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.ANSWER) for piece in pieces(values, self._piece)]
+            parts = pieces(values, self.piece)
+            self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.ANSWER) for part in parts]
             self._ask(Operation.GET, rank, name, offset, values.nbytes)
         if values.nbytes > SHORT:
             self._wake()
-
-    def supports_deferred_get(self, rank: int) -> bool:
-        return rank not in self._near_ranks
-
-    def piece(self, rank: int) -> int:
-        return LONGEST_MESSAGE if rank in self._near_ranks else self._piece
 
     def get_when(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         if self._incoming is not None:
             values = self._incoming.incoming(values, rank)
         with self._lock:
-            self._answers[rank] += [self._comm.Irecv(piece, rank, Tag.LATER) for piece in pieces(values, self._piece)]
+            parts = pieces(values, self.piece)
+            self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.LATER) for part in parts]
             operator = self._regions[rank][counter]
             self._ask(Operation.GET_WHEN, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
-        if rank in self._near_ranks:
-            near: Callable[[], bool] = self._near.watch(self._near_ranks[rank], name, element, least)
-            return near
         with self._lock:
-            answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, Tag.LATER)
+            answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, RequestTag.LATER)
             self._watches.append(answer)
             self._ask(Operation.GET_WHEN, rank, name, element, 8, self._regions[rank][name], element, least)
 
@@ -168,11 +155,8 @@ class MessageWindow(Owner, RemoteMemory):
     def fetch_and_op(
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
-        if rank in self._near_ranks:
-            self._near.fetch_and_op(value, before, self._near_ranks[rank], name, offset, op)
-            return
         with self._lock:
-            self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, Tag.ANSWER))
+            self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, RequestTag.ANSWER))
             operator = OPERATORS.index(op)
             self._ask(Operation.FETCH_AND_OP, rank, name, offset, 8, operator, int(value[0]))
 
@@ -186,7 +170,7 @@ class MessageWindow(Owner, RemoteMemory):
         message[:HEAD_BYTES].view(np.int64)[:] = (operation, region, offset, size, operator, operand, least)
         if data is not None:
             message[HEAD_BYTES:length] = data
-        self._sends.start(message[:length], rank, Tag.REQUEST, message)
+        self._sends.start(message[:length], rank, RequestTag.REQUEST, message)
 
     def _wake(self) -> None:
         if self._thread is not None and not self._attended:
@@ -203,15 +187,10 @@ class MessageWindow(Owner, RemoteMemory):
 
     def fence(self, rank: int) -> None:
         """Finish staged copies; MPI keeps messages in order."""
-        if rank in self._near_ranks:
-            self._near.fence(self._near_ranks[rank])
-        elif self._outgoing is not None:
+        if self._outgoing is not None:
             self._outgoing.flushed(rank)
 
     def flush(self, rank: int) -> None:
-        if rank in self._near_ranks:
-            self._near.flush(self._near_ranks[rank])
-            return
         self._wait(lambda: self._answered(rank) and not self._sends.holds(rank))
         if self._incoming is not None:
             self._incoming.flushed(rank)
@@ -253,9 +232,6 @@ class MessageWindow(Owner, RemoteMemory):
                 self._thread.wake()
 
     def on_host(self, values: Any, rank: int) -> np.ndarray:
-        if rank in self._near_ranks:
-            near: np.ndarray = self._near.on_host(values, self._near_ranks[rank])
-            return near
         host: np.ndarray = values
         return host if self._outgoing is None else self._outgoing.on_host(values, rank)
 

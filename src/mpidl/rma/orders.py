@@ -24,7 +24,7 @@ class Orders:
     """Orders in the memory of another `rank`: of the coordinator, or of a rank that has them from it."""
 
     def __init__(self, shared: SharedState, rank: int) -> None:
-        self._window, self._rank, self._turn = shared.window, rank, shared.turn
+        self._window, self._rank, self._turn = shared.window.to(rank), rank, shared.turn
         self._numbers, self._coming = np.zeros((2, len(Control)), np.int64)
         self._asked = False
         self._begun = Counter(shared.window, shared.roles.coordinator, "control", Control.BEGUN)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.rma.mailboxes import CHUNK, COUNT, GROUP, HEADER, names
+from mpidl.rma.mailboxes import CHUNK, COUNT, GROUP, HEADER
+from mpidl.rma.regions import of_shard
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import END, MARK
@@ -25,6 +26,8 @@ class Outbox:
     ----------
     server : int
         The rank of the ring.
+    window : RemoteMemory
+        Its memory.
     pushes : int
         Whole pushes written.
     bytes : int
@@ -37,10 +40,10 @@ class Outbox:
         self, window: RemoteMemory, server: int, worker: int, geometry: MailboxGeometry,
         feedback: ErrorFeedback | None = None, shard: int = 0, applied_later: bool = False,
     ) -> None:  # fmt: skip
-        self._window, self.server, self._worker, self._geometry = window, server, worker, geometry
-        self._feedback, self._names, self._encodes = feedback, names(shard), feedback is not None
+        self.window, self.server, self._worker, self._geometry = window.to(server), server, worker, geometry
+        self._feedback, self._names, self._encodes = feedback, of_shard(shard), feedback is not None
         self._stride = geometry.stride(self._encodes)
-        self._group = min(GROUP, max(1, window.piece(server) // geometry.slot))
+        self._group = min(GROUP, max(1, self.window.piece // geometry.slot))
         self._headers = np.zeros((self._group, HEADER), np.int64)
         self._encoded = np.empty(self._group * geometry.slot if self._encodes else 0, np.uint8)
         self._left = self.pushes = self.bytes = 0
@@ -56,7 +59,7 @@ class Outbox:
 
     def resume(self) -> np.ndarray | None:
         """Go on where another process has ended; return the header of its last message, None if there is none."""
-        window, own = self._window, self._names
+        window, own = self.window, self._names
         for name, counter in {own.published: self._published, **self._known}.items():
             window.get(counter, self.server, name, self._worker)
         window.flush(self.server)
@@ -115,7 +118,7 @@ class Outbox:
         headers[-1, COUNT] = part.shape[-1] - (count - 1) * size
         contents = [(0, part)]
         if self._feedback is not None:
-            host = self._window.on_host(part, self.server)
+            host = self.window.on_host(part, self.server)
             encoded = self._feedback.encode_chunks(first * size, host, size, self._encoded, self._stride)
             contents = [(own.start, self._encoded[own]) for own in encoded]
         self._put(headers, contents, self._zero_copy)
@@ -158,14 +161,14 @@ class Outbox:
         slot = self._slot(self.sent + len(headers) - 1)
         begin = self._worker * self._geometry.ring + slot % self._geometry.slots * self._stride
         for place, values in contents:
-            self._window.put(values, self.server, self._names.slots, begin + place, zero_copy=zero_copy)
-        self._window.put(headers, self.server, self._names.headers, slot * HEADER)
+            self.window.put(values, self.server, self._names.slots, begin + place, zero_copy=zero_copy)
+        self.window.put(headers, self.server, self._names.headers, slot * HEADER)
         self._unpublished = len(headers)
 
     def publish(self) -> None:
         """Start showing the server the messages that were written, after a fence."""
         self._published[0] += self._unpublished
-        self._window.put(self._published, self.server, self._names.published, self._worker)
+        self.window.put(self._published, self.server, self._names.published, self._worker)
 
     def has_applied(self) -> bool:
         """Return whether the server has applied everything that was sent; if not, it announces it then."""
@@ -179,7 +182,7 @@ class Outbox:
         """Return whether a counter has reached a number; if no counter is watched yet, watch this one."""
         while self._known[name][0] < least:
             if self._watch is None:
-                self._watch = self._window.watch(self.server, name, self._worker, least)
+                self._watch = self.window.watch(self.server, name, self._worker, least)
                 self._watched = name, least
             if not self._watch():
                 return False
@@ -196,7 +199,7 @@ class Outbox:
         """Start reading the server's counters, unless all has been applied; the caller flushes."""
         if self._known[self._applied][0] < self.sent:
             for name, counter in self._known.items():
-                self._window.get(counter, self.server, name, self._worker)
+                self.window.get(counter, self.server, name, self._worker)
 
     # Fetches.
 
@@ -220,8 +223,9 @@ class Outbox:
 
     def _get_when(self, values: Any, name: str, offset: int, applied: int) -> None:
         """Start reading a region of the server's memory as soon as it has applied `applied` messages."""
-        self._window.get_when(values, self.server, name, offset, self._applied, self._worker, applied)
+        self.window.get_when(values, self.server, name, offset, self._applied, self._worker, applied)
 
     def followed(self) -> None:
-        """Note that what `follow` started has arrived: everything that was sent before has been applied."""
+        """Wait until what `follow` started has arrived: everything that was sent before has been applied."""
+        self.window.flush(self.server)
         self._note(self._applied, self._followed)

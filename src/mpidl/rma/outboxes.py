@@ -12,7 +12,6 @@ from mpidl.launch.points import point
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.mailboxes import CHUNK, FIRST, LAST, MARKED, PUSH
 from mpidl.rma.outbox import Outbox
-from mpidl.rma.verbs import RemoteMemory
 from mpidl.transport.protocol import END, MARK
 
 
@@ -46,10 +45,8 @@ class Outboxes:
     `parts` has the place of each shard in the worker's vector.
     """
 
-    def __init__(
-        self, window: RemoteMemory, outboxes: Sequence[Outbox], parts: Sequence[slice], doorbells: Doorbells
-    ) -> None:
-        self._window, self._doorbells, self._parts = window, doorbells, dict(zip(outboxes, parts, strict=True))
+    def __init__(self, outboxes: Sequence[Outbox], parts: Sequence[slice], doorbells: Doorbells) -> None:
+        self._doorbells, self._parts = doorbells, dict(zip(outboxes, parts, strict=True))
         self._all, self._unmarked = list(outboxes), list[Outbox]()
         # Those that lack a push which another process has begun.
         self._behind = list[Outbox]()
@@ -146,11 +143,11 @@ class Outboxes:
     def _publish(self, written: Sequence[Outbox]) -> None:
         """Show the servers their new messages, once these have arrived."""
         for outbox in written:
-            self._window.fence(outbox.server)
+            outbox.window.fence(outbox.server)
         point("data-written")
         for outbox in written:
             outbox.publish()
             point("counter-written")
         for outbox in written:
-            self._window.fence(outbox.server)
+            outbox.window.fence(outbox.server)
             self._doorbells.ring(outbox.server)

@@ -30,20 +30,21 @@ class WindowProbe(Owner):
             self._window = MessageWindow(comm, shapes, mixed=False)
         else:
             self._window = Window(comm, shapes, way)
+        self._target = self._window.to(self._partner)
         self._arrived = np.zeros(1, np.int64)
         self._counter = Counter(self._window, 1, "counters", ANNOUNCED)
 
     def put(self, values: np.ndarray) -> None:
         """Write int64 `values` into the partner's data, and wait until they are there."""
-        self._window.put(values, self._partner, "data")
+        self._target.put(values, self._partner, "data")
         if isinstance(self._window, MessageWindow):
-            self._window.get(self._arrived, self._partner, "counters", CONSUMED)
-        self._window.flush(self._partner)
+            self._target.get(self._arrived, self._partner, "counters", CONSUMED)
+        self._target.flush(self._partner)
 
     def get(self, values: np.ndarray) -> None:
         """Read the partner's data into int64 `values`."""
-        self._window.get(values, self._partner, "data")
-        self._window.flush(self._partner)
+        self._target.get(values, self._partner, "data")
+        self._target.flush(self._partner)
 
     def fetch_add(self) -> None:
         """Add to a counter of rank 1."""
@@ -79,16 +80,16 @@ class WindowProbe(Owner):
     def _write(self, number: int) -> bool:
         """Put data and announce them, as a worker does; return whether the target reports errors."""
         data, counter, answer = np.full(self._size, number), np.array([number]), np.zeros(self._size, np.int64)
-        self._window.put(data, self._partner, "data")
-        self._window.fence(self._partner)
-        self._window.put(counter, self._partner, "counters", ANNOUNCED)
-        self._window.fence(self._partner)
+        self._target.put(data, self._partner, "data")
+        self._target.fence(self._partner)
+        self._target.put(counter, self._partner, "counters", ANNOUNCED)
+        self._target.fence(self._partner)
         counter[0] = 0
         while counter[0] < number:
-            self._window.get(counter, self._partner, "counters", CONSUMED)
-            self._window.flush(self._partner)
-        self._window.get(answer, self._partner, "answer")
-        self._window.flush(self._partner)
+            self._target.get(counter, self._partner, "counters", CONSUMED)
+            self._target.flush(self._partner)
+        self._target.get(answer, self._partner, "answer")
+        self._target.flush(self._partner)
         return bool((answer != number).any())
 
     def _read(self, number: int) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.rma import answers, differences, mailboxes, record
+from mpidl.parameters.ranges import within
 from mpidl.shards import ledger
+from mpidl.transport.capacity import MOST_BESIDE, Capacity, MailboxGeometry
 from mpidl.transport.protocol import (
     EVALUATIONS,
     GIVEN_BACK,
@@ -17,13 +18,44 @@ from mpidl.transport.protocol import (
     SERVER_STATUS,
     TAKINGS_ROW,
     WORKER_STATUS,
+    ChunkHeader,
     Control,
     ShardClock,
 )
 from mpidl.transport.routes import Routes
+from mpidl.wire import encoded_bytes
 
 #: (dtype, count) by name.
 Regions = Mapping[str, tuple[Any, int]]
+#: Records that the coordinator keeps in turn: a death while one is written leaves the one before.
+RECORDS = 2
+#: Bytes of the longest record of a job without workers, and what each worker adds.
+LONGEST_RECORD, RECORD_PER_WORKER = 32 << 10, 16
+
+
+class ShardRegions(NamedTuple):
+    """Names of the window regions of a shard, beside those of its vectors and its ledger."""
+
+    clock: str
+    # Mailboxes; see `mpidl.rma.mailboxes`.
+    published: str
+    consumed: str
+    headers: str
+    slots: str
+    applied: str
+    # Encoded fetches; see `mpidl.rma.differences`.
+    asked: str
+    answered: str
+    copies: str
+    encoded: str
+    # Answers to what workers ask for beside pushes; see `mpidl.rma.answers`.
+    beside_answered: str
+    beside_answers: str
+
+
+def of_shard(shard: int) -> ShardRegions:
+    """Return the names of the window regions of shard number `shard`."""
+    return ShardRegions(*(f"{name}/{shard}" for name in ShardRegions._fields))
 
 
 def regions(routes: Routes, rank: int) -> Regions:
@@ -40,6 +72,38 @@ def nbytes(found: Regions) -> int:
     return sum(np.dtype(kind).itemsize * count for kind, count in found.values())
 
 
+def mailboxes(geometry: MailboxGeometry, shard: int = 0, applied_later: bool = False) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the rings of shard number `shard`; `applied_later` adds the third counter."""
+    slots, name = geometry.workers * geometry.slots, of_shard(shard)
+    return {
+        **({name.applied: (np.int64, geometry.workers)} if applied_later else {}),
+        name.published: (np.int64, geometry.workers),
+        name.consumed: (np.int64, geometry.workers),
+        name.headers: (np.int64, slots * len(ChunkHeader)),
+        name.slots: (np.uint8, geometry.workers * geometry.ring),
+    }
+
+
+def answers(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
+    name = of_shard(shard)
+    return {name.beside_answered: (np.int64, workers), name.beside_answers: (np.uint8, workers * MOST_BESIDE * slot)}
+
+
+def _differences(capacity: Capacity, workers: int, shard: int) -> dict[str, tuple[Any, int]]:
+    """Return the window regions of the encoded fetches of shard number `shard` by `workers`; none if they aren't."""
+    if (wire := capacity.wire_fetch) is None:
+        return {}
+    name, part = of_shard(shard), capacity.shards[shard]
+    encoded = encoded_bytes(wire, part.size, capacity.dtype, within(capacity.statistics, part))
+    return {
+        name.asked: (np.int64, workers),
+        name.answered: (np.int64, workers),
+        name.copies: (capacity.dtype, workers * part.size),
+        name.encoded: (np.uint8, workers * encoded),
+    }
+
+
 def _of_coordinator(routes: Routes) -> Regions:
     capacity, roles, workers = routes.capacity, routes.roles, len(routes.workers)
     found: dict[str, tuple[Any, int]] = {
@@ -53,7 +117,7 @@ def _of_coordinator(routes: Routes) -> Regions:
         "given_back": (np.int64, GIVEN_BACK * GIVEN_BACK_WIDTH),
         "evaluated": (np.float64, workers * EVALUATIONS * (2 + capacity.figures)),
         "evaluations": (np.int64, 2 * workers),
-        "record": (np.uint8, record.SLOTS * (record.LONGEST + record.PER_WORKER * workers)),
+        "record": (np.uint8, RECORDS * (LONGEST_RECORD + RECORD_PER_WORKER * workers)),
     }
     units = capacity.units
     return found | ({"notice": (np.int64, NOTICE), "copies": (np.int64, units)} if units else {})
@@ -68,12 +132,10 @@ def _of_server(routes: Routes, number: int) -> Regions:
         part = capacity.shards[shard]
         found |= {
             **{f"{name}/{shard}": (capacity.dtype, part.size) for name in capacity.vectors},
-            f"clock/{shard}": (np.int64, len(ShardClock)),
+            of_shard(shard).clock: (np.int64, len(ShardClock)),
             ledger.region(shard): (np.int64, ledger.size(routes.rings)),
-            **mailboxes.regions(capacity.mailboxes(shard, routes.rings), shard),
+            **mailboxes(capacity.mailboxes(shard, routes.rings), shard),
+            **(answers(routes.readers, shard, capacity.beside) if capacity.beside else {}),
+            **_differences(capacity, routes.readers, shard),
         }
-        if capacity.beside:
-            found |= answers.regions(routes.readers, shard, capacity.beside)
-        if (wire := capacity.wire_fetch) is not None:
-            found |= differences.regions(routes.readers, part, capacity.dtype, wire, shard, capacity.statistics)
     return found

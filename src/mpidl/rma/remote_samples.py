@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from mpidl.data.batch import outside
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.progress import PERIOD
-from mpidl.rma.sends import Sends, pieces
+from mpidl.rma.sends import PERIOD, Sends, pieces
 
 #: Most samples of a request, and most bytes of their inputs, unless one sample has more.
 ROWS, BYTES = 1024, 1 << 23
@@ -34,7 +33,7 @@ LOOKS = 3
 IDLE_SLEEP = 500e-6
 
 
-class Tag(IntEnum):
+class SampleTag(IntEnum):
     """Kinds of messages."""
 
     REQUEST = 1
@@ -50,7 +49,7 @@ class NodeSamples(NamedTuple):
     starts: NDArray[np.int64]
 
 
-class Asked:
+class PendingBatch:
     """Memory for a batch of split `number`, the samples of each node together, until they have been used.
 
     The batch's samples are in `rows` of `inputs` and `targets`. `remote` has, for each of these rows, the row in the
@@ -58,7 +57,7 @@ class Asked:
     arrive.
     """
 
-    def __init__(self, number: int, part: NodeSamples, size: int, free: Callable[[Asked], None]) -> None:
+    def __init__(self, number: int, part: NodeSamples, size: int, free: Callable[[PendingBatch], None]) -> None:
         self.number, self._free = number, free
         self.inputs, self.targets = (np.empty((size, *each.shape[1:]), each.dtype) for each in part[:2])
         self.rows, self.remote = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -89,7 +88,7 @@ class RemoteStore:
     def __init__(self, samples: RemoteSamples, number: int) -> None:
         self._samples, self._number = samples, number
 
-    def ask(self, indices: NDArray[np.int64]) -> Asked:
+    def ask(self, indices: NDArray[np.int64]) -> PendingBatch:
         return self._samples.ask(self._number, indices)
 
 
@@ -121,9 +120,9 @@ class RemoteSamples(Owner):
         self._sources = [rank for ranks in others for each, rank in enumerate(ranks) if each % own == place]
         self._doorbells: Any = Doorbells(self._comm)
         self._sends = Sends(self._comm)
-        self._free: dict[tuple[int, int], list[Asked]] = {}
-        self._asked: deque[Asked] = deque()
-        self._waiting: list[Asked] = []
+        self._free: dict[tuple[int, int], list[PendingBatch]] = {}
+        self._asked: deque[PendingBatch] = deque()
+        self._waiting: list[PendingBatch] = []
         self.bytes_taken = self.bytes_allocated = 0
         self._messages = np.empty((len(self._sources), HEAD + ROWS), np.int64)
         # MPICH may lose messages for a receive from any source where several threads call it.
@@ -138,7 +137,7 @@ class RemoteSamples(Owner):
         """Return the samples of a split."""
         return RemoteStore(self, number)
 
-    def ask(self, number: int, indices: NDArray[np.int64]) -> Asked:
+    def ask(self, number: int, indices: NDArray[np.int64]) -> PendingBatch:
         """Ask for samples of split `number`; raise IndexError if there is no such sample."""
         part = self._parts[number]
         if indices.min() < 0 or indices.max() >= part.starts[-1]:
@@ -150,8 +149,8 @@ class RemoteSamples(Owner):
         self._doorbells.ring(self._comm.rank)
         return asked
 
-    def _allocate(self, number: int, size: int, free: list[Asked]) -> Asked:
-        asked = Asked(number, self._parts[number], size, free.append)
+    def _allocate(self, number: int, size: int, free: list[PendingBatch]) -> PendingBatch:
+        asked = PendingBatch(number, self._parts[number], size, free.append)
         self.bytes_allocated += asked.inputs.nbytes + asked.targets.nbytes
         return asked
 
@@ -192,7 +191,7 @@ class RemoteSamples(Owner):
             self._all_end = self._comm.Ibarrier()
         return bool(self._all_end.Test())
 
-    def _request(self, asked: Asked) -> None:
+    def _request(self, asked: PendingBatch) -> None:
         """Ask other nodes for their samples, then take those of this node."""
         part, start, own = self._parts[asked.number], 0, slice(0, 0)
         rows = max(1, min(ROWS, BYTES // max(1, asked.inputs[:1].nbytes)))
@@ -207,8 +206,8 @@ class RemoteSamples(Owner):
             np.take(values, asked.remote[own], axis=0, out=out, mode="clip")
         self._waiting.append(asked)
 
-    def _request_from(self, rank: int, asked: Asked, place: slice) -> None:
-        for values, tag in ((asked.inputs[place], Tag.INPUTS), (asked.targets[place], Tag.TARGETS)):
+    def _request_from(self, rank: int, asked: PendingBatch, place: slice) -> None:
+        for values, tag in ((asked.inputs[place], SampleTag.INPUTS), (asked.targets[place], SampleTag.TARGETS)):
             asked.requests += [self._comm.Irecv(piece, rank, tag) for piece in pieces(values)]
             self.bytes_taken += values.nbytes
         rows = asked.remote[place]
@@ -216,17 +215,19 @@ class RemoteSamples(Owner):
         lent = self._sends.borrow(size)
         message = lent[:size].view(np.int64)
         message[:HEAD], message[HEAD:] = (asked.number, len(rows)), rows
-        self._sends.start(message, rank, Tag.REQUEST, lent)
+        self._sends.start(message, rank, SampleTag.REQUEST, lent)
 
     def _receive(self, number: int) -> MPI.Request:
-        arrival: MPI.Request = self._comm.Irecv([self._messages[number], MPI.BYTE], self._sources[number], Tag.REQUEST)
+        arrival: MPI.Request = self._comm.Irecv(
+            [self._messages[number], MPI.BYTE], self._sources[number], SampleTag.REQUEST
+        )
         return arrival
 
     def _answer(self, message: NDArray[np.int64], rank: int) -> None:
         """Send a rank the samples that its request names."""
         number, count = message[:HEAD]
         part, rows = self._parts[number], message[HEAD : HEAD + count]
-        for values, tag in ((part.inputs, Tag.INPUTS), (part.targets, Tag.TARGETS)):
+        for values, tag in ((part.inputs, SampleTag.INPUTS), (part.targets, SampleTag.TARGETS)):
             size = len(rows) * values[:1].nbytes
             lent = self._sends.borrow(size)
             out = lent[:size].view(values.dtype).reshape(len(rows), *values.shape[1:])

@@ -18,8 +18,8 @@ from mpidl.transport.protocol import (
     REQUESTS,
     WORKER_STATUS,
     Control,
-    Evaluated,
-    Saved,
+    EpochEvaluation,
+    SavedFiles,
     State,
     Tag,
 )
@@ -31,7 +31,7 @@ MEASURE_EVERY = 1.0
 WAITING = 1e-3
 
 
-class Reports:
+class StatusReports:
     """The reports of one rank, which has a `row` of status in `region`.
 
     `rank`, the coordinator by default, takes the status of `reporting` ranks.
@@ -52,7 +52,7 @@ class Reports:
         """Tell the coordinator that a signal asked this rank to stop."""
         Counter(self._window, self._coordinator, "control", Control.SIGNALS).fetch_add()
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: SavedFiles) -> None:
         """Tell the coordinator that a part of a checkpoint is on disk; it gives up one whose process dies meanwhile."""
         process = self._process
         sent = self._comm.isend(saved, process, Tag.SAVED)
@@ -83,8 +83,7 @@ class Reports:
 
     def read(self, status: np.ndarray) -> None:
         """Read this rank's status into `status`, shape (1,), as it was posted last, by this process or another."""
-        self._window.get(status, self._rank, self._region, self._row)
-        self._window.flush(self._rank)
+        self._get(status, self._region, self._row)
         self._posted[self._region, self._row] = status.copy()
 
     def _post_rows(self, region: str, first: int, status: np.ndarray, wake: bool = False) -> None:
@@ -112,11 +111,18 @@ class Reports:
 
     def _put(self, rank: int, region: str, first: int, values: np.ndarray) -> None:
         """Write values into a region of `rank`; they may change afterwards."""
-        self._window.put(values, rank, region, first)
-        self._window.fence(rank)
+        window = self._window.to(rank)
+        window.put(values, rank, region, first)
+        window.fence(rank)
+
+    def _get(self, values: np.ndarray, region: str, first: int) -> None:
+        """Read values from a region of the rank that takes the status."""
+        window = self._window.to(self._rank)
+        window.get(values, self._rank, region, first)
+        window.flush(self._rank)
 
 
-class ForwardedReports(Reports):
+class ForwardedReports(StatusReports):
     """The reports of a rank that forwards the status and the sums of workers.
 
     `workers` has the worker number of each row of status in this rank's memory.
@@ -154,7 +160,7 @@ def runs(numbers: Sequence[int]) -> list[tuple[slice, int]]:
     return [(slice(start, stop), numbers[start]) for start, stop in pairwise([*starts, len(numbers)])]
 
 
-class WorkerReports(Reports):
+class WorkerReports(StatusReports):
     """The reports of worker `number`, with those of the `shards` that it holds itself in a job without servers."""
 
     def __init__(self, shared: SharedState, number: int, shards: Sequence[int]) -> None:
@@ -181,8 +187,7 @@ class WorkerReports(Reports):
         """Post the sums over the part of a worker whose process has ended, and that this worker is done."""
         self._put(self._rank, "sums", worker * sums.size, sums.reshape(-1))
         status = np.zeros(1, WORKER_STATUS)
-        self._window.get(status, self._rank, "workers", worker)
-        self._window.flush(self._rank)
+        self._get(status, "workers", worker)
         status["state"] = State.DONE
         self._put(self._rank, "workers", worker, status)
         self._doorbells.ring(self._rank)
@@ -191,7 +196,7 @@ class WorkerReports(Reports):
         """Send the evaluated values of this worker's slice to the coordinator, and wait until it has received them."""
         self._comm.Send(np.ascontiguousarray(values), self._process, Tag.VALUES)
 
-    def evaluated(self, evaluated: Evaluated) -> None:
+    def evaluated(self, evaluated: EpochEvaluation) -> None:
         """Give an evaluation after an epoch to the coordinator, which sees it before any status posted afterwards."""
         given = self._given.read()
         while given - self._taken.read() >= EVALUATIONS:

@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.rma.own_memory import OwnMemory
 from mpidl.rma.sends import Sends, pieces
-from mpidl.rma.windows import Region, Window
+from mpidl.rma.windows import OwnMemory, Region, Window
 
 
-class Tag(IntEnum):
+class RequestTag(IntEnum):
     """Kinds of messages."""
 
     REQUEST = 1
@@ -60,7 +59,7 @@ def ignored(*change: Any) -> None:
     """Follow no change of a counter."""
 
 
-class Source:
+class Requester:
     """The requests of one rank, in its order; `message`, as uint8, receives the next.
 
     `waiting` has requests that wait for the long data at its head: receives that have begun, and copies of messages.
@@ -72,28 +71,28 @@ class Source:
 
 
 class Requests:
-    """Carries out the requests of other `ranks` on this rank's memory, in which its own number is `own`.
+    """Carries out the requests of other `ranks` on this rank's memory.
 
     Long data arrive in pieces of `piece` bytes. `quiesced` is the number of announcements, from any rank, that nothing
     follows. `changed` is called for each counter that another rank has changed.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory, own: int,
+        self, comm: MPI.Intracomm, ranks: Sequence[int], memory: Window | OwnMemory,
         regions: Mapping[str, Region], sends: Sends, piece: int, changed: Changed = ignored,
     ) -> None:  # fmt: skip
-        self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, own, sends, piece
+        self._comm, self._memory, self._own, self._sends, self._piece = comm, memory, comm.rank, sends, piece
         self._regions, self._names = list(regions.values()), list(regions)
-        self._sources = [Source(rank) for rank in ranks]
+        self._sources = [Requester(rank) for rank in ranks]
         self._receives = [self._receive(source) for source in self._sources]
-        self._waiting: list[Source] = []
+        self._waiting: list[Requester] = []
         self._later = Later(memory.memory, ranks)
         self._value, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.quiesced = 0
         self._changed = changed
 
-    def _receive(self, source: Source) -> MPI.Request:
-        return self._comm.Irecv([source.message, MPI.BYTE], source.rank, Tag.REQUEST)
+    def _receive(self, source: Requester) -> MPI.Request:
+        return self._comm.Irecv([source.message, MPI.BYTE], source.rank, RequestTag.REQUEST)
 
     def serve(self) -> bool:
         """Carry out the requests that have arrived, up to `MOST`; return whether there were any."""
@@ -107,24 +106,24 @@ class Requests:
         for source in tuple(self._waiting):
             served |= self._go_on(source)
         for rank, values in self._later.take():
-            self._sends.start(values, rank, Tag.LATER)
+            self._sends.start(values, rank, RequestTag.LATER)
             served = True
         return served
 
-    def _take(self, source: Source) -> None:
+    def _take(self, source: Requester) -> None:
         """Carry out a request, or let it wait for those before it."""
         head = source.message[:HEAD_BYTES].view(np.int64).tolist()
         if head[0] == Operation.LONG_PUT:
             if not source.waiting:
                 self._waiting.append(source)
             data = pieces(self._bytes(head), self._piece)
-            source.waiting.extend(self._comm.Irecv(piece, source.rank, Tag.DATA) for piece in data)
+            source.waiting.extend(self._comm.Irecv(piece, source.rank, RequestTag.DATA) for piece in data)
         elif source.waiting and head[0] != Operation.GET_WHEN:  # It only waits for a counter.
             source.waiting.append((head, source.message.copy()))
         else:
             self._carry_out(source, head, source.message)
 
-    def _go_on(self, source: Source) -> bool:
+    def _go_on(self, source: Requester) -> bool:
         """Continue with requests that wait for long data, if these have arrived; return whether they have."""
         served = False
         while source.waiting:
@@ -144,12 +143,12 @@ class Requests:
         start = region.displacement + head[2] * region.dtype.itemsize
         return self._memory.memory[start : start + head[3]]
 
-    def _carry_out(self, source: Source, head: list[int], message: np.ndarray) -> None:
+    def _carry_out(self, source: Requester, head: list[int], message: np.ndarray) -> None:
         operation, region, offset, size, operator, operand, least = head
         if operation == Operation.PUT:
             self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
         elif operation == Operation.GET:
-            self._sends.start(self._bytes(head), source.rank, Tag.ANSWER)
+            self._sends.start(self._bytes(head), source.rank, RequestTag.ANSWER)
         elif operation == Operation.GET_WHEN:
             counter = self._regions[operator].displacement + operand * self._value.itemsize
             self._later.add(source.rank, counter, least, self._bytes(head))
@@ -161,7 +160,7 @@ class Requests:
             self._changed(self._memory, source.rank, self._names[region], offset, operand, int(self._before[0]))
             answer = self._sends.borrow(8)
             answer[:8] = self._before.view(np.uint8)
-            self._sends.start(answer[:8], source.rank, Tag.ANSWER, answer)
+            self._sends.start(answer[:8], source.rank, RequestTag.ANSWER, answer)
         else:
             self.quiesced += 1
 

@@ -1,9 +1,12 @@
-"""Messages on their way, and the memory from which they are sent."""
+"""Messages on their way: the memory from which they are sent, the size of their pieces, a thread that advances them."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,3 +129,86 @@ class Sends:
                     self._free[sent.lent.nbytes.bit_length() - 1].append(sent.lent)
             for sent in left:
                 self._give_queued(sent.to)
+
+
+#: Bytes of a trial, and their number; the first one makes the connection.
+TRIAL, TRIALS = 1 << 20, 4
+#: Seconds of a piece's transfer, beside the negotiation of the next one, and its fewest and most bytes. Messages in the
+#: other direction may wait for some pieces, and each of them costs processor time.
+PIECE_SECONDS, SHORTEST_PIECE, LONGEST_PIECE = 2e-3, 128 << 10, 8 << 20
+
+
+def piece_between(comm: MPI.Intracomm, far: int | None) -> int:
+    """Return the transfer chunk size in bytes; collective. Rank 0 measures the link for all.
+
+    `far` is a rank that rank 0 reaches by messages, or None if there is none.
+    """
+    far = comm.bcast(far)
+    if far is None:
+        return LONGEST_PIECE
+    round_trip = _fastest(comm, far, np.zeros(1, np.uint8))
+    seconds = _fastest(comm, far, np.zeros(TRIAL, np.uint8))
+    piece: int = comm.bcast(bytes_of_piece(round_trip, seconds))
+    return piece
+
+
+def bytes_of_piece(round_trip: float, seconds: float) -> int:
+    """Return the number of bytes of a piece.
+
+    Both times begin with a short message: the `round_trip` ends with the answer, `seconds` with the end of a trial's
+    bytes, on which MPI agrees by another round trip.
+    """
+    speed = TRIAL / max(seconds - 2 * round_trip, seconds / 8)
+    return int(min(max(SHORTEST_PIECE, speed * (PIECE_SECONDS + 2 * round_trip)), LONGEST_PIECE))
+
+
+def _fastest(comm: MPI.Intracomm, far: int, data: np.ndarray) -> float:
+    """Return the seconds in which `far` answers by `data`, the fewest of some trials; meaningless but on rank 0."""
+    question, fastest = np.zeros(1, np.uint8), float("inf")
+    for _ in range(TRIALS):
+        if comm.rank == 0:
+            began = time.perf_counter()
+            comm.Send(question, far)
+            comm.Recv(data, far)
+            fastest = min(fastest, time.perf_counter() - began)
+        elif comm.rank == far:
+            comm.Recv(question, 0)
+            comm.Send(data, 0)
+    return fastest
+
+
+#: Seconds between two looks while messages are on their way.
+PERIOD = 100e-6
+
+
+class ProgressThread:
+    """Takes steps from `wake` on until there is nothing to do, and sleeps otherwise.
+
+    `step` calls MPI, which must allow calls from several threads, and returns whether there is more to do. No step
+    follows one that fails, with `error`.
+    """
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        self._step, self._awake, self._ended = step, threading.Event(), False
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="mpidl messages", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take steps until there is nothing to do."""
+        self._awake.set()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self._awake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._awake.wait() and not self._ended:
+                self._awake.clear()
+                while self._step():
+                    time.sleep(PERIOD)
+        except Exception as error:
+            self.error = error

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from mpidl.parameters.ranges import within
 from mpidl.rma.answers import Answers
-from mpidl.rma.backoff import Backoff
 from mpidl.rma.calls import Callee
 from mpidl.rma.differences import DifferenceAnswers
 from mpidl.rma.evaluation import Accrued
-from mpidl.rma.inboxes import Inbox
+from mpidl.rma.mailboxes import Inbox
 from mpidl.rma.orders import OwnOrders
-from mpidl.rma.reports import Reports
+from mpidl.rma.reports import StatusReports
 from mpidl.rma.shared_state import SharedState
 from mpidl.shards.ledger import region
 from mpidl.shards.state import PARAMETERS
@@ -23,16 +22,17 @@ CLOCK, CUT = int(ShardClock.CLOCK), int(ShardClock.CUT)
 class ServerLink:
     """A server's link for one of its shards.
 
-    Reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
+    Its reports, clock, inbox and parameters are the shard's; everything else is the same for all shards of the server.
 
     `vectors` has the memory of the shard's vectors, by their names, and `ledger` that of its numbers. `answers` is its
-    end of answers to what workers ask for beside pushes, if they do. `crowded` says whether the ranks of this node
-    outnumber the cores that they may run on.
+    end of answers to what workers ask for beside pushes, if they do. `backoff` is that of `SharedState`, and `crowded`
+    says whether the ranks of this node outnumber the cores that they may run on.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
-        self._shared, self.crowded, window = shared, shared.crowded, shared.window
-        self.orders, self.reports = OwnOrders(shared), Reports(shared, "servers", number)
+        self._shared, self.crowded, self.backoff = shared, shared.crowded, shared.backoff
+        window = shared.window
+        self.orders, self.reports = OwnOrders(shared), StatusReports(shared, "servers", number)
         self.calls = Callee(shared.comm, shared.roles.coordinator, shared.doorbells)
         self.units = Accrued(shared)
         self._clock = window.local(f"clock/{number}")
@@ -51,10 +51,6 @@ class ServerLink:
                 window, self.vectors[PARAMETERS], capacity.wire_fetch, roles.fetchers(partition), shared.doorbells,
                 number, self.inbox.pending, within(capacity.statistics, capacity.shards[number]),
             )  # fmt: skip
-
-    def backoff(self) -> Backoff:
-        """Return a back-off for this rank."""
-        return self._shared.backoff()
 
     def show_clock(self, clock: int) -> None:
         """Show workers the number of updates that have been applied."""

@@ -5,7 +5,6 @@ They are owned here, so that they can be freed and made anew, for other ranks or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -13,16 +12,13 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.parameters.ranges import Range
-from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff, crowded, run_promptly, sharpen_sleeps
+from mpidl.rma.backoff import POLLING_SLEEP, RUNG_SLEEP, Backoff, Turn, crowded, run_promptly, sharpen_sleeps
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.messages import MessageWindow
 from mpidl.rma.ownership import Freed, Owner
 from mpidl.rma.regions import regions
-from mpidl.rma.shared_vectors import SharedVectors
 from mpidl.rma.staging import Staging
 from mpidl.rma.takings import note
-from mpidl.rma.turn import Turn
 from mpidl.rma.verbs import RemoteMemory
 from mpidl.rma.windows import Window, allocation_chosen
 from mpidl.topology.roles import Roles
@@ -49,7 +45,8 @@ class SharedState(Owner):
     `peers` is, on a worker of a job without servers, the workers with the same partition of their replicas, else None.
     `geometries` has the mailboxes of each shard, at its server. `workers` has the rank of each: those of the first
     replica in the order of its partitions, then those of the next, ... `crowded` says whether the ranks of this node
-    outnumber the cores that they may run on.
+    outnumber the cores that they may run on. `shared` has the vectors that this node's workers share, if they do, and
+    their rows; see `protocol.Row`.
     """
 
     def __init__(
@@ -60,25 +57,24 @@ class SharedState(Owner):
         allocation = allocation_chosen() if allocation is None else allocation
         self.comm: Any = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank, self.size, self.roles, self.capacity = comm.rank, comm.size, roles, capacity
+        self.rank, self.roles, self.capacity = comm.rank, roles, capacity
         self.routes = Routes(roles, capacity) if routes is None else routes
         self.processes = np.arange(comm.size) if processes is None else processes
         self.workers, self.geometries = self.routes.workers, self.routes.geometries
-        self.replicas, self.partitions = len(roles.replicas), len(roles.replicas[0])
+        self.partitions = len(roles.replicas[0])
         self.doorbells, self.turn = Doorbells(self.comm), Turn()
         self.window = self._open(way, allocation, staging)
         # Windows in the shared memory of one node need no progress from their targets, so these may sleep until rung.
         self._direct = self.doorbells.alone and allocation == "allocate" and way != "messages"
-        self._serves = self.rank in (roles.coordinator, *roles.servers, *roles.intermediaries)
         self.crowded = crowded(self.comm)
         self.peers: Any = self._join_peers()
-        self._shared: list[SharedVectors] = []
+        self.shared: list[SharedVectors] = []
         if capacity.shared_vectors and self.peers is not None:
             size = capacity.shards[-1].stop
-            self._shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
-            self._shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
+            self.shared.append(SharedVectors(self.peers, capacity.shared_vectors, size, capacity.dtype))
+            self.shared.append(SharedVectors(self.peers, len(self.workers) + 1, len(Row) + 2 * PLACES, np.int64))
         sharpen_sleeps()
-        if self._serves:
+        if self.rank in (roles.coordinator, *roles.servers, *roles.intermediaries):
             run_promptly()
 
     def _open(self, way: str, allocation: str, staging: Staging | None) -> RemoteMemory:
@@ -105,26 +101,6 @@ class SharedState(Owner):
         twin.rank, twin.window = rank, self.window.as_rank(rank)
         twin.doorbells = self.doorbells.as_rank(rank)
         return twin
-
-    @property
-    def shards(self) -> Sequence[Range]:
-        """The shards of servers or, without servers, of workers."""
-        return self.capacity.shards
-
-    @property
-    def chunks(self) -> list[int]:
-        """Elements of a chunk, for each shard."""
-        return [geometry.chunk for geometry in self.geometries]
-
-    @property
-    def shared_vectors(self) -> list[np.ndarray]:
-        """The vectors that this node's workers share; none if they don't."""
-        return list(self._shared[0].vectors) if self._shared else []
-
-    @property
-    def shared_rows(self) -> np.ndarray:
-        """The rows that these workers share; see `protocol.Row`."""
-        return np.array(0) if not self._shared else self._shared[1].vectors
 
     def vectors(self, shard: int) -> dict[str, np.ndarray]:
         """Return the memory of a shard's vectors by their names, on the rank of its server."""
@@ -155,7 +131,7 @@ class SharedState(Owner):
 
     def free(self) -> None:
         """Free everything; collective."""
-        for shared in self._shared:
+        for shared in self.shared:
             shared.free()
         if self.peers is not None:
             self.peers.Free()
@@ -164,3 +140,22 @@ class SharedState(Owner):
         comm = self.comm
         self.comm = self.peers = Freed("the transport")
         comm.Free()
+
+
+class SharedVectors(Owner):
+    """`count` vectors of `size` elements, 0 at first, shared by the ranks of one node; `free` is collective, too."""
+
+    def __init__(self, comm: MPI.Intracomm, count: int, size: int, dtype: Any) -> None:
+        length = count * size * np.dtype(dtype).itemsize
+        self._window: Any = MPI.Win.Allocate_shared(length if comm.rank == 0 else 0, 1, comm=comm)
+        memory: Any = self._window.Shared_query(0)[0]
+        self.vectors: Any = np.frombuffer(memory, dtype, count * size).reshape(count, size)
+        if comm.rank == 0:
+            self.vectors[...] = 0
+        comm.Barrier()
+
+    def free(self) -> None:
+        """Free the memory; the vectors are invalid afterwards."""
+        window = self._window
+        self._window = self.vectors = Freed("the shared memory")
+        window.Free()

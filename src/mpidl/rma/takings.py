@@ -21,7 +21,7 @@ class Takings:
     """
 
     def __init__(self, window: RemoteMemory, rank: int, worker: int, workers: int, backoff: Backoff) -> None:
-        self._window, self._rank, self._first, self._backoff = window, rank, worker * TAKINGS_ROW, backoff
+        self._window, self._rank, self._first, self._backoff = window.to(rank), rank, worker * TAKINGS_ROW, backoff
         self._others = [each * TAKINGS_ROW for each in range(workers) if each != worker]
         self._tickets, self._noted = (
             Counter(self._window, self._rank, "control", each) for each in (Control.TICKETS, Control.NOTED)
@@ -89,7 +89,7 @@ class Returns:
     """A worker's view of what others have given back: rows of `protocol.GivenBack`, in order."""
 
     def __init__(self, window: RemoteMemory, rank: int, worker: int) -> None:
-        self._window, self._rank, self._worker, self._read = window, rank, worker, 0
+        self._window, self._rank, self._worker, self._read = window.to(rank), rank, worker, 0
 
     def new(self, count: int) -> list[list[int]]:
         """Return the rows below `count` that are new to this worker."""

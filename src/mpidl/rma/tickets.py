@@ -20,9 +20,10 @@ class Tickets:
     """
 
     def __init__(self, shared: SharedState, worker: int = 0) -> None:
-        self._window, self._coordinator = shared.window, shared.roles.coordinator
+        self._coordinator = shared.roles.coordinator
+        self._window = shared.window.to(self._coordinator)
         self._counter = self._new_counter()
-        noted = not self._window.supports_deferred_get(self._coordinator)
+        noted = not self._window.supports_deferred_get
         of_worker = (worker, len(shared.workers), shared.backoff())
         self._takings = Takings(self._window, self._coordinator, *of_worker) if noted else None
         self.returns = Returns(self._window, self._coordinator, worker)
@@ -35,7 +36,7 @@ class Tickets:
 
     def ask(self) -> bool:
         """Ask for a ticket if that takes a message, and return whether it does; `take` must follow."""
-        if not self._window.supports_deferred_get(self._coordinator):
+        if not self._window.supports_deferred_get:
             return False
         self._asked = self._new_counter()
         self._asked.start_add()
@@ -73,11 +74,12 @@ class Clocks:
     """A replica's view of all replicas' clocks."""
 
     def __init__(self, shared: SharedState, replica: int) -> None:
-        self._window, self._doorbells, self._workers = shared.window, shared.doorbells, shared.workers
+        self._doorbells, self._workers = shared.doorbells, shared.workers
         self._coordinator, self._replica = shared.roles.coordinator, replica
+        self._window = shared.window.to(self._coordinator)
         self._own = np.zeros(1, np.int64)
         # The clocks as they were read last. They only grow.
-        self._clocks = np.zeros(shared.replicas, np.int64)
+        self._clocks = np.zeros(len(shared.roles.replicas), np.int64)
         # Tells whether the replica that was the slowest has come as far as this one waits for.
         self._slower: Callable[[], bool] | None = None
 
@@ -88,7 +90,7 @@ class Clocks:
         self._window.put(self._own, self._coordinator, "clocks", self._replica)
         self._window.fence(self._coordinator)
         # A coordinator of another node answers this node's workers when they need not wait any more.
-        if self._window.supports_deferred_get(self._coordinator) or self._slowest() <= before:
+        if self._window.supports_deferred_get or self._slowest() <= before:
             return
         for rank in self._workers:
             self._doorbells.ring(rank)

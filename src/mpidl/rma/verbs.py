@@ -16,10 +16,20 @@ class RemoteMemory(Protocol):
     Creation, `quiesce` and `free` are collective. Offsets and counts are in elements of the region's dtype. What `get`
     and `fetch_and_op` start is complete after `flush`; what `put` starts is complete once a rank that knows of it, or
     `quiesce`, says so. A rank is reached only while it keeps calling `serve`, `flush` or `quiesce`.
+
+    `supports_deferred_get` says whether ranks carry out `get_when`: they do by messages, and not through a window. Long
+    values are transferred in pieces of `piece` bytes.
     """
+
+    supports_deferred_get: bool
+    piece: int
 
     def local(self, name: str) -> np.ndarray:
         """Return this rank's region as a 1-D array on the memory itself."""
+        ...
+
+    def to(self, rank: int) -> RemoteMemory:
+        """Return the memory whose verbs from `put` to `on_host` reach `rank`, to be chosen once and then used."""
         ...
 
     def as_rank(self, rank: int) -> RemoteMemory:
@@ -38,14 +48,6 @@ class RemoteMemory(Protocol):
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
         """Start reading a part of a region of `rank` into contiguous `values`, in host or device memory."""
-
-    def supports_deferred_get(self, rank: int) -> bool:
-        """Return whether `get_when` reaches `rank`: it does by messages, and not through a window."""
-        ...
-
-    def piece(self, rank: int) -> int:
-        """Return the size in bytes of the pieces in which long values are transferred to and from `rank`."""
-        ...
 
     def get_when(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         """Start reading as `get` does once an int64 of `rank`, an element of the region `counter`, is `least` or more.

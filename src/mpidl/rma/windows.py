@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -73,9 +73,13 @@ class Window(Owner, RemoteMemory):
     that has them. MpidlError is raised if the MPI library offers no unified memory model: a local store would not
     become visible to remote reads.
 
+    `ranks` are the numbers by which the verbs call the ranks of `comm`: by default, those that they have there.
+
     `shared` says whether all ranks are on one node and map each other's memory, which then outlives the process that
     made it.
     """
+
+    supports_deferred_get, piece = False, LONGEST_MESSAGE
 
     def __init__(
         self,
@@ -83,12 +87,15 @@ class Window(Owner, RemoteMemory):
         shapes: Mapping[str, tuple[Any, int]],
         allocation: str = "allocate",
         staging: Staging | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         regions, size = place(shapes)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation: {allocation!r}, known: {', '.join(ALLOCATIONS)}")
         self._comm: Any = comm
-        self._rank, self._staging = comm.rank, staging
+        ranks = range(comm.size) if ranks is None else ranks
+        self._numbers = {rank: number for number, rank in enumerate(ranks)}
+        self._rank, self._staging = ranks[comm.rank], staging
         self._allocated: MPI.buffer | None = None
         self.shared = allocation == "allocate" and _on_one_node(comm)
         if self.shared:
@@ -106,7 +113,7 @@ class Window(Owner, RemoteMemory):
         memory: Any = self._allocated if self._allocated is not None else self._window.tomemory()
         self.memory = np.frombuffer(memory, np.uint8)
         self.memory[:size] = 0
-        self._regions: Any = comm.allgather(regions)
+        self._regions: Any = dict(zip(ranks, comm.allgather(regions), strict=True))
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self.sync()
         comm.Barrier()
@@ -120,11 +127,14 @@ class Window(Owner, RemoteMemory):
         region = self._regions[self._rank][name]
         return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
 
+    def to(self, rank: int) -> Window:
+        return self
+
     def as_rank(self, rank: int) -> Window:
         if not self.shared:
             raise ValueError(f"the memory of rank {rank} is not shared")
         twin = copy(self)
-        memory: Any = self._window.Shared_query(rank)[0]
+        memory: Any = self._window.Shared_query(self._numbers[rank])[0]
         twin._rank, twin.memory = rank, np.frombuffer(memory, np.uint8)
         return twin
 
@@ -132,25 +142,20 @@ class Window(Owner, RemoteMemory):
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.outgoing(values, rank)
-        self._transfer(self._window.Put, values, rank, region.displacement + offset * region.dtype.itemsize)
+        place = region.displacement + offset * region.dtype.itemsize
+        self._transfer(self._window.Put, values, self._numbers[rank], place)
 
     def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
         region = self._regions[rank][name]
         if self._staging is not None:
             values = self._staging.incoming(values, rank)
-        self._transfer(self._window.Get, values, rank, region.displacement + offset * region.dtype.itemsize)
+        place = region.displacement + offset * region.dtype.itemsize
+        self._transfer(self._window.Get, values, self._numbers[rank], place)
 
-    def _transfer(self, operation: Any, values: Any, rank: int, displacement: int) -> None:
+    def _transfer(self, operation: Any, values: Any, number: int, displacement: int) -> None:
         for piece in pieces(values):
-            operation(piece, rank, (displacement, piece[1], MPI.BYTE))
+            operation(piece, number, (displacement, piece[1], MPI.BYTE))
             displacement += piece[1]
-
-    def supports_deferred_get(self, rank: int) -> bool:
-        """Return False: no rank watches a window for others."""
-        return False
-
-    def piece(self, rank: int) -> int:
-        return LONGEST_MESSAGE
 
     def get_when(self, values: Any, rank: int, name: str, offset: int, counter: str, element: int, least: int) -> None:
         raise ValueError(f"rank {rank} is reached through a window, which answers at once")
@@ -169,7 +174,8 @@ class Window(Owner, RemoteMemory):
         self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
     ) -> None:
         region = self._regions[rank][name]
-        self._window.Fetch_and_op(value, before, rank, region.displacement + offset * region.dtype.itemsize, op)
+        place = region.displacement + offset * region.dtype.itemsize
+        self._window.Fetch_and_op(value, before, self._numbers[rank], place, op)
 
     def fence(self, rank: int) -> None:
         """Complete all operations, here and there."""
@@ -177,7 +183,7 @@ class Window(Owner, RemoteMemory):
 
     def flush(self, rank: int) -> None:
         """Complete all operations, here and there."""
-        self._window.Flush(rank)
+        self._window.Flush(self._numbers[rank])
         if self._staging is not None:
             self._staging.flushed(rank)
 
@@ -207,3 +213,65 @@ class Window(Owner, RemoteMemory):
         if self._allocated is not None:
             MPI.Free_mem(self._allocated)
             self._allocated = None
+
+
+class OwnMemory:
+    """A `mpidl.rma.verbs.RemoteMemory` that this rank alone reaches; all operations are complete at once.
+
+    `shapes` has the dtype and the count of each region; `memory` is all of them, as uint8.
+    """
+
+    supports_deferred_get, piece = False, LONGEST_MESSAGE
+
+    def __init__(self, shapes: Mapping[str, tuple[Any, int]]) -> None:
+        self._regions, size = place(shapes)
+        memory = np.zeros(size + PAGE, np.uint8)
+        start = -memory.ctypes.data % PAGE
+        self.memory = memory[start : start + size]
+
+    def local(self, name: str) -> np.ndarray:
+        region = self._regions[name]
+        return self.memory[region.displacement : region.displacement + region.size].view(region.dtype)
+
+    def put(self, values: Any, rank: int, name: str, offset: int = 0, *, zero_copy: bool = False) -> None:
+        self._part(values, name, offset)[:] = values.reshape(-1).view(np.uint8)
+
+    def get(self, values: Any, rank: int, name: str, offset: int = 0) -> None:
+        values.reshape(-1).view(np.uint8)[:] = self._part(values, name, offset)
+
+    def _part(self, values: Any, name: str, offset: int) -> np.ndarray:
+        region = self._regions[name]
+        start = region.displacement + offset * region.dtype.itemsize
+        return self.memory[start : start + values.nbytes]
+
+    def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
+        counter = self.local(name)
+        return lambda: bool(counter[element] >= least)
+
+    def fetch_and_op(
+        self, value: np.ndarray, before: np.ndarray, rank: int, name: str, offset: int, op: MPI.Op
+    ) -> None:
+        element = self.local(name)[offset : offset + 1]
+        before[0] = element[0]
+        if op == MPI.SUM:
+            element += value
+        elif op == MPI.REPLACE:
+            element[:] = value
+        elif op == MPI.MAX:
+            np.maximum(element, value, out=element)
+
+    def to(self, rank: int) -> OwnMemory:
+        return self
+
+    def on_host(self, values: Any, rank: int) -> np.ndarray:
+        host: np.ndarray = values
+        return host
+
+    def flush(self, rank: int) -> None: ...
+
+    def fence(self, rank: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def free(self) -> None:
+        self.memory = np.empty(0, np.uint8)

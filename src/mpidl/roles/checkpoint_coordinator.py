@@ -16,7 +16,7 @@ from mpidl.roles.events import Save
 from mpidl.storage.files import next_order, replica_file
 from mpidl.storage.position import Position, ReplicaPosition, cut_off, cut_position
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, Cut, Doing, Saved, State
+from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, Doing, SavedFiles, ShardCut, State
 
 #: Seconds after an order, and in times the mean duration of the slowest worker's batches, in which workers mark it.
 MARKED_AFTER, TIMES = 3.0, 5
@@ -43,11 +43,11 @@ class _Checkpoint:
     #: the pushes that each shard then has.
     cut: bool = False
     batches: Any = None
-    cuts: dict[int, Mapping[int, Cut]] = field(default_factory=dict)
+    cuts: dict[int, Mapping[int, ShardCut]] = field(default_factory=dict)
     #: What had been given back when the coordinator began to look for the replicas that they were made for.
     given_back: Mapping[int, tuple[int, int]] | None = None
 
-    def add(self, saved: Saved, end: int) -> None:
+    def add(self, saved: SavedFiles, end: int) -> None:
         self.shards.update(saved.shards)
         self.replicas.update(saved.replicas)
         self.partitions.update([] if saved.partition is None else [saved.partition])

@@ -108,7 +108,7 @@ class Coordinator(Role):
         self._load(msgspec.msgpack.decode(record))
 
     def _attach(self, transport: Transport) -> None:
-        self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.size
+        self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.comm.size
         self._roles, self._workers, self._read_present = transport.roles, transport.workers, transport.read_present
         self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
         self._processes, self._ranks = transport.processes, PostedRanks(transport.roles, transport.capacity.held_by)

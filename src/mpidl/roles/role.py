@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpidl.rma.orders import Orders
-from mpidl.rma.reports import Reports
+from mpidl.rma.reports import StatusReports
 from mpidl.rma.transport import Transport
 from mpidl.shards.shard import Shard
 from mpidl.transport.protocol import Phase
@@ -66,7 +66,7 @@ class Role:
         """Ask the run to stop; called by a signal of that number."""
         self.interrupted = True
 
-    def report_interruption(self, reports: Reports) -> None:
+    def report_interruption(self, reports: StatusReports) -> None:
         """Tell the coordinator of a signal, if there was one."""
         if self.interrupted:
             self.interrupted = False

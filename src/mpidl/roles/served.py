@@ -16,7 +16,7 @@ from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Cut, Message, Order, Saved, State
+from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Order, PushMessage, SavedFiles, ShardCut, State
 from mpidl.transport.status import ShardStatus
 
 #: Chunks of one worker that are applied before the next worker's turn.
@@ -46,7 +46,7 @@ class ServedShard:
         portion: Callable[[int], int],
         deterministic: bool,
         save: Callable[..., None],
-        accrue: Callable[[int, Message], None] | None = None,
+        accrue: Callable[[int, PushMessage], None] | None = None,
     ) -> None:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._scratch = directory, scratch
@@ -58,13 +58,13 @@ class ServedShard:
         self.status = ShardStatus(shard)
         self._training = set(range(workers))
         # Of each worker, the pushes that the shard has, and those in the checkpoint of the last order.
-        self._pushed, self._cuts = dict.fromkeys(range(workers), (0, -1)), dict[int, Cut]()
+        self._pushed, self._cuts = dict.fromkeys(range(workers), (0, -1)), dict[int, ShardCut]()
         self._told = 0
         self.apply = self._apply
         self.round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
         self._unwritten = False
-        self._between: dict[int, Callable[[Message], None]] = {
+        self._between: dict[int, Callable[[PushMessage], None]] = {
             END: lambda message: self._remove_worker(message.worker),
             MARK: lambda message: self._mark(message.worker, message.batches[0]),
             BESIDE: self._receive_beside,
@@ -144,7 +144,7 @@ class ServedShard:
             self._inbox.acknowledge(worker)
         return True
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: PushMessage) -> None:
         before = self.shard.clock
         if message.chunk < 0:
             self._between[message.chunk](message)
@@ -164,20 +164,20 @@ class ServedShard:
         point("chunk-applied")
         self._show_clock(before)
 
-    def _receive_beside(self, message: Message) -> None:
+    def _receive_beside(self, message: PushMessage) -> None:
         """Keep what the worker's next push changes beside the parameters."""
         assert self.shard.beside is not None, "a worker has sent what this job doesn't keep"
         received = self.shard.beside.unpack(message.values)
         self.shard.beside.receive(message.worker, received)
         self._snapshot.receive_beside(message.worker, received)
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: PushMessage) -> None:
         """Answer a worker from what is kept beside the parameters."""
         assert self.shard.beside is not None
         assert self.link.answers is not None
         self.link.answers.write(message.worker, partial(self.shard.beside.answer, message.values))
 
-    def _lose(self, message: Message) -> None:
+    def _lose(self, message: PushMessage) -> None:
         """Give up a chunk that another process was applying when it ended: it may have been applied in part."""
         worker, push, chunk, fetched, _, batches = message
         details = lost(worker, push, batches, map(self._portion, batches), self.number, chunk)
@@ -226,7 +226,7 @@ class ServedShard:
             point("mark-taken")
         if order == self.order:
             self._snapshot.end(worker)
-            self._cuts.setdefault(worker, Cut(*self._pushed[worker], marked=True))
+            self._cuts.setdefault(worker, ShardCut(*self._pushed[worker], marked=True))
 
     def _begin_snapshot(self, order: int) -> None:
         # A snapshot of an earlier order that is still being written is obsolete.
@@ -257,13 +257,15 @@ class ServedShard:
             saved = self.number, snapshot.copy.range, snapshot.copy.saved(), snapshot.clock
             self._writing.begin(partial(self._save, directory, *saved))
         if self._writing.ended():
-            self.link.reports.saved(Saved(self.order, shards=[self.number]))
+            self.link.reports.saved(SavedFiles(self.order, shards=[self.number]))
 
     def _cut(self) -> None:
         """Make the marks that are missing, and report where all are."""
         self._told = self.order
         # Those that have ended make no marks.
-        self._cuts = {worker: Cut(*pushed, marked=True) for worker, pushed in self._pushed.items()} | self._cuts
+        self._cuts = {worker: ShardCut(*pushed, marked=True) for worker, pushed in self._pushed.items()} | self._cuts
         for worker in self._snapshot.mark_all():
-            self._cuts[worker] = Cut(*((-1, -1) if worker in self.shard.open else self._pushed[worker]), marked=False)
-        self.link.reports.saved(Saved(self.order, cuts=(self.number, self._cuts)))
+            self._cuts[worker] = ShardCut(
+                *((-1, -1) if worker in self.shard.open else self._pushed[worker]), marked=False
+            )
+        self.link.reports.saved(SavedFiles(self.order, cuts=(self.number, self._cuts)))

@@ -12,8 +12,8 @@ from mpidl.roles.role import Role
 from mpidl.roles.served import ServedShard
 from mpidl.shards.shard import Shard
 from mpidl.storage.deltas import ShardFiles
-from mpidl.transport.activities import timer
 from mpidl.transport.protocol import Phase, State
+from mpidl.transport.status import timer
 
 #: Seconds between two posts of a server's status.
 POST_EVERY = 0.1

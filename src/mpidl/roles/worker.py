@@ -39,7 +39,7 @@ from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.ticket_taker import TicketTaker
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.transport.protocol import NO_MORE, TICKETS, Doing, Evaluated, Phase, State
+from mpidl.transport.protocol import NO_MORE, TICKETS, Doing, EpochEvaluation, Phase, State
 from mpidl.transport.status import WorkerStatus
 
 #: Seconds between polls of the coordinator's order after training, with few workers.
@@ -312,7 +312,7 @@ class Worker(Role):
         if not self._lead.leads:
             return
         values = list(self._ready.figures.values(sums).values())
-        self._link.reports.evaluated(Evaluated(epoch, at, values))
+        self._link.reports.evaluated(EpochEvaluation(epoch, at, values))
 
     def _evaluate_pieces(self) -> int:
         """Evaluate pieces of the data until none are left, as `SandblasterWorker` computes gradients."""

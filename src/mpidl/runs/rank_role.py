@@ -148,7 +148,7 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
     xp = np if device is None else device.xp
 
     def shard(place: int, part: Range) -> Shard:
-        chunk = transport.chunks[place]
+        chunk = transport.geometries[place].chunk
         if world.rank != transport.rank:
             return unfilled(ready.placed, part, chunk)
         # Filled where it will stay: a large shard doesn't fit into memory twice.

@@ -34,9 +34,8 @@ from mpidl.partition.group import CutModel
 from mpidl.report.reporter import Reporter
 from mpidl.report.text import warn_unchanged
 from mpidl.rma.shared_samples import SharedSamples
-from mpidl.rma.shm_space import check_window_space
 from mpidl.rma.staging import Staging
-from mpidl.rma.transport import Transport
+from mpidl.rma.transport import Transport, check_window_space
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
 from mpidl.runs.features import intermediaries, mirrors, tracing

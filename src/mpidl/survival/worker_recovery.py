@@ -26,7 +26,7 @@ from mpidl.roles.events import lost
 from mpidl.roles.role import Role
 from mpidl.roles.worker import Worker
 from mpidl.storage.position import ReplicaPosition
-from mpidl.transport.protocol import STOPPED, TAKINGS, WORKER_STATUS, Phase, Saved, ShardClock, State
+from mpidl.transport.protocol import STOPPED, TAKINGS, WORKER_STATUS, Phase, SavedFiles, ShardClock, State
 
 #: Longest sleep between two looks at what others do.
 LOOK_EVERY = 0.02
@@ -56,7 +56,7 @@ class WorkerRecovery(Role):
     def adopt(self, transport: Transport) -> None:
         placed, algorithm, own_slice = self._placed, self._job.algorithm, self._ready.local.slice
         encodings = Encodings.of(
-            transport.shards, self._job.dtype, algorithm.encoding(), None, own_statistics(placed, own_slice)
+            transport.capacity.shards, self._job.dtype, algorithm.encoding(), None, own_statistics(placed, own_slice)
         )
         self._link = transport.worker(self._number, encodings.feedback)
         self._rank, self._estates, self._turn = transport.rank, Estates(transport), transport.turn
@@ -249,7 +249,7 @@ class WorkerRecovery(Role):
         if not ended:
             self._backoff.until(lambda: self._link.pushes.mark(order.number))
         self._marked = order.number
-        self._link.reports.saved(Saved(order.number, replicas={self._number: self._position()}))
+        self._link.reports.saved(SavedFiles(order.number, replicas={self._number: self._position()}))
 
     def _position(self) -> ReplicaPosition:
         taken = self._link.orders.taken()

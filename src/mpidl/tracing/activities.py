@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpidl.tracing.spans import KINDS, Ring
-from mpidl.transport.activities import Activity
-from mpidl.transport.protocol import END, MARK, Message, ShardClock
+from mpidl.transport.protocol import END, MARK, PushMessage, ShardClock
+from mpidl.transport.status import Activity
 
 if TYPE_CHECKING:
     from mpidl.roles.served import ServedShard
@@ -155,7 +155,7 @@ class Applications:
         self._began = self._ended = self._spent = 0.0
         self._before = self._reached = -1
 
-    def apply(self, message: Message) -> None:
+    def apply(self, message: PushMessage) -> None:
         """Apply a chunk, or take a mark or an end."""
         if message.chunk == END:
             self._apply(message)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mpidl.launch.output import say
 from mpidl.tracing.activities import Applications, Line, TracedActivity
-from mpidl.tracing.clocks import Comparison, aligned, compare
 from mpidl.tracing.files import RankSpans, remove, write
 from mpidl.tracing.spans import KINDS, Ring, around
 
@@ -90,26 +89,31 @@ class Traced(Untraced):
         for each in self._applications:
             each.flush()
         for rank in {comm.rank, *self._rings}:
-            ring = self._rings.get(rank, Ring(0, 0))
-            spans, error = on_first_clock(ring.spans(), self._clocks)
-            spans = spans_kept(spans, self._kept)
-            found = RankSpans(rank, roles.role(rank), roles.hosts[rank], spans, error, ring.dropped)
-            try:
-                write(self._directory, found, comm.rank)
-            except OSError as cause:
-                say(f"rank {rank} ({found.role}): its timeline can't be written: {cause.strerror or cause}")
+            place, ring = (rank, roles.role(rank), roles.hosts[rank]), self._rings.get(rank)
+            save(self._directory, place, ring, self._kept, self._clocks, comm.rank)
 
 
-def spans_kept(spans: np.ndarray, kept: bool | float) -> np.ndarray:
-    """Return the spans that are written, as ``run.trace`` says."""
-    return spans if kept is True else around(spans, kept)
+def save(
+    directory: Path, place: tuple[int, str, str], ring: Ring | None, kept: bool | float,
+    clocks: Sequence[ClockOffset] = (), process: int | None = None,
+) -> bool:  # fmt: skip
+    """Write the spans of a rank into a run's directory as ``run.trace`` says; if that fails, say so and return False.
 
-
-def on_first_clock(spans: np.ndarray, clocks: Sequence[Comparison]) -> tuple[np.ndarray, float]:
-    """Return spans with the times of the first rank's clock, and the seconds by which they may be wrong."""
-    for name in ("start", "end"):
+    `place` is the rank, its role and its host. `clocks` compare its clock with that of the first rank, by default the
+    same one; `process` is the rank that has played it in the end.
+    """
+    ring = Ring(0, 0) if ring is None else ring
+    spans = ring.spans()
+    for name in ("start", "end") if clocks else ():
         spans[name] = aligned(spans[name], clocks)
-    return spans, max(each.error for each in clocks)
+    spans = spans if kept is True else around(spans, kept)
+    error = max((each.error for each in clocks), default=0.0)
+    try:
+        write(directory, RankSpans(*place, spans, error, ring.dropped), process)
+    except OSError as cause:
+        say(f"rank {place[0]} ({place[1]}): its timeline can't be written: {cause.strerror or cause}")
+        return False
+    return True
 
 
 def begin(world: Ranks, directory: Path, kept: bool | float) -> Untraced:
@@ -122,3 +126,59 @@ def begin(world: Ranks, directory: Path, kept: bool | float) -> Untraced:
     if world.comm.rank == world.roles.coordinator:
         remove(directory)
     return Traced(world, directory, kept)
+
+
+#: Messages to each host, of which the fastest counts.
+TRIES = 16
+TAG = 4747
+
+
+class ClockOffset(NamedTuple):
+    """A comparison of two clocks.
+
+    At the time `at` of this host's clock, the other one was ahead by `offset`, give or take `error`, in seconds.
+    """
+
+    at: float
+    offset: float
+    error: float
+
+
+def compare(comm: Any, nodes: Sequence[int]) -> ClockOffset:
+    """Compare the clock of this rank's host with that of the first rank's; collective.
+
+    `nodes` has for each rank the lowest rank of its node, which has one clock.
+    """
+    own = ClockOffset(time.perf_counter(), 0.0, 0.0)
+    others = sorted(set(nodes) - {nodes[0]})
+    if not others:
+        return own
+    word = np.zeros(1)
+    for rank in others:
+        if comm.rank == 0:
+            for _ in range(TRIES):
+                comm.Recv(word, source=rank, tag=TAG)
+                word[0] = time.perf_counter()
+                comm.Send(word, dest=rank, tag=TAG)
+        elif comm.rank == rank:
+            own = min([_round_trip(comm, word) for _ in range(TRIES)], key=lambda each: each.error)
+    found: ClockOffset = comm.allgather(own)[nodes[comm.rank]]
+    return found
+
+
+def _round_trip(comm: Any, word: np.ndarray) -> ClockOffset:
+    sent = time.perf_counter()
+    comm.Send(word, dest=0, tag=TAG)
+    comm.Recv(word, source=0, tag=TAG)
+    arrived = time.perf_counter()
+    middle = (sent + arrived) / 2
+    return ClockOffset(middle, float(word[0]) - middle, (arrived - sent) / 2)
+
+
+def aligned(times: np.ndarray, comparisons: Sequence[ClockOffset]) -> np.ndarray:
+    """Return times of this host's clock as those of the other one: offsets change linearly between comparisons."""
+    offsets = [each.offset for each in comparisons]
+    if len(comparisons) == 1:
+        return times + offsets[0]
+    (first, last), (before, after) = (comparisons[0].at, comparisons[-1].at), (offsets[0], offsets[-1])
+    return times + before + (after - before) / max(last - first, 1e-9) * (times - first)

@@ -11,11 +11,10 @@ from typing import Any
 from mpidl.algorithms.requests import Accrue, Fetch, Gradient, NextBatch, Push, UpdateShared
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.handler import Hooks
-from mpidl.launch.output import say
 from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
-from mpidl.tracing.feature import spans_kept
-from mpidl.tracing.files import RankSpans, remove, write
+from mpidl.tracing.feature import save
+from mpidl.tracing.files import remove
 from mpidl.tracing.spans import KINDS, Ring
 
 #: What a replica does while its request is carried out; all others wait for other ranks.
@@ -81,11 +80,5 @@ class TracedProcess:
         """Write the spans into the run's directory."""
         remove(self._directory)
         for rank, role in enumerate(self._roles.names()):
-            ring = self._rings.get(rank, Ring(0, 0))
-            spans = spans_kept(ring.spans(), self._kept)
-            found = RankSpans(rank, role, self._roles.hosts[rank], spans, dropped=ring.dropped)
-            try:
-                write(self._directory, found)
-            except OSError as cause:
-                say(f"rank {rank} ({role}): its timeline can't be written: {cause.strerror or cause}")
+            if not save(self._directory, (rank, role, self._roles.hosts[rank]), self._rings.get(rank), self._kept):
                 return

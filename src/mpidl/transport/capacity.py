@@ -13,7 +13,7 @@ from mpidl.parameters.ranges import Range, within
 from mpidl.parameters.shards import Held
 from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.shards.state import PARAMETERS
-from mpidl.transport.protocol import Header
+from mpidl.transport.protocol import ChunkHeader
 from mpidl.wire import BLOCK, Wire, WithStatistics, encoded_bytes
 
 #: Most bytes of the rings of all workers in one server's memory, and the largest and smallest number of a ring's slots.
@@ -95,7 +95,7 @@ class MailboxGeometry(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all rings with their counters, two for each worker, and a header for each slot."""
-        return self.workers * ((2 + self.slots * len(Header)) * np.dtype(np.int64).itemsize + self.ring)
+        return self.workers * ((2 + self.slots * len(ChunkHeader)) * np.dtype(np.int64).itemsize + self.ring)
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ ANNOUNCING = ("tested_samples", "tests", "diverged", "state")
 EVALUATIONS = 8
 
 
-class Evaluated(NamedTuple):
+class EpochEvaluation(NamedTuple):
     """To the coordinator: a worker's evaluation after an epoch.
 
     Attributes
@@ -212,7 +212,7 @@ END, MARK = -1, -2
 BESIDE, REQUEST = -3, -4
 
 
-class Header(IntEnum):
+class ChunkHeader(IntEnum):
     """Numbers that travel with each chunk of a push."""
 
     PUSH = 0  # ordinal of the worker's push, from 0
@@ -225,7 +225,7 @@ class Header(IntEnum):
     MARKED = 7  # ordinal of the last order that the worker has marked
 
 
-class Message(NamedTuple):
+class PushMessage(NamedTuple):
     """One chunk of a push, as a server receives it.
 
     Attributes
@@ -285,7 +285,7 @@ class Meeting(IntEnum):
 # Checkpoints.
 
 
-class Cut(NamedTuple):
+class ShardCut(NamedTuple):
     """The pushes of one worker that a shard's part of a checkpoint has.
 
     Attributes
@@ -304,7 +304,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFiles:
     """To the coordinator: a part of a checkpoint is on disk.
 
     Attributes
@@ -323,7 +323,7 @@ class Saved:
         A replica and the index of its rank that reports, if that isn't the first, which reports the position.
     intermediary : int or None
         The rank that reports, by its place in `mpidl.topology.roles.Roles.intermediaries`.
-    cuts : (int, dict of int to Cut) or None
+    cuts : (int, dict of int to ShardCut) or None
         A shard, and the pushes of each worker in its part, if all marks have been made.
     """
 
@@ -334,7 +334,7 @@ class Saved:
     taken: int | None = None
     partition: tuple[int, int] | None = None
     intermediary: int | None = None
-    cuts: tuple[int, Mapping[int, Cut]] | None = None
+    cuts: tuple[int, Mapping[int, ShardCut]] | None = None
 
 
 # Sandblaster. Tickets of evaluation e are e * TICKETS + 0, 1, 2, ...; so are those of pieces of the test data.

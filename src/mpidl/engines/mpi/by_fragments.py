@@ -14,7 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.request_handler import Contribution, ReducedCheckpoint, Reducing
 from mpidl.engines.mpi.shard_collectives import ShardCollectives
 from mpidl.parameters.ranges import Range
-from mpidl.rma.progress import ProgressThread
+from mpidl.rma.sends import ProgressThread
 from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.storage.position import ReplicaPosition

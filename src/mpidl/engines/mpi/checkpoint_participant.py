@@ -16,7 +16,7 @@ from mpidl.rma.worker import WorkerLink
 from mpidl.storage.files import replica_file
 from mpidl.storage.position import ReplicaPosition
 from mpidl.storage.writer import BackgroundTask, save_shard, write_file
-from mpidl.transport.protocol import Order, Phase, Saved
+from mpidl.transport.protocol import Order, Phase, SavedFiles
 
 #: Seconds between two looks for an order, if workers are few.
 LOOK_EVERY = 0.02
@@ -50,7 +50,7 @@ class CheckpointParticipant:
         self._looked, self._told = -math.inf, Order(0, 0, Phase.TRAIN)
         self._recent: list[int] = []
         self._source.where, self._source.cut_seen = lambda: self.position, self.obey_cut
-        self._writing, self._report = BackgroundTask(), Saved(0)
+        self._writing, self._report = BackgroundTask(), SavedFiles(0)
 
     def bind(self, link: WorkerLink, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Reach the other ranks by `link` from now on; `wait` waits until something is true."""
@@ -147,7 +147,7 @@ class CheckpointParticipant:
         vectors = {**self._state.vectors(), **self._source.vectors()} if part.replicas else {}
         files = [name] if vectors else []
         replicas, partition = (part.replicas, None) if lead.leads else ({}, (self._number, lead.partition))
-        self._report = Saved(order, list(part.shards), replicas, files, part.taken, partition)
+        self._report = SavedFiles(order, list(part.shards), replicas, files, part.taken, partition)
         if not files and not part.shards:
             if part.replicas:
                 self._link.reports.saved(self._report)

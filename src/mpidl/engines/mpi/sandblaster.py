@@ -32,7 +32,7 @@ from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
 from mpidl.shards.vectors import Accrual, Vectors, merged
-from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Begin, Complete, Message, Notice, Obeyed
+from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Begin, Complete, Notice, Obeyed, PushMessage
 
 #: Makes progress whenever it is resumed, and yields while it waits for other ranks.
 Steps = Generator[None, None, Any]
@@ -190,7 +190,7 @@ class SandblasterServer:
                 return False
         return True
 
-    def accrue(self, shard_number: int, message: Message) -> None:
+    def accrue(self, shard_number: int, message: PushMessage) -> None:
         """Accrue one chunk of a unit in one of the shards."""
         evaluation, number = divmod(message.fetched, TICKETS)
         copy, unit = divmod(number, COPY)

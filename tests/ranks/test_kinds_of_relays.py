@@ -1,11 +1,14 @@
-"""What a relay encodes: nothing of it is lost, in a checkpoint or at the end, and fewer bytes travel."""
+"""Relays that encode, and those of cut replicas: nothing is lost, and fewer bytes travel."""
+
+import json
+import time
 
 import h5py
 import numpy as np
 import pytest
-from test_relays import CHUNK, SIZE, Pusher, give_order, play, saved
+from test_relays import CHUNK, SIZE, Pusher, give_order, play, saved, triangle, wait_for_files
 
-from mpidl.parameters import Range, shards, within
+from mpidl.parameters import Range, shards, split, within
 from mpidl.relays.residuals import EARLY, LATE
 from mpidl.storage.files import scratch
 from mpidl.wire import WithStatistics, encoded_bytes, parse
@@ -49,17 +52,6 @@ def check_end(comm, found, wire):
         check_all_there(servers + left_out, pushed, wire)
 
 
-def wait_for_files(pusher, coordinator, order, servers):
-    reported = []
-
-    def complete():
-        reported.extend(each for each in coordinator.posted.saved() if each.order == order)
-        shards = sum(len(each.shards) for each in reported)
-        return shards == servers and any(each.intermediary == 0 for each in reported)
-
-    pusher.until(complete)
-
-
 def bytes_of_push(wire, part):
     encoding = WithStatistics(parse(wire), within(STATISTICS, part))
     return sum(encoding.size(start, min(CHUNK, part.size - start), float) for start in range(0, part.size, CHUNK))
@@ -86,7 +78,7 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
             if push % 3:
                 pusher.fetch()
 
-    from mpidl.rma.differences import names
+    from mpidl.rma.regions import of_shard
     from mpidl.rma.transport import Transport
 
     copies, free = [], Transport.free
@@ -94,7 +86,7 @@ def test_nothing_is_lost_and_copies_follow_the_servers(comm, shared_path, way, m
     def keep_copy(transport):
         if comm.rank in transport.roles.servers:
             number = transport.roles.servers.index(comm.rank)
-            copy_of_relay = transport.window.local(names(number).copies)[: transport.capacity.shards[number].size]
+            copy_of_relay = transport.window.local(of_shard(number).copies)[: transport.capacity.shards[number].size]
             copies.append(copy_of_relay.copy())
         free(transport)
 
@@ -137,7 +129,7 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
                 continue
             expected = among.allreduce(before)
             if coordinator is not None:
-                wait_for_files(pusher, coordinator, order, servers)
+                wait_for_files(pusher, coordinator, order, servers, relay=True)
                 with h5py.File(scratch(shared_path, order) / "relay-0.h5") as file:
                     residual = file["residual"][...]
                 assert residual.any()
@@ -147,3 +139,56 @@ def test_a_checkpoint_and_what_its_relay_left_out_are_what_was_pushed_before_the
     formats = {"wire": parse(wire), "statistics": STATISTICS}
     _, found = play(comm, shared_path, way, servers, monkeypatch, act, pusher=Summing, **formats)
     check_end(comm, found, wire)
+
+
+#: 64-33-10
+PARAMETERS = 65 * 33 + 34 * 10
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_checkpoint_has_whole_pushes_of_both_ranks_though_these_come_apart(comm, shared_path, way, monkeypatch):
+    if comm.size > 4:
+        pytest.skip("takes 4 ranks")
+
+    def act(pusher, among, coordinator):
+        random = np.random.default_rng(among.rank)
+        for order in (1, 2, 3):
+            give_order(coordinator, order)
+            for _ in range(3):
+                time.sleep(random.exponential(3e-3))
+                pusher.push()
+            before = pusher.pushes
+            time.sleep(0.02 * among.rank)
+            pusher.mark(order)
+            pusher.push()
+            pusher.fetch()
+            if coordinator is not None:
+                wait_for_files(pusher, coordinator, order, 2)
+                assert (saved(shared_path, order, range(2)) == triangle(before)).all()
+            pusher.meet(among)
+
+    roles, found = play(comm, shared_path, way, 1, monkeypatch, act, late=True, partitions=2)
+    relayed = comm.bcast(None if comm.rank else found.status.figures[["pushes", "bytes_pushed"]].tolist())
+    assert relayed[1] == relayed[0] * SIZE * 8
+    if comm.rank in roles.servers:
+        assert [each.shard.range for each in found.served] == split(SIZE, 2)
+        assert all((each.shard.parameters == triangle(12)).all() for each in found.served)
+        assert all(each.shard.pushes == relayed[0] for each in found.served)
+
+
+def test_a_job_of_cut_replicas_learns_through_a_relay(mpidl, tmp_path):
+    """Of two nodes, the first has coordinator, server and two replicas, the second a relay with two replicas."""
+    (tmp_path / "digits.toml").write_text(
+        'run = {name = "digits", epochs = 8}\ndata = {source = "digits", batch = 32}\n'
+        'server = {rule = "sgd", rate = 0.05}\ntopology = {relay = true, partitions = 2}\n'
+        'model.layer = [{type = "dense", units = 33, activation = "relu"}, {type = "dense", units = 10}]\n'
+    )
+    done = mpidl("train", "digits.toml", "-n", 11, MPIDL_RANKS_PER_NODE="6")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "runs" / "digits" / "summary.json").read_text())
+    assert (summary["relays"], summary["replicas"], summary["partitions"]) == (1, 4, 2)
+    assert summary["test_accuracy"] > 0.88
+    assert summary["pushes"] == 8 * 45
+    # Of each push, a server receives two parts.
+    received = sum(summary["staleness_histogram"]) / 2
+    assert summary["bytes_pushed"] == summary["bytes_fetched"] == received * 4 * PARAMETERS

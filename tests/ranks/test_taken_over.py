@@ -1,4 +1,4 @@
-"""The coordinator's rank is taken over by another process, which sees the run through."""
+"""The rank of the coordinator, or of a server in the middle of a chunk, is taken over by another process."""
 
 import json
 import threading
@@ -6,10 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from small_runs import digits, run_job
 
-from mpidl.config import from_dict
-from mpidl.job.build import build
-from mpidl.parameters import shards
+from mpidl.algorithms.requests import Fetch, Push
+from mpidl.parameters import Range, shards
+from mpidl.rules import Adagrad
+from mpidl.shards.policies import ApplyAtOnce
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.topology.roles import assign
 from mpidl.tracing.feature import Untraced
@@ -22,10 +26,10 @@ def test_evaluations_and_the_record_outlive_the_process(comm):
     """A worker gives more evaluations than there is room for: each is seen until it is in the record, and then gone."""
     from mpidl.rma.transport import Transport
     from mpidl.transport.capacity import Capacity
-    from mpidl.transport.protocol import EVALUATIONS, Evaluated
+    from mpidl.transport.protocol import EVALUATIONS, EpochEvaluation
 
     roles, total = assign([0] * comm.size, servers=1), 3 * EVALUATIONS
-    given = [Evaluated(epoch, epoch / 8, [0.5, float(epoch)]) for epoch in range(1, total + 1)]
+    given = [EpochEvaluation(epoch, epoch / 8, [0.5, float(epoch)]) for epoch in range(1, total + 1)]
 
     def see(link, count):
         found = []
@@ -139,21 +143,11 @@ def taken_over(comm, monkeypatch):
 
 def train(comm, path, name):
     """Return the summary, the records, the steps of the checkpoints that the events have, and the last checkpoint."""
-    from mpidl.runs import ranks
-
-    config = from_dict(
-        {
-            "run": {"dir": str(path), "name": name, "epochs": EPOCHS, "report": 100.0, "loggers": ["tensorboard"]},
-            "data": {"source": "digits", "batch": 32},
-            "model": {"layer": [{"type": "dense", "units": 10}]},
-            "algorithm": {"name": "downpour"},
-            "server": {"rule": "sgd", "rate": 0.05},
-            "checkpoint": {"every": 0.1},
-            "debug": {"gradient_seconds": 0.002},
-            "device": {"kind": "cpu"},
-        }
-    )
-    summary, run = ranks.run(config, lambda: build(config), comm), path / name
+    config = digits(
+        path, run={"name": name, "epochs": EPOCHS, "report": 100.0, "loggers": ["tensorboard"]}, data={"batch": 32},
+        server={"rule": "sgd", "rate": 0.05}, checkpoint={"every": 0.1}, debug={"gradient_seconds": 0.002},
+    )  # fmt: skip
+    summary, run = run_job(comm, config), path / name
     records, events = (
         [json.loads(line) for line in (run / f"{kind}.jsonl").read_text().splitlines()]
         for kind in ("metrics", "events")
@@ -185,3 +179,93 @@ def test_a_run_goes_on_as_if_nothing_had_been(comm, shared_path, request):
         names = ("test_loss", "test_accuracy")
         assert [summary[name] for name in names] == [expected[name] for name in names]
         np.testing.assert_array_equal(*(each.arrays("parameters")["0-dense/weight"] for each in (last, same)))
+
+
+RULE = Adagrad(0.5)
+SIZE, CHUNK, PUSHES, BEFORE = 1009, 100, 20, 57
+
+
+class DyingPolicy(ApplyAtOnce):
+    """Ends when it has applied half of a chunk, some time after others."""
+
+    left = BEFORE
+
+    def apply_chunk(self, shard, chunk, values, push):
+        if self.left == 0:
+            shard.chunk(chunk)[: values.size // 2] = np.nan
+            raise Died
+        self.left -= 1
+        super().apply_chunk(shard, chunk, values, push)
+
+
+def test_another_process_continues_as_a_server(comm, shared_path):
+    from mpidl.engines.mpi.through_servers import ThroughServers
+    from mpidl.rma.transport import Transport
+    from mpidl.roles.server import Server
+    from mpidl.transport.capacity import Capacity
+    from mpidl.transport.protocol import Phase, State
+
+    roles, whole, taker, victim = assign([0] * comm.size, servers=1), Range(0, SIZE), 0, 1
+    workers = len(roles.replicas)
+    capacity = Capacity([whole], np.dtype(float), chunk_bytes=8 * CHUNK, kept=RULE.states)
+
+    def server(policy, fill):
+        vectors = {name: np.full(SIZE, fill) for name in RULE.states}
+        shard = Shard(whole, np.full(SIZE, fill), ScheduledRule(RULE), policy, CHUNK, state=vectors)
+        return Server(0, {0: shard}, shared_path, None, workers=workers)
+
+    with Transport(comm, roles, capacity) as transport:
+        if comm.rank == victim:
+            (shared_path / "events.jsonl").write_text("")
+            role = server(DyingPolicy(), 0.0)
+            role.bind(transport)
+            comm.Barrier()
+            with pytest.raises(Died):
+                role.run()
+            comm.send(None, taker)
+        elif comm.rank == taker:
+            transport.coordinator().orders.set_phase(Phase.TRAIN)
+            comm.Barrier()
+            comm.recv(source=victim)
+            role = server(ApplyAtOnce(), np.nan)
+            role.adopt(transport.as_rank(victim))
+            assert role.lost == 1
+            (served,), (shard,) = role.served, role.shards
+            backoff = served.link.backoff()
+            while served.status.figures["state"] != State.TRAINED:
+                if not served.round():
+                    backoff.pause()
+            check(shard, workers, shared_path)
+            role.unbind()
+            assert shard.pushes == workers * PUSHES
+        else:
+            handler, fetched = ThroughServers([whole]), np.empty(SIZE)
+            link = transport.worker(comm.rank - 2)
+            handler.bind(link)
+            comm.Barrier()
+            for _ in range(PUSHES):
+                handler.actions[Push](Push(np.ones(SIZE)))
+                handler.actions[Fetch](Fetch(fetched))
+            while not link.pushes.end():
+                pass
+            handler.unbind()
+
+
+def check(shard, workers, directory):
+    """Check that each element is as after all pushes but the chunk that is recorded as lost."""
+    (event,) = (json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines())
+    assert (event["event"], event["role"], event["shard"]) == ("lost", "server 0", 0)
+    assert 0 <= event["worker"] < workers
+    pushes = np.full(SIZE, workers * PUSHES)
+    pushes[CHUNK * event["chunk"] :][:CHUNK] -= 1
+    # Half of the lost chunk was torn.
+    torn = np.isnan(shard.parameters)
+    assert torn.sum() == torn[CHUNK * event["chunk"] :][:CHUNK].sum() == shard.chunk(event["chunk"]).size // 2
+    np.testing.assert_array_equal(shard.vectors["sum"][~torn], pushes[~torn])
+    parameters, sums = np.zeros((2, 1))
+    after = [0.0]
+    for step in range(1, workers * PUSHES + 1):
+        RULE.update(parameters, (sums,), np.ones(1), step)
+        after.append(parameters[0])
+    np.testing.assert_array_equal(shard.parameters[~torn], np.array(after)[pushes[~torn]])
+    assert shard.staleness.counts.sum() == shard.pushes == shard.clock == workers * PUSHES
