@@ -353,7 +353,7 @@ def test_wrong_numbers_of_nodes_are_one_line(capsys, arguments, line):
 
 
 def test_too_few_ranks_on_nodes_of_few_cores(capsys, monkeypatch):
-    monkeypatch.setattr("mpidl.runs.booking.cores", lambda config: 2)
+    monkeypatch.setattr("mpidl.runs.proposal.cores", lambda config: 2)
     assert main(["plan", str(DIGITS), "--nodes", "2,1,2"]) == 2
     assert capsys.readouterr().err.startswith("mpidl: --nodes 1 --ranks-per-node 2: 2 ranks are too few: ")
 

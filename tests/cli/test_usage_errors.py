@@ -105,7 +105,7 @@ def test_directories_that_only_others_can_enter(closed):
     script = """
 import sys
 import mpidl.cli.commands, mpidl.config, mpidl.data.pack, mpidl.runs.agreement, mpidl.runs.evaluate
-import mpidl.runs.export, mpidl.runs.plan
+import mpidl.runs.load, mpidl.runs.plan
 from mpidl.cli import main
 become()
 os.dup2(1, 2)

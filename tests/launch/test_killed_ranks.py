@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpidl.launch.job_output import Deaths
 from mpidl.launch.marks import nodes_as_text, nodes_from_text
-from mpidl.launch.stderr import Deaths
 
 OPEN_MPI = (
     b"-----\nprterun noticed that process rank 2 with PID 29663 on node vm exited on\nsignal 9 (Killed).\n-----\n"

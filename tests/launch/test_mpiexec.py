@@ -12,9 +12,9 @@ import pytest
 from mpidl.errors import UsageError
 from mpidl.launch.command import find_mpiexec
 from mpidl.launch.forwarding import Forwarding, end_session, wake_session
+from mpidl.launch.job_output import Cause
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
-from mpidl.launch.stderr import Death
 from mpidl.report.screen import Screen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
@@ -212,7 +212,7 @@ def test_ranks_that_save_because_the_launcher_ends_the_job_may_start_again(saved
     forwarding = Forwarding(Screen(), [0], outlives=True)
     forwarding.hear(f"saved {saved}")
     forwarding.received += received
-    ended = forwarding.verdict(code, Death("rank 1 was killed by SIGKILL", 1))
+    ended = forwarding.verdict(code, Cause("rank 1 was killed by SIGKILL", 1))
     assert (ended.code, ended.failed) == expected
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.launch.stderr import quieten
+from mpidl.launch.job_output import quieten
 
 RULE = b"-" * 74 + b"\n"
 EXIT = b"prterun detected that one or more processes exited with non-zero status,\nthus causing the job\n\n"

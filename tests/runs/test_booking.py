@@ -14,8 +14,8 @@ from mpidl.engines.virtual.times import Jitter
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Calibration, Durations
-from mpidl.runs import prediction, search
-from mpidl.runs.booking import as_text, book
+from mpidl.runs import search
+from mpidl.runs.proposal import book, booking_as_text
 from mpidl.runs.search import Search
 
 BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
@@ -25,7 +25,7 @@ SAMPLES, EPOCHS, BATCH = 40_000, 3, 8
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch, tmp_path):
     """Predictions take a few steps only, and this user has measured nothing."""
-    monkeypatch.setattr(prediction, "STEPS", (12, 12))
+    monkeypatch.setattr(search, "STEPS", (12, 12))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
@@ -59,7 +59,7 @@ def test_a_row_for_each_number_of_nodes():
     booked = book(config(), [1], 8, ["run.epochs=3", "topology.servers=1", "virtual.compute=0.02"])
     assert booked["command"].endswith(" --set run.epochs=3 --set topology.servers=1")
     booked = book(config(), [1, 2, 4], 8, name="job.toml")
-    lines = as_text(booked).splitlines()
+    lines = booking_as_text(booked).splitlines()
     assert lines[2].split()[:2] == ["nodes", "servers"]
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "4"]
     assert [line.endswith("  best") for line in lines[3:6]] == [False, False, True]
@@ -69,7 +69,7 @@ def test_a_row_for_each_number_of_nodes():
 
 def test_a_network_and_servers_that_were_not_measured_take_time(monkeypatch):
     """62 replicas of one server: most of them share its node's network card."""
-    monkeypatch.setattr(prediction, "STEPS", (48, 48))
+    monkeypatch.setattr(search, "STEPS", (48, 48))
     one_way = ["topology.servers=1", "topology.relay=false"]
     booked = book(config(), [4], 16, one_way)
     (row,) = booked["rows"]
@@ -137,7 +137,7 @@ def test_the_best_topology_may_have_relays():
     assert row["settings"]["topology.relay"] is True
     assert row["roles"]["relay"] >= 1
     assert "--set topology.relay=true" in booked["command"]
-    assert "relays" in as_text(booked).splitlines()[2].split()
+    assert "relays" in booking_as_text(booked).splitlines()[2].split()
     (without,) = book(slow, [2], 8, ["topology.relay=false"])["rows"]
     assert "relay" not in without["roles"]
     assert without["samples_per_second"] < row["samples_per_second"]
@@ -164,7 +164,7 @@ def test_no_topology_is_faster_than_what_is_not_simulated(monkeypatch):
 
 @pytest.mark.parametrize(("servers", "relay"), [(4, False), (4, True)])
 def test_a_part_of_a_large_cluster_stands_for_it(monkeypatch, servers, relay):
-    monkeypatch.setattr(prediction, "STEPS", (24, 24))
+    monkeypatch.setattr(search, "STEPS", (24, 24))
     job = build(config(virtual=slow_virtual() | {"compute": "jitter:0.02:0.05", "ranks_per_node": 4}))
     speeds = []
     for large in (inf, 40):

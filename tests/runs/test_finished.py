@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mpidl.config import load
-from mpidl.runs.resuming import finished
+from mpidl.runs.start import finished
 
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 DONE = {"algorithm": "downpour", "epochs": 30.0, "interrupted": False}

@@ -5,17 +5,16 @@ import pytest
 from measured_machines import FACTORY, LINK, NODE
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict, load
-from mpidl.config.measured import Link, Measured, Node, save
+from mpidl.config.measured import Link, Measured, MeasuredNode, save
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.job.build import build
 from mpidl.job.durations import Durations
 from mpidl.job.planning import plan_model
-from mpidl.runs import prediction, search
+from mpidl.runs import search
 from mpidl.runs.plan import plan
-from mpidl.runs.prediction import predict
 from mpidl.runs.proposal import apply, as_text, propose
-from mpidl.runs.search import Search
+from mpidl.runs.search import Search, predict
 
 BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
 #: Links that one server's fill with few replicas.
@@ -27,7 +26,7 @@ FREE = {"bandwidth": 1e15, "latency": 0, "service": 0}
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Predictions take a few steps only."""
-    monkeypatch.setattr(prediction, "STEPS", (4, 8))
+    monkeypatch.setattr(search, "STEPS", (4, 8))
 
 
 @pytest.fixture
@@ -138,11 +137,11 @@ def test_without_any_figures_they_are_assumed():
 
 def test_what_fits_the_memory(measured):
     # One server has mailboxes of four workers, 20 MB; two servers those of three, 15 MB.
-    measured(Measured(Node(**{**vars(NODE), "memory": 18_000_000}), LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "memory": 18_000_000}), LINK))
     assert [uncut(config(), 6)[servers]["fits"] for servers in (1, 2, 3)] == [False, True, True]
     found = propose(config(), 6)
     assert found["proposal"]["servers"] > 1 or found["proposal"]["partitions"] > 1
-    measured(Measured(Node(**{**vars(NODE), "memory": 1000}), LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "memory": 1000}), LINK))
     found = propose(config(), 6)
     assert not any(each["fits"] for each in found["candidates"])
     assert found["why"][-1].startswith("no topology fits the memory of these nodes")
@@ -150,7 +149,7 @@ def test_what_fits_the_memory(measured):
 
 def test_a_model_too_large_for_a_rank_is_cut(measured, tmp_path):
     # A rank of its own takes 2.9 MB; of two, each has half of the parameters.
-    measured(Measured(Node(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
     found = propose(config(), 6)
     assert not any(each["fits"] for each in uncut(config(), 6).values())
     assert found["proposal"] == {"servers": 3, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}
@@ -291,7 +290,7 @@ def test_the_least_lossy_wire_format_with_short_exchanges_is_recommended(bandwid
 
 
 def test_what_the_fullest_card_carries(monkeypatch):
-    monkeypatch.setattr(prediction, "STEPS", (200, 200))
+    monkeypatch.setattr(search, "STEPS", (200, 200))
     # The server is on the second node. Its workers there pass no card; the one of the first node sends and receives.
     times = Times(Constant(0.02), bandwidth=1e8, ranks_per_node=2, memory_bandwidth=1e12)
     alone, beside = (predict(build(config()), 1, replicas, times) for replicas in (1, 2))

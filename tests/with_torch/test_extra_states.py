@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
 from mpidl.errors import UsageError  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
+from mpidl.runs.load import export  # noqa: E402
 from torch_modules import mlp  # noqa: E402
 
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
 from mpidl.data import ArraySplit, Dataset  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
+from mpidl.runs.load import export  # noqa: E402
 from mpidl.storage.checkpoint import Checkpoint  # noqa: E402
 from mpidl.storage.table_files import saved_tables  # noqa: E402
 

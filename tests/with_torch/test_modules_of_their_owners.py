@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import mpidl  # noqa: E402
 from mpidl.data.batch import Batch  # noqa: E402
 from mpidl.errors import MpidlError, UsageError  # noqa: E402
-from mpidl.runs.predict import predict  # noqa: E402
+from mpidl.runs.evaluate import predict  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from torch_modules import cnn, functional, mlp, transformer  # noqa: E402
 

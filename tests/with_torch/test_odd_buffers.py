@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
+from mpidl.runs.load import export  # noqa: E402
 from mpidl.torch import TorchModel  # noqa: E402
 from mpidl.torch.beside import copied  # noqa: E402
 

@@ -6,7 +6,7 @@ import torch
 
 import mpidl
 from mpidl.data import ArraySplit, Dataset
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 
 ROWS, PADDING = 40, 2
 

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 import mpidl  # noqa: E402
 import torch_modules  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
-from mpidl.runs.predict import predict  # noqa: E402
+from mpidl.runs.evaluate import predict  # noqa: E402
+from mpidl.runs.load import export  # noqa: E402
 from mpidl.storage.tensor_files import save  # noqa: E402
 from rows import in_turn  # noqa: E402
 

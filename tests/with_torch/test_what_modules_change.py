@@ -25,7 +25,7 @@ from changing_modules import (  # noqa: E402
     tensors_of,
 )
 from mpidl.errors import UsageError  # noqa: E402
-from mpidl.runs.export import export  # noqa: E402
+from mpidl.runs.load import export  # noqa: E402
 from mpidl.torch import TorchModel, sections  # noqa: E402
 from mpidl.torch.sparse import put_together  # noqa: E402
 from torch_modules import mlp  # noqa: E402

@@ -1,5 +1,6 @@
 """The configuration of a run."""
 
+from mpidl.config.cluster import TopologySection, VirtualSection
 from mpidl.config.configuration import SECTIONS, Config, from_dict, load
 from mpidl.config.sections import (
     PYTHON_MODEL,
@@ -13,8 +14,6 @@ from mpidl.config.sections import (
     source_of,
 )
 from mpidl.config.tables import TablesSection
-from mpidl.config.topology import TopologySection
-from mpidl.config.virtual import VirtualSection
 
 __all__ = [
     "PYTHON_MODEL",

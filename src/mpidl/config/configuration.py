@@ -13,6 +13,7 @@ from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.algorithms.coordinated import Coordinated
 from mpidl.config import toml
+from mpidl.config.cluster import TopologySection, VirtualSection
 from mpidl.config.sections import (
     PYTHON_MODEL,
     CheckpointSection,
@@ -24,8 +25,6 @@ from mpidl.config.sections import (
     RunSection,
 )
 from mpidl.config.tables import TablesSection
-from mpidl.config.topology import TopologySection
-from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Private, Source
 from mpidl.data.dataset import PYTHON
 from mpidl.data.hdf5_files import found_files

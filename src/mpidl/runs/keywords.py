@@ -59,7 +59,7 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 RATE = ("lr", "learning_rate")
 #: What to give in place of arguments that other packages take.
 INSTEAD = {
-    **dict.fromkeys(RATE, "that of a rule, such as rule=mpidl.Adagrad(0.01), or together with rule='adagrad'"),
+    **dict.fromkeys(RATE, "the rate of a rule, such as rule=mpidl.Adagrad(0.01), or lr beside rule='adagrad'"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
     "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",
@@ -177,7 +177,7 @@ def resolve(
     if rule is not by_name and found.algorithm.outer:
         name = found.algorithm.name
         raise UsageError(
-            f"lr: {name} has a rate, and its outer rule another; expected rule={quoted(rule)} for the latter"
+            f"lr: ambiguous, {name} has an inner rate and an outer one; for the outer one, give rule={quoted(rule)}"
         )
     return marked(found, before, values)
 
