@@ -110,10 +110,7 @@ def test_the_defaults_are_those_of_the_sections(resolved):
         ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.builtin.Digits'>"),
         ({"algorithm": "downpuor"}, "algorithm.name: unknown name 'downpuor', did you mean 'downpour'?"),
         ({"algorithm": 3}, "algorithm: expected one such as mpidl.Downpour(), or its name, found 3"),
-        (
-            {"rule": mpidl.Adagrad},
-            "rule: found the class Adagrad, expected one of its objects",
-        ),
+        ({"rule": mpidl.Adagrad}, "rule: found the class Adagrad, expected one of its objects"),
         ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
         ({"config": {"run": 3, "data": {"source": "digits"}}}, "run: expected a section, [run], found 3"),
         ({"rate": mpidl.Sgd()}, "rate: expected a section, [rate], found Sgd(rate=0.01)"),

@@ -165,11 +165,7 @@ def raising(error):
     ("error", "code", "line"),
     [
         (MpidlError("the disk is full"), 1, "mpidl: the disk is full\n"),
-        (
-            ValueError("two\nlines"),
-            1,
-            "mpidl: ValueError: two lines (MPIDL_DEBUG=1 shows where)\n",
-        ),
+        (ValueError("two\nlines"), 1, "mpidl: ValueError: two lines (MPIDL_DEBUG=1 shows where)\n"),
         (KeyboardInterrupt(), 1, "mpidl: interrupted\n"),
     ],
 )

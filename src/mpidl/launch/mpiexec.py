@@ -77,11 +77,7 @@ def launch(
 
 
 def _run(
-    ranks: int,
-    arguments: Sequence[str],
-    screen: JobScreen,
-    role: Callable[[int, Sequence[int]], str],
-    outlives: bool,
+    ranks: int, arguments: Sequence[str], screen: JobScreen, role: Callable[[int, Sequence[int]], str], outlives: bool
 ) -> Ended:
     """Run a job, and wait until it ends."""
     forwarding = Forwarding(screen, [0] * ranks, outlives)
