@@ -18,23 +18,6 @@ def line(action):
 
 
 @pytest.mark.parametrize(
-    ("name", "right"),
-    [
-        ("SGD", "mpidl.Sgd"),
-        ("AdamW", "mpidl.rules.Adamw"),
-        ("RMSprop", "mpidl.rules.Rmsprop"),
-        ("AdaGrad", "mpidl.Adagrad"),
-        ("EASGD", "mpidl.algorithms.Easgd"),
-        ("CIFAR10", "mpidl.data.Cifar10"),
-        ("NetWork", "mpidl.Network"),
-    ],
-)
-def test_a_name_as_others_spell_it(name, right):
-    with pytest.raises(AttributeError, match=rf"^mpidl\.{name} is {right}$"):
-        getattr(mpidl, name)
-
-
-@pytest.mark.parametrize(
     ("make", "right"),
     [
         (lambda: mpidl.Adam(lr=1e-3), "Adam.lr: unknown key, did you mean 'rate'?"),
