@@ -29,7 +29,7 @@ def smoothed(label_smoothing, loss="softmax_cross_entropy"):
     return {"model": {"layer": [DENSE], "loss": loss, "label_smoothing": label_smoothing}}
 
 
-#: Sections in TOML that take the place of those of `minimal`, each with the line that is told.
+#: Sections in TOML that take the place of those of `minimal`, each with the line that is told, or its beginning.
 WRONG = """
 run.epoch = 3 | run.epoch: unknown key, did you mean 'epochs'?
 run = {epochs = 3, steps = 3} | run.steps: run.epochs is given too, expected one of them
@@ -85,6 +85,29 @@ run.deterministic = true; algorithm.name = "hogwild" |
     algorithm.name: hogwild depends on timing, which rules out run.deterministic = true
 run.deterministic = true; algorithm.name = "sandblaster" |
     algorithm.name: sandblaster depends on timing, which rules out run.deterministic = true
+server.rule = "SGD" | server.rule: unknown name 'SGD', did you mean 'sgd'?
+server.lr = 0.1 | server.lr: unknown key, did you mean 'rate'?
+server = {rule = "sgd", momentum = 0.9} | server.momentum: unknown key; it belongs to momentum, nesterov
+algorithm = {name = "easgd", n_push = 2} | algorithm.n_push: unknown key; it belongs to downpour, rescaled
+data = {source = "digits", batch_size = 2} | data.batch_size: unknown key, did you mean 'batch'?
+model.layer = [{type = "dense", units = 10, vocabulary = 3}] |
+    model.layer[0].vocabulary: unknown key; it belongs to embedding
+run.ema = 1.0 | run.ema: expected float > 0 and < 1, found 1.0
+run.ema = 0.9; algorithm.name = "hogwild" | run.ema: 0.9, but hogwild keeps no average; leave it out
+run.ema = 0.9; algorithm.name = "sandblaster" | run.ema: 0.9, but sandblaster keeps no average; leave it out
+run.ema = 0.9; algorithm = {name = "diloco", fragments = 2} |
+    run.ema: 0.9, but diloco with fragments or overlap keeps no average; leave it out
+run.ema = 0.9; device = {kind = "cuda", shards = true} |
+    run.ema: 0.9, not supported with device.shards, expected device.shards = false
+rate.schedule = "cosin" | rate.schedule: 'cosin', expected one of 'constant', 'steps', 'linear'...
+rate.schedule = "my file:f" | rate.schedule: expected module:function, found 'my file:f'
+rate = {schedule = "linear", epochs = [3]} | rate.epochs: [3.0], the schedule 'linear' takes none...
+rate = {schedule = "cosine", patience = 2} | rate.patience: 2, the schedule 'cosine' takes none...
+run.deterministic = true; rate.schedule = "plateau" |
+    rate.schedule: 'plateau' depends on timing, which rules out run.deterministic = true
+virtual.failures = 0 | virtual.failures: '0.0', expected more than 0 seconds on average
+virtual.node_failures = "monthly" | virtual.node_failures: 'monthly', expected SECONDS...
+virtual.restart = -1 | virtual.restart: '-1.0', expected SECONDS...
 topology.relay = true; algorithm.name = "sync" | topology.relay: true, but sync exchanges by reduction, without pushes
 topology.relay = true; algorithm.name = "sandblaster" |
     topology.relay: true, but sandblaster exchanges by operations, without pushes
@@ -120,7 +143,8 @@ LINES = WRONG.strip().replace("\n    ", " ").splitlines()
     ],
 )
 def test_what_is_wrong_is_one_line(sections, text):
-    assert line(minimal() | sections) == text
+    told = line(minimal() | sections)
+    assert told.startswith(text[:-3]) if text.endswith("...") else told == text
 
 
 def test_a_minibatch_has_four_micro_batches_for_each_stage():
