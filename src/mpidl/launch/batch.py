@@ -95,8 +95,6 @@ RESTARTS = 50
 RETRIES = 3
 #: Schedulers, the commands that take a script, and its file name's suffix.
 COMMANDS = {"slurm": (["sbatch"], "sbatch"), "pbs": (["qsub"], "pbs"), "flux": (["flux", "batch"], "flux")}
-#: Prefix of an option's line.
-OPTION = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -166,14 +164,9 @@ class BatchScript:
             if text is not None and not re.fullmatch(rf"[\w{re.escape(others)}]+", text, re.ASCII):
                 raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and {others} in a batch script")
         text = _template(self.scheduler).replace("@start\n", _template("mpirun" if self.mpi == "mpirun" else "srun"))
-        lines = {
-            "options": [*(f"{OPTION[self.scheduler]} {each}" for each in self._options()), ""],
-            "setup": [*self.setup, ""],
-            "begin": [*self._begin(), ""],
-            "arguments": self.work.lines,
-        }
-        for name, own in lines.items():
-            text = _inserted(text, name, own)
+        gpus = self.gpus_per_node or None
+        # A rank of a script may fail before it has begun MPI, where others wait for it.
+        kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
         values = (
             vars(self)
             | vars(self.work)
@@ -191,34 +184,21 @@ class BatchScript:
                 "restarts": RESTARTS,
                 "retries": f" --retries {RETRIES}" if self.nodes * self.ranks_per_node > 1 else "",
                 "attempts": RETRIES + 1,
-                "gpus": self._gpus(),
-                "memory": f":mem={self.memory}B".lower() if self.memory else "",
-                "srun": self._srun(),
+                "gpus_per_node": gpus,
+                "gpus": f"{':ngpus=' if self.scheduler == 'pbs' else ' --gpus-per-node='}{gpus}" if gpus else "",
+                "pbs_memory": f":mem={self.memory}B".lower() if self.memory else "",
+                "srun": f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}",
+                # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
+                "signal": f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}",
                 "": "@",
             }
         )
+        # An option without a value is left out.
+        text = re.sub(r"(?m)^#.*@(\w+)\n", lambda match: "" if values[match[1]] is None else match[0], text)
+        lines = {"setup": [*self.setup, ""], "begin": [*self._begin(), ""], "arguments": self.work.lines}
+        for name, own in lines.items():
+            text = _inserted(text, name, own)
         return re.sub(r"@(?:@|(\w+))", lambda match: str(values[match[1] or ""]), text)
-
-    def _options(self) -> list[str]:
-        """Return those of the scheduler's options that depend on the job."""
-        if self.scheduler == "pbs":
-            given = {"-q ": self.queue, "-A ": self.account}
-        elif self.scheduler == "flux":
-            given = {"--queue=": self.queue, "--bank=": self.account}
-        else:
-            # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
-            signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
-            gpus = str(self.gpus_per_node) if self.gpus_per_node else None
-            given = {
-                "--signal=": signal, "--gpus-per-node=": gpus, "--mem=": self.memory, "--partition=": self.queue,
-                "--account=": self.account,
-            }  # fmt: skip
-        return [f"{option}{value}" for option, value in given.items() if value is not None]
-
-    def _gpus(self) -> str:
-        """Return the request for a node's GPUs."""
-        option = ":ngpus=" if self.scheduler == "pbs" else " --gpus-per-node="
-        return f"{option}{self.gpus_per_node}" if self.gpus_per_node else ""
 
     def _begin(self) -> list[str]:
         """Return the lines that say what is new, and what continues."""
@@ -228,12 +208,6 @@ class BatchScript:
         run = begun if self.work.run is None else shell_word(self.work.run)
         done = [f"export {DONE}={new}.done"] if self.work.command == "run" and self.scheduler == "slurm" else []
         return [f"run={run}", *done]
-
-    def _srun(self) -> str:
-        """Return the options of srun."""
-        # A rank of a script may fail before it has begun MPI, where others wait for it.
-        kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
-        return f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}"
 
 
 def _template(name: str) -> str:
