@@ -58,15 +58,9 @@ def test_the_newest_run_of_a_name_is_taken_on_request(run, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "runs/job", "--to", "nzp"], "--to: unknown format 'nzp', did you mean 'npz'?"),
         (["export", "runs/job", "--to", "npz", "--step", "x"], "--step: expected a number or 'best', found 'x'"),
-        (
-            ["export", "runs/job", "--to", "npz", "--step", "7"],
-            "runs/job: no checkpoint of step 7, there are those of 0, 3",
-        ),
         (["predict", "runs/job", "tests", "-o", "out.h5"], "tests: expected a file .npy, .npz, .h5, .hdf5, or 'train'"),
         (["predict", "runs/job", "test", "-o", "out.h5", "-n", "0"], "-n: expected int >= 1, found 0"),
-        (["predict", "runs/job", "test", "-o", "a/out.h5"], "a/out.h5: can't be written (no such directory)"),
         (["predict", "absent", "test", "-o", "out.h5"], "absent: no directory, expected the directory of a run,"),
     ],
 )  # fmt: skip

@@ -236,14 +236,8 @@ class VirtualSection(Checked):
             for number in (each.replica for each in named):
                 if number >= replicas:
                     raise UsageError(f"virtual.{key}: replica {number}, there are {replicas} (0 to {replicas - 1})")
-        return Times(
-            compute=self.distribution("compute") or measured.compute,
-            latency=self.distribution("latency") or measured.latency,
-            service=self.distribution("service") or measured.service,
-            bandwidth=self.bandwidth or measured.bandwidth,
-            memory_bandwidth=self.memory_bandwidth or measured.memory_bandwidth,
-            ranks_per_node=self.ranks_per_node or measured.ranks_per_node,
-            cores=self.cores or measured.cores,
-            slow={section.replica: section.factor for section in self.slow},
-            deaths=self.death,
-        )
+        given = {key: self.distribution(key) for key in ("compute", "latency", "service")}
+        given |= {key: getattr(self, key) for key in ("bandwidth", "memory_bandwidth", "ranks_per_node", "cores")}
+        known: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        slow = {section.replica: section.factor for section in self.slow}
+        return replace(measured, **known, slow=slow, deaths=self.death)

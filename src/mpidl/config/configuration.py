@@ -51,9 +51,9 @@ INSTEAD = {
 
 
 class Kept(NamedTuple):
-    """What a configuration keeps, where another algorithm is chosen, of what was given for the `earlier` one.
+    """The settings that a configuration keeps from the `earlier` algorithm when another one is chosen.
 
-    `keys` are those of ``[algorithm]``, and `rule` says whether it keeps ``[server]``.
+    `keys` are those of ``[algorithm]``; `rule` says whether ``[server]`` is kept.
     """
 
     earlier: str
@@ -77,7 +77,7 @@ class Config:
     run, data, model, rate, topology, tables, checkpoint, device, virtual, debug
         The other sections, of the classes in `SECTIONS`.
     kept : Kept or None
-        What was given for another algorithm.
+        The settings kept from another algorithm.
     """
 
     run: RunSection
@@ -143,7 +143,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), of_run: bool = False) 
 
 
 def marked(config: Config, given: Mapping[str, Any], values: Mapping[str, Any]) -> Config:
-    """Return a configuration made of `values`, marked with what it keeps of those `given` for another algorithm."""
+    """Return a configuration made of `values`, noting in `kept` which of them were `given` for another algorithm."""
     before, after = given.get("algorithm", {}), values.get("algorithm", {})
     schema.check_table("algorithm", before)
     earlier = before.get("name", "downpour")

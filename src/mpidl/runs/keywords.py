@@ -57,7 +57,7 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 #: What other packages call the rate of a rule.
 RATE = ("lr", "learning_rate")
-#: What to give in place of arguments that other packages take.
+#: What to give instead of arguments of other packages.
 INSTEAD = {
     **dict.fromkeys(RATE, "the rate of a rule, such as rule=mpidl.Adagrad(0.01), or lr beside rule='adagrad'"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
@@ -90,9 +90,9 @@ def check(keywords: Mapping[str, Any], known: Iterable[str], rule: Rule | str | 
 
 
 def _with_rate(rule: Rule | str | Section | None, keywords: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return a rule that is given by its name, or as a mapping without a rate, with that of ``lr``; and other keywords.
+    """Move the rate given as ``lr`` into a rule that is a name, or a mapping without a rate; return rule and keywords.
 
-    Any other rule, and the keywords beside it, are returned as they are.
+    Any other rule and its keywords are returned unchanged.
     """
     rates = [value for keyword in RATE if (value := keywords.get(keyword)) is not None]
     table = {"rule": rule} if isinstance(rule, str) else rule
