@@ -9,7 +9,6 @@ from mpidl.config.sections import (
     DebugSection,
     DeviceSection,
     ModelSection,
-    PythonData,
     RunSection,
     source_of,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "DebugSection",
     "DeviceSection",
     "ModelSection",
-    "PythonData",
     "RunSection",
     "TablesSection",
     "TopologySection",
