@@ -14,7 +14,7 @@ from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.job.build import build
 from mpidl.job.planning import virtual_cut
 from mpidl.partition.costs import Costs
-from mpidl.runs.prediction import predict
+from mpidl.runs.search import predict
 from mpidl.topology.roles import assign
 from scaling_points import WEAK, Point, job, point_of, speed_of
 from training import with_sections

@@ -16,7 +16,7 @@ import tomli_w
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import SECTIONS
-from mpidl.config.virtual import Death, Slow
+from mpidl.config.cluster import Death, SlowReplica
 from mpidl.data import SOURCES, Augmentation, Normalisation
 from mpidl.nn import LAYERS
 from mpidl.nn.groups import Group
@@ -181,7 +181,7 @@ def test_files_of_runs_are_opened_in_one_place():
 def keys_of_a_configuration():
     """Return the keys, each with the class that introduces it: what a class inherits is no key of its own."""
     named = [*ALGORITHMS.values(), *RULES.values(), *SOURCES.values(), *LAYERS.values()]
-    nested = [Augmentation, Normalisation, Group, Slow, Death]
+    nested = [Augmentation, Normalisation, Group, SlowReplica, Death]
     naming = {(None, key) for key in ("algorithm.name", "server.rule", "data.source", "model.layer.type")}
     return naming | {
         (next(base for base in reversed(cls.__mro__) if key in get_annotations(base)), key)

@@ -9,7 +9,7 @@ from mpidl.version import VERSION as __version__
 # A script may begin MPI before it calls anything of the package, and raise anywhere: no other rank must wait for it.
 if not os.environ.keys().isdisjoint(("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")):
     from mpidl.launch.environment import prepare_rank
-    from mpidl.runs.uncaught import end_job_together
+    from mpidl.runs.process import end_job_together
 
     prepare_rank()
     end_job_together()

@@ -10,7 +10,7 @@ from mpidl.runs import train as module
 def resolved(monkeypatch):
     """Return a function that returns the configuration with which `mpidl.train` would start a run."""
     found = []
-    monkeypatch.setattr(module, "start", lambda config, make, resume: found.append(config) or {})
+    monkeypatch.setattr(module, "run", lambda config, resume, make: found.append(config) or {})
 
     def train(*arguments, **keywords):
         mpidl.train(*arguments, **keywords)

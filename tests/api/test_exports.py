@@ -27,10 +27,13 @@ def test_everything_with_a_name_in_a_configuration_is_exported_by_its_room(room,
 
 
 def test_the_error_for_a_class_of_a_room_names_the_room():
-    for name in ("nn.Conv2d", "data.Idx", "rules.Adamw", "algorithms.Easgd", "config.DeviceSection"):
-        old = name.partition(".")[2]
-        with pytest.raises(AttributeError, match=rf"^mpidl\.{old} is mpidl\.{re.escape(name)}$"):
-            getattr(mpidl, old)
+    """However others spell it."""
+    for name, right in (
+        *((name.partition(".")[2], name) for name in ("nn.Conv2d", "data.Idx", "rules.Adamw", "config.DeviceSection")),
+        *(("SGD", "Sgd"), ("AdamW", "rules.Adamw"), ("EASGD", "algorithms.Easgd"), ("CIFAR10", "data.Cifar10")),
+    ):
+        with pytest.raises(AttributeError, match=rf"^mpidl\.{name} is mpidl\.{re.escape(right)}$"):
+            getattr(mpidl, name)
     with pytest.raises(AttributeError, match="Conv9d"):
         mpidl.Conv9d  # noqa: B018
     assert not hasattr(mpidl, "conv2d")

@@ -111,7 +111,7 @@ def test_what_is_given_beside_a_model_or_an_algorithm_is_not_ignored(resolved, a
 
 
 def test_a_loss_without_a_model(resolved):
-    with pytest.raises(mpidl.UsageError, match=r"^loss: found .*, but no model, expected a name, or a model beside"):
+    with pytest.raises(mpidl.UsageError, match=r"^loss: found .*, expected a name: a function needs a model"):
         resolved(config=NETWORK, loss=lambda outputs, targets: 0)
 
 

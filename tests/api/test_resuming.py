@@ -16,7 +16,7 @@ import mpidl as package
 from mpidl.config import from_dict
 from mpidl.data import ArraySplit, Dataset, Portions, opened
 from mpidl.errors import UsageError
-from mpidl.runs.start import run
+from mpidl.runs.start import finished, run
 
 SAMPLES = 1437
 
@@ -221,3 +221,22 @@ def test_records_of_a_resumed_run_never_go_back(trained):
     assert np.isfinite(found.metrics["test_loss"][found.metrics["epoch"] > 1]).all()
     assert found.metrics["train_loss"][found.metrics["epoch"] == 2][-1] == last["train_loss"]
     assert found.metrics["samples"][-1] == 4 * SAMPLES
+
+
+DONE = {"algorithm": "downpour", "epochs": 2.0, "interrupted": False}
+
+
+@pytest.mark.parametrize(
+    ("summary", "is_finished"),
+    [
+        (json.dumps(DONE), True),
+        (json.dumps(DONE | {"interrupted": True}), False),
+        (json.dumps(DONE | {"algorithm": "sync"}), False),
+        *((text, False) for text in (json.dumps(DONE)[:-9], "[1]", "", None)),
+    ],
+)
+def test_a_summary_says_whether_a_run_is_finished(tmp_path, summary, is_finished):
+    (tmp_path / "config.toml").write_text(config(tmp_path).to_toml())
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(summary)
+    assert finished(config(tmp_path), tmp_path) == (DONE if is_finished else None)

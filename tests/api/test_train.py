@@ -36,22 +36,9 @@ OTHERS = {
     "rule": mpidl.Adam(0.1),
     "rate": mpidl.rules.RateSchedule("cosine"),
     "servers": 2,
-    "batch": 16,
-    "portion": 256,
     "augment": mpidl.data.Augmentation(reflect=True),
-    "normalise": mpidl.data.Normalisation(mean=0.5),
-    "name": "other",
     "dir": Path("elsewhere"),
     "steps": 5,
-    "seed": 1,
-    "deterministic": True,
-    "validation": 0.25,
-    "metrics": ["f1"],
-    "target": "accuracy > 0.5",
-    "patience": 3,
-    "report": 2.0,
-    "checkpoint_every": 9.0,
-    "keep": 8,
     "device": "cuda",
     "debug": mpidl.config.DebugSection(slow_worker=2),
 }
@@ -73,12 +60,8 @@ def test_an_argument_wins_over_the_configuration(resolved, given):
         assert resolved(model, data, config=given, **{key: value}) != before, key
     config = resolved(model, data, config=given, **OTHERS)
     assert (config.algorithm, config.rule, config.rate) == (OTHERS["algorithm"], OTHERS["rule"], OTHERS["rate"])
-    assert (config.data.augment, config.data.normalise) == (OTHERS["augment"], OTHERS["normalise"])
-    assert (config.data.batch, config.data.portion, config.topology.servers) == (16, 256, 2)
-    assert (config.run.name, config.run.dir, config.run.epochs, config.run.steps) == ("other", "elsewhere", None, 5)
-    assert (config.run.seed, config.run.deterministic, config.run.target) == (1, True, "accuracy > 0.5")
-    assert config.run.report == 2.0
-    assert (config.checkpoint.every, config.checkpoint.keep) == (9.0, 8)
+    assert (config.data.augment, config.topology.servers) == (OTHERS["augment"], 2)
+    assert (config.run.dir, config.run.epochs, config.run.steps) == ("elsewhere", None, 5)
     assert (config.debug, config.device.kind) == (OTHERS["debug"], "cuda")
     assert config.device.transfer == ("auto" if given is None else "staged")
 
@@ -101,23 +84,15 @@ def test_the_defaults_are_those_of_the_sections(resolved):
     [
         ({"epochs": 0}, "run.epochs: expected int >= 1, found 0"),
         ({"epochs": 1, "steps": 1}, "run.steps: run.epochs is given too, expected one of them"),
-        ({"batch": 3}, "data.portion: 512, expected a multiple of data.batch (3)"),
-        ({"augment": {"refelct": True}}, "data.augment.refelct: unknown key, did you mean 'reflect'?"),
         ({"device": "tpu"}, "device.kind: expected 'auto' or 'cpu' or 'cuda', found 'tpu'"),
         ({"data": 3}, f"{DATA}, found 3"),
         ({"data": (np.zeros((9, 2)), np.zeros(9, int))}, f"{DATA}, found a tuple"),
         ({"data": np.zeros((9, 2))}, f"{DATA}, found a ndarray"),
         ({"data": mpidl.Digits}, f"{DATA}, found <class 'mpidl.data.builtin.Digits'>"),
-        ({"algorithm": "downpuor"}, "algorithm.name: unknown name 'downpuor', did you mean 'downpour'?"),
         ({"algorithm": 3}, "algorithm: expected one such as mpidl.Downpour(), or its name, found 3"),
-        (
-            {"rule": mpidl.Adagrad},
-            "rule: found the class Adagrad, expected one of its objects",
-        ),
-        ({"config": {"dota": {}}}, "dota: unknown section, did you mean 'data'?"),
+        ({"rule": mpidl.Adagrad}, "rule: found the class Adagrad, expected one of its objects"),
         ({"config": {"run": 3, "data": {"source": "digits"}}}, "run: expected a section, [run], found 3"),
         ({"rate": mpidl.Sgd()}, "rate: expected a section, [rate], found Sgd(rate=0.01)"),
-        ({"metrics": "f1"}, "run.metrics: expected list of str, found 'f1'"),
         ({"serverz": 2}, "mpidl.train: unknown keyword 'serverz', did you mean 'servers'?"),
         ({"algoritm": mpidl.Sync()}, "mpidl.train: unknown keyword 'algoritm', did you mean 'algorithm'?"),
         ({"config": "absent.toml"}, "absent.toml: No such file or directory"),

@@ -277,31 +277,6 @@ def test_a_run_begins_with_its_size(mpidl_here):
     assert ended.stderr.splitlines()[0].endswith("  runs/digits: 17,226 parameters (68.9 kB)")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["plan"], "the following arguments are required: CONFIG (see `mpidl plan --help`)"),
-        (
-            ["plan", DIGITS, "--ranks", "2"],
-            "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
-        ),
-        (
-            ["plan", DIGITS, "--ranks", "4", "--set", "algorithm.name=diloco", "--set", "algorithm.quorum=3"],
-            "algorithm.quorum: 3, expected at most 2, the number of replicas",
-        ),
-        (["plan", DIGITS, "--set", "data.batch=0"], "data.batch: expected int >= 1, found 0"),
-        (["plan", DIGITS, "--apply"], "--apply: expected --ranks too"),
-        (
-            ["plan", DIGITS, "--apply", "--ranks", "4", "--set", "topology.servers=1"],
-            "--apply: topology.servers is given, leave it out",
-        ),
-    ],
-)
-def test_what_cannot_be_planned(mpidl_here, arguments, line):
-    ended = mpidl_here(*arguments)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"mpidl: {line}\n")
-
-
 def test_the_plan_of_a_run_is_that_of_its_configuration(mpidl_here, tmp_path):
     (tmp_path / "runs" / "x").mkdir(parents=True)
     (tmp_path / "runs" / "x" / "config.toml").write_text(Path(DIGITS).read_text())
@@ -330,30 +305,8 @@ def test_one_process_is_enough(mpidl_here):
     assert ended.returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--nodes", "1,two"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '1,two'"),
-        (["--nodes", "8-1"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '8-1'"),
-        (["--nodes", "1-999999999"], "--nodes: expected numbers such as 1,2,4 or 1-4, found '1-999999999'"),
-        (["--nodes", "0"], "--nodes: expected int >= 1, found 0"),
-        (["--nodes", "1", "--ranks-per-node", "-2"], "--ranks-per-node: expected int >= 1, found -2"),
-        (["--ranks-per-node", "2"], "--ranks-per-node: expected --nodes too"),
-        (["--nodes", "1", "--ranks", "2"], "--ranks: can't be combined with --nodes"),
-        (["--nodes", "1", "--apply"], "--apply: can't be combined with --nodes"),
-        (
-            ["--nodes", "1", "--set", "topology.partitions=2"],
-            "--nodes: finds the fastest topology.partitions for each, leave it out",
-        ),
-    ],
-)
-def test_wrong_numbers_of_nodes_are_one_line(capsys, arguments, line):
-    assert main(["plan", str(DIGITS), *arguments]) == 2
-    assert capsys.readouterr().err == f"mpidl: {line}\n"
-
-
 def test_too_few_ranks_on_nodes_of_few_cores(capsys, monkeypatch):
-    monkeypatch.setattr("mpidl.runs.booking.cores", lambda config: 2)
+    monkeypatch.setattr("mpidl.runs.proposal.cores", lambda config: 2)
     assert main(["plan", str(DIGITS), "--nodes", "2,1,2"]) == 2
     assert capsys.readouterr().err.startswith("mpidl: --nodes 1 --ranks-per-node 2: 2 ranks are too few: ")
 

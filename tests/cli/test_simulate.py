@@ -119,49 +119,6 @@ def calibration(path):
     return ("--set", f"virtual.calibration={path}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ([DIGITS], "the following arguments are required: --replicas (see `mpidl simulate --help`)"),
-        ([DIGITS, "--replicas", "0"], "--replicas: expected int >= 1, found 0"),
-        (
-            [DIGITS, "--replicas", "2"],
-            "virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration",
-        ),
-        (
-            [DIGITS, "--replicas", "2", "--set", "virtual.calibration=nowhere"],
-            "virtual.calibration: nowhere has no measurements of a run on ranks: ",
-        ),
-        (
-            [DIGITS, "--replicas", "2", "--set", "virtual.compute=gamma:1"],
-            "virtual.compute: 'gamma:1', expected SECONDS, ",
-        ),
-        (
-            [
-                DIGITS,
-                "--replicas",
-                "2",
-                *options("algorithm.name=sandblaster", "server.rule=default", "algorithm.warm_start=2"),
-            ],
-            "algorithm.warm_start: 2, expected 0: ",
-        ),
-        (
-            [DIGITS, "--replicas", "2", "--set", "virtual.compute=1", "--set", "virtual.slow=[{replica = 2}]"],
-            "virtual.slow: replica 2, there are 2 (0 to 1)",
-        ),
-        (
-            [DIGITS, "--replicas", "2", "--set", "virtual.cores=2", "--set", "virtual.ranks_per_node=2"],
-            "virtual.ranks_per_node: 2, can't be combined with cores, which is for one node",
-        ),
-    ],
-)
-def test_what_a_user_got_wrong_is_one_line(mpidl_here, arguments, line):
-    done = mpidl_here("simulate", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"mpidl: {line}")
-    assert done.stderr.count("\n") == 1
-
-
 def test_nodes_have_relays(mpidl_here):
     settings = options("topology.relay=true", "virtual.ranks_per_node=4", "virtual.bandwidth=1e6", "run.steps=100")
     done = mpidl_here("simulate", DIGITS, "--replicas", 5, "--json", *settings)

@@ -1,4 +1,4 @@
-"""`mpidl export` and `mpidl predict` on the command line."""
+"""`mpidl evaluate`, `mpidl export` and `mpidl predict` on the command line."""
 
 import json
 
@@ -40,26 +40,27 @@ def test_what_was_written_is_told(run, capsys):
 
 def test_the_newest_run_of_a_name_is_taken_on_request(run, capsys):
     assert main(["train", "job.toml", "--set", "run.steps=2"]) == 0
-    capsys.readouterr()
-    for arguments, step in ((["runs/job"], 3), (["runs/job", "--newest"], 2)):
-        assert main(["export", *arguments, "--to", "npz", "-o", "out.npz", "--json", "--force"]) == 0
-        assert json.loads(capsys.readouterr().out)["step"] == step
-        assert main(["predict", *arguments, "test", "-o", "out.h5", "--json", "--force"]) == 0
-        assert json.loads(capsys.readouterr().out)["step"] == step
+    (run.parent / "job-3").mkdir()  # a run that never saved anything
+    (run.parent / "job-x").mkdir()
+    others = (["evaluate"], ["export", "--to", "npz", "-o", "out.npz", "--force"])
+    for arguments, directory, step in ((["runs/job"], "runs/job", 3), (["runs/job", "--newest"], "runs/job-2", 2)):
+        summary = json.loads((run.parents[1] / directory / "summary.json").read_text())
+        for command, *more in (*others, ["predict", "test", "-o", "out.h5", "--force"]):
+            capsys.readouterr()
+            assert main([command, *arguments, *more, "--json"]) == 0
+            told = capsys.readouterr()
+            found = json.loads(told.out)
+            assert (found["run_dir"], found["step"], told.err) == (directory, step, "")
+            if command == "evaluate":
+                assert found["test_loss"] == pytest.approx(summary["test_loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "runs/job", "--to", "nzp"], "--to: unknown format 'nzp', did you mean 'npz'?"),
         (["export", "runs/job", "--to", "npz", "--step", "x"], "--step: expected a number or 'best', found 'x'"),
-        (
-            ["export", "runs/job", "--to", "npz", "--step", "7"],
-            "runs/job: no checkpoint of step 7, there are those of 0, 3",
-        ),
         (["predict", "runs/job", "tests", "-o", "out.h5"], "tests: expected a file .npy, .npz, .h5, .hdf5, or 'train'"),
         (["predict", "runs/job", "test", "-o", "out.h5", "-n", "0"], "-n: expected int >= 1, found 0"),
-        (["predict", "runs/job", "test", "-o", "a/out.h5"], "a/out.h5: can't be written (no such directory)"),
         (["predict", "absent", "test", "-o", "out.h5"], "absent: no directory, expected the directory of a run,"),
     ],
 )  # fmt: skip
@@ -82,3 +83,48 @@ def test_ranks_that_the_command_starts_itself(run, mpidl, capsys):
     ended = mpidl("predict", "runs/job", "data.npy", "-o", "three.h5", "-n", "3")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("mpidl: three.h5: exists already, expected --force to replace it\n") == 1
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """A job of three labels for each sample, of which any may be 1."""
+    random = np.random.default_rng(3)
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        for split in ("train", "test"):
+            inputs = random.normal(size=(64, 3)).astype(np.float32)
+            file[f"{split}/x"], file[f"{split}/y"] = inputs, (inputs > 0).astype(np.float32)
+    model = {"loss": "one_vs_all_logistic", "layer": [{"type": "dense", "units": 3}]}
+    data = {"source": "hdf5", "path": str(tmp_path / "labels.h5")}
+    path = tmp_path / "job.toml"
+    config = {"run": {"epochs": 2, "dir": str(tmp_path)}, "data": data, "model": model}
+    path.write_text(tomli_w.dumps(CONFIG | config))
+    return path
+
+
+def test_the_accuracy_of_several_labels_is_named(labels, tmp_path, capfd):
+    assert main(["train", str(labels)]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("test exact match 0.")
+    assert "exact match 0." in err.splitlines()[-2]
+    assert json.loads((tmp_path / "job" / "summary.json").read_text())["accuracy_name"] == "exact match"
+    assert main(["evaluate", str(tmp_path / "job")]) == 0
+    assert capfd.readouterr().out.startswith("test exact match 0.")
+
+
+def test_a_checkpoint_is_evaluated_by_its_step_or_as_the_best(labels, tmp_path, capfd):
+    assert main(["train", str(labels), "--set", "data.validation=0.25", "--set", "run.metrics=['f1']", "--json"]) == 0
+    summary = json.loads(capfd.readouterr().out)
+    found = {}
+    for step in ("0", str(summary["best_step"]), "best"):
+        assert main(["evaluate", str(tmp_path / "job"), "--step", step, "--json"]) == 0
+        found[step] = json.loads(capfd.readouterr().out)
+    assert found["best"] == found[str(summary["best_step"])]
+    assert found["best"]["validation_loss"] == pytest.approx(summary["best_validation_loss"], rel=1e-5)
+    assert found["best"]["validation_f1"] > 0
+    assert found["0"]["step"] == 0
+    for step, line in (
+        ("7", "no checkpoint of step 7, there are those of 0, "),
+        ("last", "expected a number or 'best'"),
+    ):
+        assert main(["evaluate", str(tmp_path / "job"), "--step", step]) == 2
+        assert line in capfd.readouterr().err

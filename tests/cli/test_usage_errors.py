@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,43 +18,110 @@ from other_user import TWO_USERS, as_another
 DIGITS = Path(__file__).parents[2] / "jobs" / "digits.toml"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["train", DIGITS, "--set", "run.epoch=3"], "run.epoch: unknown key, did you mean 'epochs'?"),
-        (["train", DIGITS, "--set", "data.batch=abc"], "data.batch: expected int >= 1, found 'abc'"),
-        (["train", DIGITS, "--set", "epochs"], "--set epochs: expected section.key=value"),
-        (["train", "absent.toml"], "absent.toml: No such file or directory"),
-        (["train", "."], ".: Is a directory"),
-        (["train"], "train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)"),
-        (["train", "--resume", "absent"], "absent: no directory, expected the directory of a run, such as runs/digits"),
-        (["train", DIGITS, "-n", "0"], "-n: expected int >= 1, found 0"),
-        (["train", DIGITS, "-n", "x"], "argument -n: invalid int value: 'x' (see `mpidl train --help`)"),
-        (["data", "pack", "none", "x.h5", "--size", "0"], "--size: expected int >= 1, found 0"),
-        (["data", "pack", "none", "x.h5", "--seed", "-1"], "--seed: expected int >= 0, found -1"),
-        (
-            ["data", "pack", "none", "x.h5", "--test-fraction", "1"],
-            "--test-fraction: expected float > 0 and < 1, found 1.0",
-        ),
-        (
-            ["data", "pack", "none", "x.h5"],
-            "none: no such folder, expected one with a subfolder of images for each class",
-        ),
-        (
-            ["train", DIGITS, "-n", "2"],
-            "2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)",
-        ),
-        (
-            ["train", DIGITS, "-n", "4", "--set", "topology.servers=3"],
-            "4 ranks are too few: a coordinator, 3 servers and 1 worker need 5 (or run without mpirun for one process)",
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_user_did_wrong_is_one_line(mpidl_here, arguments, line):
-    ended = mpidl_here(*arguments)
-    assert ended.stderr == f"mpidl: {line}\n"
-    assert ended.stdout == ""
-    assert ended.returncode == 2
+#: Words of commands, each with the line that they get, or with its beginning.
+WRONG = r"""
+train DIGITS --set run.epoch=3 | run.epoch: unknown key, did you mean 'epochs'?
+train DIGITS --set data.batch=abc | data.batch: expected int >= 1, found 'abc'
+train DIGITS --set epochs | --set epochs: expected section.key=value
+train absent.toml | absent.toml: No such file or directory
+train . | .: Is a directory
+train | train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)
+train --resume absent | absent: no directory, expected the directory of a run, such as runs/digits
+train DIGITS -n 0 | -n: expected int >= 1, found 0
+train DIGITS -n x | argument -n: invalid int value: 'x' (see `mpidl train --help`)
+data pack none x.h5 --size 0 | --size: expected int >= 1, found 0
+data pack none x.h5 --seed -1 | --seed: expected int >= 0, found -1
+data pack none x.h5 --test-fraction 1 | --test-fraction: expected float > 0 and < 1, found 1.0
+data pack none x.h5 | none: no such folder, expected one with a subfolder of images for each class
+train DIGITS -n 2 |
+    2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)
+train DIGITS -n 4 --set topology.servers=3 |
+    4 ranks are too few: a coordinator, 3 servers and 1 worker need 5 (or run without mpirun for one process)
+plan | the following arguments are required: CONFIG (see `mpidl plan --help`)
+plan DIGITS --ranks 2 |
+    2 ranks are too few: a coordinator, 1 server and 1 worker need 3 (or run without mpirun for one process)
+plan DIGITS --ranks 4 --set algorithm.name=diloco --set algorithm.quorum=3 |
+    algorithm.quorum: 3, expected at most 2, the number of replicas
+plan DIGITS --set data.batch=0 | data.batch: expected int >= 1, found 0
+plan DIGITS --apply | --apply: expected --ranks too
+plan DIGITS --apply --ranks 4 --set topology.servers=1 | --apply: topology.servers is given, leave it out
+plan DIGITS --nodes 1,two | --nodes: expected numbers such as 1,2,4 or 1-4, found '1,two'
+plan DIGITS --nodes 8-1 | --nodes: expected numbers such as 1,2,4 or 1-4, found '8-1'
+plan DIGITS --nodes 1-999999999 | --nodes: expected numbers such as 1,2,4 or 1-4, found '1-999999999'
+plan DIGITS --nodes 0 | --nodes: expected int >= 1, found 0
+plan DIGITS --nodes 1 --ranks-per-node -2 | --ranks-per-node: expected int >= 1, found -2
+plan DIGITS --ranks-per-node 2 | --ranks-per-node: expected --nodes too
+plan DIGITS --nodes 1 --ranks 2 | --ranks: can't be combined with --nodes
+plan DIGITS --nodes 1 --apply | --apply: can't be combined with --nodes
+plan DIGITS --nodes 1 --set topology.partitions=2 |
+    --nodes: finds the fastest topology.partitions for each, leave it out
+simulate DIGITS | the following arguments are required: --replicas (see `mpidl simulate --help`)
+simulate DIGITS --replicas 0 | --replicas: expected int >= 1, found 0
+simulate DIGITS --replicas 2 | virtual.compute: missing, expected the seconds of a gradient, or virtual.calibration...
+simulate DIGITS --replicas 2 --set virtual.calibration=nowhere |
+    virtual.calibration: nowhere has no measurements of a run on ranks:...
+simulate DIGITS --replicas 2 --set virtual.compute=gamma:1 | virtual.compute: 'gamma:1', expected SECONDS...
+simulate DIGITS --replicas 2 --set algorithm.name=sandblaster --set server.rule=default --set algorithm.warm_start=2 |
+    algorithm.warm_start: 2, expected 0:...
+simulate DIGITS --replicas 2 --set virtual.compute=1 --set 'virtual.slow=[{replica = 2}]' |
+    virtual.slow: replica 2, there are 2 (0 to 1)
+simulate DIGITS --replicas 2 --set virtual.cores=2 --set virtual.ranks_per_node=2 |
+    virtual.ranks_per_node: 2, can't be combined with cores, which is for one node
+run | run: expected SCRIPT or --resume RUN_DIR (see `mpidl run --help`)
+run absent.py | absent.py: No such file or directory
+run . | .: Is a directory
+run job.toml -n 2 | job.toml: a configuration; `mpidl train job.toml` trains it
+run syntax.py -n 2 | syntax.py, line 2: not Python ('(' was never closed)
+run binary.py | binary.py: not Python (source code...
+run latin.py | latin.py, line 1: not Python ((unicode error) 'utf-8' codec can't decode...
+run --resume runs/y | runs/y/script.json: can't be read (Input data was truncated)
+run --resume . | .: not a run that `mpidl run` or `mpidl submit` has trained by a script
+run syntax.py -n 0 | -n: expected int >= 1, found 0
+train x.py -n 4 | x.py: a Python script, expected a configuration; `mpidl run x.py` runs a script
+plan x.py | x.py: a Python script, expected a configuration; only configurations can be planned...
+simulate x.py --replicas 2 | x.py: a Python script, expected a configuration; only configurations can be...
+train runs/x | runs/x: the directory of a run, expected a configuration, or --resume runs/x
+train --resume runs/x | runs/x: trained by a script; `mpidl run --resume runs/x` continues it
+train --resume runs/x -n 3 | runs/x: trained by a script; `mpidl run --resume runs/x -n 3` continues it
+plan runs/data |
+    runs/data/config.toml: the model or the data are objects of a Python script; only configurations can be planned...
+plan runs/model --nodes 2 |
+    runs/model/config.toml: the model or the data are objects of a Python script; only configurations can be planned...
+plan runs/data/config.toml --ranks 4 |
+    runs/data/config.toml: the model or the data are objects of a Python script; only configurations can be planned...
+simulate runs/model --replicas 2 |
+    runs/model/config.toml: the model or the data are objects of a Python script; only configurations can be planned...
+train --resume runs/data |
+    runs/data/config.toml: the model or the data are objects of a Python script; the script itself continues it...
+"""
+
+
+@pytest.fixture
+def there(tmp_path):
+    """What the commands find in the working directory."""
+    (tmp_path / "job.toml").write_text("[run]\n")
+    (tmp_path / "syntax.py").write_text("x = '\\d'\nprint((1)\n")
+    (tmp_path / "binary.py").write_bytes(b"x = 1\0")
+    (tmp_path / "latin.py").write_bytes(b"x = '\xe9'\n")
+    for name, config in (
+        ("x", ""),
+        ("data", '[data]\nsource = "python"\n[model]\nfactory = "m:f"\n'),
+        ("model", '[data]\nsource = "digits"\n[model]\nfactory = "python:object"\n'),
+    ):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.toml").write_text(config)
+    (tmp_path / "runs" / "x" / "script.json").write_text("{}")
+    (tmp_path / "runs" / "y").mkdir()
+    (tmp_path / "runs" / "y" / "script.json").write_text("{")
+
+
+@pytest.mark.parametrize("case", WRONG.strip().replace("\n    ", " ").splitlines())
+def test_what_a_user_did_wrong_is_one_line(mpidl_here, there, case):
+    words, line = case.split(" | ")
+    ended = mpidl_here(*(str(DIGITS) if word == "DIGITS" else word for word in shlex.split(words)))
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    told = ended.stderr.removeprefix("mpidl: ").removesuffix("\n")
+    assert told.startswith(line[:-3]) if line.endswith("...") else told == line
 
 
 @pytest.mark.parametrize("arguments", [[], ["trian"], ["train", DIGITS, "--jsn"], ["evaluate"], ["data"]])
@@ -105,7 +173,7 @@ def test_directories_that_only_others_can_enter(closed):
     script = """
 import sys
 import mpidl.cli.commands, mpidl.config, mpidl.data.pack, mpidl.runs.agreement, mpidl.runs.evaluate
-import mpidl.runs.export, mpidl.runs.plan
+import mpidl.runs.load, mpidl.runs.plan
 from mpidl.cli import main
 become()
 os.dup2(1, 2)

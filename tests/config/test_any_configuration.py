@@ -67,9 +67,7 @@ data = st.builds(
         section({"source": st.just("digits")}),
         section({"source": st.just("idx"), "path": paths}),
         section(
-            {"source": st.just("synthetic")},
-            shape=st.lists(counts, min_size=1),
-            noise=st.floats(0, allow_nan=False),
+            {"source": st.just("synthetic")}, shape=st.lists(counts, min_size=1), noise=st.floats(0, allow_nan=False)
         ),
     ),
     batches.flatmap(

@@ -134,7 +134,7 @@ class Staged(Numbers):
     ([arrays(0, 5), 3], r"^data\[1\]: expected a Dataset or a source, found "),
     ([arrays(0, 5), Arrays((np.zeros((3, 2)), np.zeros(3, int)), (np.zeros((3, 2)), np.zeros(3, int)))],
      r"^data of worker 1: input_shape \(2,\), expected \(1,\) as that of worker 0$"),
-    ([indexed(1), indexed(2, classes=2)], r"^data\[1\]: another Indexed.classes than data\[0\], expected the same"),
+    ([indexed(1), indexed(2, classes=2)], r"^data\[1\]: Indexed.classes differs from that of data\[0\]"),
     ([indexed(1), Indexed(Numbers(2))], r"^data\[1\]: Indexed.test is given for some, expected it for all or none$"),
     ([indexed(1), indexed(2, sampler=[0])], r"^data\[1\]: its samples have a sampler, expected none in data that"),
     ([Indexed(Staged(1)), Indexed(Staged(2))], r"^data\[0\]: its samples have a state, expected none in data that"),

@@ -117,9 +117,9 @@ import os
 import sys
 
 import mpidl
-import mpidl.runs.uncaught
+import mpidl.runs.process
 
-mpidl.runs.uncaught.FOR_OTHERS = 0.5
+mpidl.runs.process.FOR_OTHERS = 0.5
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0"))
 try:
     sys.exit(9)

@@ -89,7 +89,7 @@ def test_a_rank_has_the_groups_of_its_slice():
         (11, [{"type": "dense", "units": 10, "cut": "units"}],
          "model.layer[0].cut: '0-dense' can't be cut by units: "),
         (30, [{"type": "dense", "units": 10, "cut": "samples"}],
-         "topology.partitions: 30, but 6 of them would have nothing to compute, expected at most 24"),
+         "topology.partitions: 30, expected at most 24: 6 ranks would have nothing to compute"),
     ],
 )  # fmt: skip
 def test_a_cut_that_cannot_be_made_is_one_line(partitions, layers, line):

@@ -14,9 +14,8 @@ import pytest
 
 from mpidl.cli import main
 from mpidl.errors import UsageError
-from mpidl.launch.batch import RESTARTS, Batch, seconds_of
+from mpidl.launch.batch import RESTARTS, BatchScript, Work, seconds_of
 from mpidl.launch.script import UserScript
-from mpidl.launch.work import Work
 
 JOBS = Path(__file__).parents[2] / "jobs"
 MADE = "# Made by: mpidl "
@@ -53,7 +52,7 @@ exit 0
 def made(scheduler, **changes):
     work = Work.training(Path("a b.toml"), "name", Path("runs"), ["run.epochs=3"])
     given = {"work": work, "nodes": 3, "ranks_per_node": 4, "time": 3600} | changes
-    return Batch(scheduler, **given)
+    return BatchScript(scheduler, **given)
 
 
 def lines(scheduler, **changes):

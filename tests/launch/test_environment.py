@@ -62,29 +62,18 @@ def test_worlds_that_are_right():
 
 
 @pytest.mark.parametrize(
-    ("environment", "local"),
-    [
-        ({}, 1),
-        (BATCH_SCRIPT, 1),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
-        ({"PMI_RANK": "0", "PMI_SIZE": "9", "MPI_LOCALNRANKS": "4"}, 4),
-        ({"PMI_RANK": "0", "PMI_SIZE": "9"}, 9),
-        (SRUN, 2),
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "5(x1),3,1(x2)"}, 3),
-        (SRUN | {"SLURM_TASKS_PER_NODE": "4,1(x2)", "SLURM_NODEID": "2"}, 1),
-        (SRUN | {"PMI_RANK": "0", "PMI_SIZE": "4"}, 2),
-    ],
-)
-def test_threads_share_the_cores_of_a_node(monkeypatch, environment, local):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(40)))
-    assert threads(environment) == 40 // local
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
-    assert threads(environment) == 1
-
-
-@pytest.mark.parametrize(
     ("environment", "own", "expected"),
     [
+        ({}, 40, 40),
+        (BATCH_SCRIPT, 40, 40),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 40, 13),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9", "MPI_LOCALNRANKS": "4"}, 40, 10),
+        ({"PMI_RANK": "0", "PMI_SIZE": "9"}, 40, 4),
+        (SRUN, 40, 20),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "5(x1),3,1(x2)"}, 40, 13),
+        (SRUN | {"SLURM_TASKS_PER_NODE": "4,1(x2)", "SLURM_NODEID": "2"}, 40, 40),
+        (SRUN | {"PMI_RANK": "0", "PMI_SIZE": "4"}, 40, 20),
+        # A rank that is bound has cores of its own.
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, 6, 6),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, 40, 10),
         (SRUN, 20, 20),
@@ -93,10 +82,12 @@ def test_threads_share_the_cores_of_a_node(monkeypatch, environment, local):
         ({}, 6, 6),
     ],
 )
-def test_threads_of_a_rank_that_is_bound(monkeypatch, environment, own, expected):
+def test_threads_are_a_share_of_the_cores_of_a_node(monkeypatch, environment, own, expected):
     cores = {0: set(range(own)), os.getppid(): set(range(40))}
     monkeypatch.setattr(os, "sched_getaffinity", cores.__getitem__)
     assert threads(environment) == expected
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    assert threads(environment) == 1
 
 
 def test_the_number_of_a_job():

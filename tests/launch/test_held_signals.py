@@ -27,13 +27,17 @@ sys.exit(3)
 """
 
 
+def run(code, number, phase):
+    """Return the exit code and the output of a process."""
+    call = [sys.executable, "-c", code, str(int(number)), phase]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout
+
+
 @pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.parametrize(("phase", "handled"), [("before", True), ("during", True), ("after", False)])
 def test_a_signal_in_each_phase(number, phase, handled):
-    call = [sys.executable, "-c", PHASES, str(int(number)), phase]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3
-    assert done.stdout == f"{[int(number)] if handled else []}\n"
+    assert run(PHASES, number, phase) == (3, f"{[int(number)] if handled else []}\n")
 
 
 @pytest.mark.parametrize(
@@ -44,21 +48,12 @@ def test_a_signal_that_nothing_takes_ends_the_process(last, patience, code):
     call = f"import time\n{PHASES}".replace(
         "print(received)", f"signals.stop_if_pending(lambda: None, {patience})\nos.kill(os.getpid(), number)\n{last}"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", take + call, str(int(signal.SIGUSR1)), "never"],
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code
+    assert run(take + call, signal.SIGUSR1, "never")[0] == code
 
 
 def test_nohup_is_respected():
     call = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PHASES
-    done = subprocess.run(
-        [sys.executable, "-c", call, str(int(signal.SIGHUP)), "during"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (3, "[]\n")
+    assert run(call, signal.SIGHUP, "during") == (3, "[]\n")
 
 
 def test_the_command_holds_signals_before_it_imports_anything(bare_environment, tmp_path):
@@ -83,9 +78,7 @@ def test_a_thread_that_has_begun_in_between_lets_no_signal_through(number):
         '    now("during")', "    threading.Thread(target=threading.Event().wait, daemon=True).start()"
     )
     threaded = threaded.replace('now("after")', 'now("after")\ntime.sleep(0.1)')
-    call = [sys.executable, "-c", f"import threading, time\n{threaded}", str(int(number)), "after"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (3, "[]\n")
+    assert run(f"import threading, time\n{threaded}", number, "after") == (3, "[]\n")
 
 
 #: A process that saves and exits, or catches the exit and continues; it receives a signal at interpreter exit.
@@ -105,6 +98,4 @@ except SystemExit:
 
 @pytest.mark.parametrize(("number", "way"), [(signal.SIGTERM, "exits"), (signal.SIGUSR1, "exits"), (0, "goes on")])
 def test_a_process_that_ends_after_it_has_saved_keeps_its_exit_code(number, way):
-    call = [sys.executable, "-c", ENDING, str(int(number)), way]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == ((3, "") if way == "exits" else (0, "True set()\n"))
+    assert run(ENDING, number, way) == ((3, "") if way == "exits" else (0, "True set()\n"))

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from mpidl.launch import hosts
-from mpidl.launch.hosts import leave_lost_hosts
+from mpidl.launch import command as hosts
+from mpidl.launch.command import leave_lost_hosts
 
 #: A launcher that reaches no host but those whose names begin with "up".
 LAUNCHER = """#!/bin/sh

@@ -12,9 +12,9 @@ import pytest
 from mpidl.errors import UsageError
 from mpidl.launch.command import find_mpiexec
 from mpidl.launch.forwarding import Forwarding, end_session, wake_session
+from mpidl.launch.job_output import Cause
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
-from mpidl.launch.stderr import Death
 from mpidl.report.screen import Screen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
@@ -34,11 +34,12 @@ sys.exit(code)
 """
 
 
-#: How a shell script says what the first rank says.
-READY, SAVED = "printf '\\002mpidl:ready\\003\\n' >&2", "printf '\\002mpidl:saved 75\\003\\n' >&2"
-DONE = SAVED.replace("75", "0")
-NODES = READY.replace("ready", "nodes 0x2 2x1")
-LOST = "a rank died, or a host or the launcher's daemon there is lost"
+def mark(text):
+    """Return how a shell script says what the first rank says."""
+    return f"printf '\\002mpidl:%s\\003\\n' '{text}' >&2"
+
+
+READY, SAVED, DONE, NODES = map(mark, ("ready", "saved 75", "saved 0", "nodes 0x2 2x1"))
 
 #: A job that counts SIGUSR1 and ends after the first.
 COUNTS = "trap 'n=$((n+1))' USR1; echo ready; while [ -z $n ]; do sleep 0.02; done; sleep 0.2"
@@ -88,8 +89,14 @@ def gone(pid, seconds=60.0):
     return not alive(pid)
 
 
+def end(process):
+    """Return the exit code of a process, and what it wrote on stdout and stderr."""
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
 def test_the_command(started):
-    out, err = started(f'printf "%s\\n" "$*"; {DONE}', "train", "a b.toml", "--json").communicate()
+    _, out, err = end(started(f'printf "%s\\n" "$*"; {DONE}', "train", "a b.toml", "--json"))
     assert out == f"-n 3 {sys.executable} -P -m mpidl train a b.toml --json\n"
     assert err == ""
 
@@ -104,18 +111,18 @@ def test_the_command(started):
     ],
 )
 def test_the_command_of_open_mpi(started, variables, options):
-    out, _ = started('printf "%s\\n" "$*"', "train", version="mpirun (Open MPI) 5.0.11", **variables).communicate()
+    _, out, _ = end(started('printf "%s\\n" "$*"', "train", version="mpirun (Open MPI) 5.0.11", **variables))
     assert out == f"-n 3 {options} {sys.executable} -P -m mpidl train\n"
 
 
 def test_the_environment_of_open_mpi(started, tmp_path):
     script = f'echo "$OMPI_MCA_osc $OMPI_ALLOW_RUN_AS_ROOT ${{PATH%%:*}} $MPIDL_TERMINAL"; {DONE}'
     permission = "1" if os.geteuid() == 0 else ""
-    out, err = started(script, version="mpirun (Open MPI) 5.0.11").communicate()
+    _, out, err = end(started(script, version="mpirun (Open MPI) 5.0.11"))
     assert out == f" {permission} {tmp_path} \n"
     assert err.count("as root") == len(permission)
     given = {"OMPI_MCA_osc": "rdma", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIDL_TERMINAL": "1"}
-    out, err = started(script, version="mpirun (Open MPI) 5.0.11", **given).communicate()
+    _, out, err = end(started(script, version="mpirun (Open MPI) 5.0.11", **given))
     assert (out, err) == (f"rdma 1 {tmp_path} \n", "")
 
 
@@ -124,7 +131,7 @@ def test_the_launcher_has_a_temporary_directory_of_its_own(started, tmp_path):
     own = '"$PRTE_MCA_prte_local_tmpdir_base"'
     script = f"echo {own}; stat -c %a {own}; mkdir {own}/ompi.$$; {DONE}"
     (tmp_path / "ompi.1").mkdir()
-    out, err = started(script, TMPDIR=str(tmp_path)).communicate()
+    _, out, err = end(started(script, TMPDIR=str(tmp_path)))
     path, mode = out.splitlines()
     assert (Path(path).parent, mode, err) == (tmp_path, "700", "")
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["ompi.1"]
@@ -132,20 +139,19 @@ def test_the_launcher_has_a_temporary_directory_of_its_own(started, tmp_path):
 
 def test_a_launcher_that_was_killed_leaves_no_directory(started, tmp_path):
     script = 'mkdir -p "$PRTE_MCA_prte_local_tmpdir_base/ompi.$$/1/0"; kill -9 $$'
-    _, err = started(script, TMPDIR=str(tmp_path)).communicate()
+    _, _, err = end(started(script, TMPDIR=str(tmp_path)))
     assert err == "mpidl: mpiexec was killed by SIGKILL\n"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_directories_of_the_users_choice_stay(started, tmp_path):
     script = f'echo "$PRTE_MCA_prte_local_tmpdir_base $PRTE_MCA_prte_tmpdir_base"; {DONE}'
-    out, _ = started(script, PRTE_MCA_prte_tmpdir_base="/scratch").communicate()
+    _, out, _ = end(started(script, PRTE_MCA_prte_tmpdir_base="/scratch"))
     assert out == " /scratch\n"
 
 
 def test_a_temporary_directory_that_is_missing_is_one_line(started, tmp_path):
-    process = started("echo started", TMPDIR=str(tmp_path / "missing"))
-    out, err = process.communicate()
+    _, out, err = end(started("echo started", TMPDIR=str(tmp_path / "missing")))
     assert out == ""
     line = f"mpirun: no directory can be made in {tmp_path / 'missing'}: No such file or directory; set TMPDIR"
     assert line in err
@@ -153,50 +159,37 @@ def test_a_temporary_directory_that_is_missing_is_one_line(started, tmp_path):
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (75, 75), (137, 1), (9, 1), (255, 1)])
 def test_exit_codes(started, code, expected):
-    process = started(f"echo why >&2; {READY}; {DONE}; exit {code}")
-    _, err = process.communicate()
-    assert process.returncode == expected
-    assert err == "why\n" + ("" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n")
+    line = "" if code == expected else f"mpidl: a rank died; mpiexec returned {code}\n"
+    assert end(started(f"echo why >&2; {READY}; {DONE}; exit {code}")) == (expected, "", f"why\n{line}")
+
+
+LOST = "a rank died, or a host or the launcher's daemon there is lost"
+UNDONE = "the job ended before its work was done"
+FAILURE = mark('failed ["rank 1 (server 0) was killed by SIGKILL", true, 1, "server 0"]')
+SLURM, PBS = {"SLURM_JOB_ID": "7"}, {"PBS_JOBID": "7.head"}
 
 
 @pytest.mark.parametrize(
     ("said", "line"),
     [
         ("exit 137", "the job ended before all ranks had started; mpiexec returned 137"),
-        (
-            f"{READY}; {NODES}; exit 137",
-            "a rank died, or a host or the launcher's daemon there is lost; mpiexec returned 137",
-        ),
+        (f"{READY}; {NODES}; exit 137", f"{LOST}; mpiexec returned 137"),
         (f"{READY}; kill -9 $$", "mpiexec was killed by SIGKILL"),
-        (f"{READY}; exit 0", "the job ended before its work was done; mpiexec returned 0"),
-        (
-            f"{READY}; {NODES}; exit 0",
-            "the job ended before its work was done: "
-            "a rank died, or a host or the launcher's daemon there is lost; mpiexec returned 0",
-        ),
+        (f"{READY}; {NODES}; exit 0", f"{UNDONE}: {LOST}; mpiexec returned 0"),
+        *((f"{said}; exit 0", f"{UNDONE}; mpiexec returned 0") for said in ("true", READY, f"{READY}; {SAVED}")),
+        (f"{READY}; {FAILURE}; exit 1", ""),
+        (f"{READY}; {FAILURE}; exit 9", ""),
     ],
 )
-@pytest.mark.parametrize(
-    ("variables", "expected"), [({}, 1), ({"SLURM_JOB_ID": "7"}, 75), ({"PBS_JOBID": "7.head"}, 75)]
-)
+@pytest.mark.parametrize(("variables", "expected"), [({}, 1), (SLURM, 75), (PBS, 75)])
 def test_a_job_that_dies_is_a_line_and_asks_a_scheduler_to_queue_it_again(started, said, line, variables, expected):
-    process = started(said, **variables)
-    _, err = process.communicate()
-    assert (process.returncode, err) == (expected, f"mpidl: {line}\n")
+    """A line only if no rank has said why."""
+    assert end(started(said, **variables)) == (expected, "", f"mpidl: {line}\n" if line else "")
 
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_what_a_run_says_itself_is_not_queued_again(started, code):
-    process = started(f"{READY}; exit {code}", SLURM_JOB_ID="7")
-    assert process.wait() == code
-
-
-@pytest.mark.parametrize("said", ["true", READY, f"{READY}; {SAVED}"])
-def test_a_launcher_that_returns_0_before_the_work_is_done(started, said):
-    process = started(f"{said}; exit 0")
-    _, err = process.communicate()
-    assert process.returncode == 1
-    assert err == "mpidl: the job ended before its work was done; mpiexec returned 0\n"
+    assert end(started(f"{READY}; exit {code}", **SLURM))[0] == code
 
 
 @pytest.mark.parametrize(
@@ -212,7 +205,7 @@ def test_ranks_that_save_because_the_launcher_ends_the_job_may_start_again(saved
     forwarding = Forwarding(Screen(), [0], outlives=True)
     forwarding.hear(f"saved {saved}")
     forwarding.received += received
-    ended = forwarding.verdict(code, Death("rank 1 was killed by SIGKILL", 1))
+    ended = forwarding.verdict(code, Cause("rank 1 was killed by SIGKILL", 1))
     assert (ended.code, ended.failed) == expected
 
 
@@ -247,19 +240,14 @@ def test_ranks_that_never_say_that_they_can_take_a_signal_get_it_all_the_same(st
 
 @pytest.mark.parametrize("code", [128 + signal.SIGTERM, 128 + signal.SIGUSR1, signal.SIGUSR1, 128 + signal.SIGHUP])
 def test_a_rank_that_a_signal_ended_before_it_could_hold_it_loses_nothing(started, code):
-    process = started(f"exit {code}")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert err == "mpidl: stopped before the training began; nothing is lost\n"
-    process = started(f"{READY}; exit {code}")
-    assert process.wait(timeout=60) == 1
+    line = "mpidl: stopped before the training began; nothing is lost\n"
+    assert end(started(f"exit {code}")) == (75, "", line)
+    assert end(started(f"{READY}; exit {code}"))[0] == 1
 
 
 def test_a_signal_before_the_job_is_started_starts_none(started):
-    process = started("echo started; exit 0", prelude="os.kill(os.getpid(), signal.SIGTERM)")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert out == ""
+    code, out, err = end(started("echo started; exit 0", prelude="os.kill(os.getpid(), signal.SIGTERM)"))
+    assert (code, out) == (75, "")
     assert err.splitlines()[-1] == "mpidl: stopped before the training began; nothing is lost"
 
 
@@ -342,15 +330,14 @@ UNREAD = "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)"
 )
 def test_lost_output_of_a_job_is_reported(started, place, arguments, code, why, command, hint):
     script = f"echo first; {READY}; {SAVED.replace('75', str(code))}; echo summary; exit {code}"
-    process = started(script, command, *arguments, prelude=place)
-    _, err = process.communicate(timeout=60)
+    found, _, err = end(started(script, command, *arguments, prelude=place))
     expected = f"mpidl: stdout: {why}, output of the job is lost{hint}\n"
-    assert (process.returncode, err) == (code if why is None else code or 1, "" if why is None else expected)
+    assert (found, err) == (code if why is None else code or 1, "" if why is None else expected)
 
 
 def test_a_launcher_has_a_home_directory(started, bare_environment, monkeypatch):
     monkeypatch.delitem(bare_environment, "HOME", raising=False)
-    out, _ = started(f"echo $HOME; {DONE}").communicate()
+    _, out, _ = end(started(f"echo $HOME; {DONE}"))
     assert Path(out.strip()).is_absolute()
 
 
@@ -372,12 +359,3 @@ def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):
     assert find_mpiexec() == tmp_path / "own" / "mpirun"
     (tmp_path / "own" / "mpirun").unlink()
     assert find_mpiexec() == tmp_path / "other" / "mpirun"
-
-
-def test_a_death_that_a_rank_has_explained_is_no_second_line_and_queues_the_job_again(started):
-    failure = '["rank 1 (server 0) was killed by SIGKILL", true, 1, "server 0"]'
-    said = f"printf '\\002mpidl:failed %s\\003\\n' '{failure}' >&2"
-    for code, variables, expected in (("1", {}, 1), ("9", {}, 1), ("1", {"SLURM_JOB_ID": "7"}, 75)):
-        process = started(f"{READY}; {said}; exit {code}", **variables)
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (expected, "")

@@ -13,6 +13,13 @@ import mpidl
 from mpidl.launch.output import deliver, interject, say
 from mpidl.report.recorder import as_json_line
 
+
+def run(call, environment, redirection=""):
+    """Run a program by the shell."""
+    words = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", call]
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
 UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2); "
 
 
@@ -25,9 +32,7 @@ UNREAD = "import os; reader, writer = os.pipe(); os.close(reader); os.dup2(write
     ],
 )
 def test_a_line_without_a_reader_is_no_error(bare_environment, line, code):
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{UNREAD}{line}; print('done')"], env=bare_environment, capture_output=True, text=True
-    )
+    ended = run(f"{UNREAD}{line}; print('done')", bare_environment)
     assert ended.returncode == code
     assert ended.stdout == ("" if code else "done\n")
 
@@ -46,10 +51,8 @@ SAY = "from mpidl.launch.output import deliver, interject, say; say('first'); in
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_a_line_that_finds_no_place_is_left_out(bare_environment, redirection):
-    call = f"{SAY}warnings.warn('a warning'); say('third'); print('done')"
-    shell = f'exec "$@" {redirection}'
-    words = ["sh", "-c", shell, "sh", sys.executable, "-c", f"import warnings; {call}"]
-    ended = subprocess.run(words, env=bare_environment, stdout=subprocess.PIPE, text=True)
+    call = f"import warnings; {SAY}warnings.warn('a warning'); say('third'); print('done')"
+    ended = run(call, bare_environment, redirection)
     assert ended.returncode == 0
     assert ended.stdout.splitlines()[-1] == "done"
     assert "mpidl:" not in ended.stdout
@@ -76,8 +79,7 @@ def test_a_log_goes_on_when_there_is_space_again(bare_environment, tmp_path):
 )
 def test_results_that_are_lost_are_an_error(bare_environment, redirection, needed, why):
     call = f"from mpidl.launch.output import deliver; deliver('result', needed={needed})"
-    words = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", call]
-    ended = subprocess.run(words, env=bare_environment, stderr=subprocess.PIPE, text=True)
+    ended = run(call, bare_environment, redirection)
     assert ended.returncode == (why is not None)
     line = f"mpidl: stdout: {why}, the output is lost"
     assert ended.stderr.splitlines()[-1:] == ([line] if why else [])

@@ -25,8 +25,8 @@ def run(comm, tmp_path):
 
 @pytest.mark.parametrize("samples", [5, 5 * BATCH + 3])
 def test_the_number_of_ranks_changes_no_bit(comm, run, samples):
+    from mpidl.runs.evaluate import predict
     from mpidl.runs.load import load
-    from mpidl.runs.predict import predict
 
     inputs = np.random.default_rng(3).random((samples, 8, 8), np.float32)
     if comm.rank == 0:
@@ -42,7 +42,7 @@ def test_the_number_of_ranks_changes_no_bit(comm, run, samples):
 
 
 def test_what_one_rank_meets_is_raised_on_all(comm, run):
-    from mpidl.runs.predict import predict
+    from mpidl.runs.evaluate import predict
 
     if comm.rank == 0:
         inputs = np.ones((4 * BATCH, 8, 8), np.float32)

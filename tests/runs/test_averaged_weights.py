@@ -1,13 +1,10 @@
 """The average of the weights: what it is, who has it, and that a resumed run continues it."""
 
-import re
-
 import numpy as np
 import pytest
 
 import mpidl
-from mpidl.algorithms import Diloco, Hogwild
-from mpidl.errors import UsageError
+from mpidl.algorithms import Diloco
 from mpidl.parameters import Range
 from mpidl.storage.checkpoints import checkpoint_of, latest, read
 from mpidl.storage.tensor_files import open_file
@@ -96,18 +93,3 @@ def test_it_may_begin_and_end_with_any_checkpoint(tmp_path):
     model, _ = train(tmp_path, epochs=3, resume=True, ema=None)
     assert np.array_equal(model.parameters, present(tmp_path / "run"))
     assert checkpoint_of(tmp_path / "run").trained == "parameters"
-
-
-@pytest.mark.parametrize(
-    ("keywords", "text"),
-    [
-        ({"algorithm": Hogwild()}, "run.ema: 0.9, but hogwild keeps no average; leave it out"),
-        ({"algorithm": mpidl.Sandblaster(), "rule": None}, "run.ema: 0.9, but sandblaster keeps no average"),
-        ({"algorithm": Diloco(fragments=2), "rule": None}, "run.ema: 0.9, but diloco with fragments or overlap keeps"),
-        ({"device": {"kind": "cuda", "shards": True}}, "run.ema: 0.9, not supported with device.shards"),
-        ({"ema": 1.0}, "run.ema: expected float > 0 and < 1, found 1.0"),
-    ],
-)
-def test_where_there_is_none(tmp_path, keywords, text):
-    with pytest.raises(UsageError, match=f"^{re.escape(text)}"):
-        train(tmp_path, **keywords)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mpidl
-from mpidl.runs.export import FORMATS, export
+from mpidl.runs.load import FORMATS, export
 from mpidl.storage.checkpoints import steps
 from tensor_files import KINDS
 

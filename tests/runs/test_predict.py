@@ -8,7 +8,7 @@ import mpidl
 from full_disk import full_disk
 from mpidl.errors import UsageError
 from mpidl.nn.model import BATCH
-from mpidl.runs.predict import predict
+from mpidl.runs.evaluate import predict
 
 LAYERS = [{"type": "dense", "units": 7, "activation": "tanh"}, {"type": "dense", "units": 10}]
 NORMALISE = {"mean": 0.3, "std": 0.7}

@@ -17,9 +17,9 @@ from mpidl.job.job import Job
 from mpidl.job.placed import place
 from mpidl.job.ready import local_model, replica_state
 from mpidl.nn import Dense, Flatten, Network, SparseEmbedding
-from mpidl.runs import prediction
+from mpidl.runs import search
 from mpidl.runs.features import sparse
-from mpidl.runs.prediction import predict
+from mpidl.runs.search import predict
 from mpidl.shards.shard import CHUNK_BYTES
 
 #: Links that are busy for about half of the time, or all the time, and one node whose cores are.
@@ -75,7 +75,7 @@ def simulated(job, replicas, times):
     ],
 )
 def test_a_prediction_is_what_a_virtual_run_takes(name, servers, keys, cluster, monkeypatch):
-    monkeypatch.setattr(prediction, "STEPS", (40, 40))
+    monkeypatch.setattr(search, "STEPS", (40, 40))
     planned = job(max(1, servers), algorithm={"name": name, **keys}, server={} if name == "easgd" else {"rate": 1e-6})
     found = predict(planned, planned.config.servers, 6, CLUSTERS[cluster])
     # Replicas that meet on a card, each with a push and the fetch behind it, may keep another order there.
@@ -87,7 +87,7 @@ def test_a_prediction_is_what_a_virtual_run_takes(name, servers, keys, cluster, 
 @pytest.mark.parametrize("cluster", ["links", "full links"])
 @pytest.mark.parametrize(("prefetch", "keys"), [(0, {}), (1, {}), (1, {"n_push": 2, "n_fetch": 2, "rate": 0.1})])
 def test_rows_take_their_time_and_bytes(monkeypatch, cluster, prefetch, keys):
-    monkeypatch.setattr(prediction, "STEPS", (40, 40))
+    monkeypatch.setattr(search, "STEPS", (40, 40))
     times = replace(CLUSTERS[cluster], bandwidth=CLUSTERS[cluster].bandwidth / 40)
     values = {
         "run": {"steps": 6 * 40}, "data": {"source": "digits", "batch": 4, "portion": 4}, "model": {"factory": "a:b"},
@@ -116,7 +116,7 @@ def test_rows_take_their_time_and_bytes(monkeypatch, cluster, prefetch, keys):
 )
 def test_how_often_replicas_exchange(keys, every):
     planned = job(algorithm=keys)
-    assert prediction.exchanges_every(planned.algorithm) == every
+    assert search.exchanges_every(planned.algorithm) == every
     if every > 100:
         # All of 622,040 bytes, of which each of two replicas has half; and as much again.
         found = predict(planned, 0, 2, Times(Constant(1e-3), bandwidth=1e7))
@@ -132,7 +132,7 @@ def test_bytes_of_a_step():
 
 
 def test_a_large_model_takes_no_memory(monkeypatch):
-    monkeypatch.setattr(prediction, "STEPS", (4, 4))
+    monkeypatch.setattr(search, "STEPS", (4, 4))
     large = job(layers=[*[{"type": "dense", "units": 100_000}] * 2, {"type": "dense", "units": 10}])
     predict(large, 4, 12, CLUSTERS["links"])
     tracemalloc.start()

@@ -101,19 +101,6 @@ def test_what_is_wrong_with_a_function(tmp_path, schedule, text):
         steps(tmp_path, {"schedule": f"{__name__}:{schedule}"})
 
 
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        ({"schedule": "cosin"}, "rate.schedule: 'cosin', expected one of 'constant', 'steps', 'linear'"),
-        ({"schedule": "my file:f"}, "rate.schedule: expected module:function, found 'my file:f'"),
-        ({"schedule": "linear", "epochs": [3]}, "rate.epochs: [3.0], the schedule 'linear' takes none"),
-    ],
-)
-def test_what_is_no_schedule(tmp_path, rate, text):
-    with pytest.raises(UsageError, match=f"^{re.escape(text)}"):
-        steps(tmp_path, rate)
-
-
 class Scripted(Unit):
     """A model with given losses of the evaluations after each epoch."""
 
@@ -152,9 +139,5 @@ def test_a_resumed_run_stays_on_its_plateau(tmp_path):
 
 
 def test_where_there_is_no_plateau(tmp_path):
-    with pytest.raises(UsageError, match=r"^rate.schedule: 'plateau' depends on timing, which rules out"):
-        steps(tmp_path, {"schedule": "plateau"}, deterministic=True)
-    with pytest.raises(UsageError, match=r"^rate.patience: 2, the schedule 'cosine' takes none"):
-        steps(tmp_path, {"schedule": "cosine", "patience": 2})
     with pytest.raises(UsageError, match=r"^rate.schedule: 'plateau', but the data have neither validation nor test"):
         mpidl.train(Unit(), mpidl.Indexed([(np.zeros(1), np.zeros(1))]), rate={"schedule": "plateau"}, dir=tmp_path)

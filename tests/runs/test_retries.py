@@ -10,10 +10,10 @@ import pytest
 
 from mpidl.cli import main
 from mpidl.launch.forwarding import Ended
-from mpidl.launch.stderr import Death
+from mpidl.launch.job_output import Cause
 from mpidl.runs.retries import Retries
 
-KILLED = Death("rank 2 (worker 0) was killed by SIGKILL", 2, "worker 0")
+KILLED = Cause("rank 2 (worker 0) was killed by SIGKILL", 2, "worker 0")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_training_goes_on_in_its_run_from_the_newest_checkpoint(run, capfd):
 
 
 def test_a_failure_that_a_rank_has_recorded_is_not_recorded_again(run):
-    Retries(1, ["train"]).after(failed(run, line="", cause=Death("rank 3 (worker 1) failed")))
+    Retries(1, ["train"]).after(failed(run, line="", cause=Cause("rank 3 (worker 1) failed")))
     assert [each["event"] for each in events(run)] == ["recovery"]
     Retries(1, ["train"]).after(failed(run, line=""))
     assert [each["event"] for each in events(run)] == ["recovery", "failure", "recovery"]

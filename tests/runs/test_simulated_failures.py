@@ -3,7 +3,6 @@
 import pytest
 
 from mpidl.config import from_dict
-from mpidl.errors import UsageError
 from mpidl.report import text
 from mpidl.runs.simulate import simulate
 
@@ -54,16 +53,3 @@ def test_what_follows_from_failures_is_what_would_on_ranks(monkeypatch, tmp_path
     )
     assert spent == pytest.approx(summary["seconds"])
     assert f"{summary['samples_again']} samples were computed again: goodput" in text.summary(summary)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("failures", 0, "virtual.failures: '0.0', expected more than 0 seconds on average"),
-        ("node_failures", "monthly", "virtual.node_failures: 'monthly', expected SECONDS"),
-        ("restart", -1, "virtual.restart: '-1.0', expected SECONDS"),
-    ],
-)
-def test_bad_durations_of_failures_are_one_line(monkeypatch, tmp_path, key, value, message):
-    with pytest.raises(UsageError, match=message):
-        run(monkeypatch, tmp_path, **{f"virtual__{key}": value})

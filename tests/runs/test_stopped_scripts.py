@@ -9,6 +9,7 @@ import pytest
 
 import mpidl
 from mpidl.data import Dataset
+from mpidl.job.checkpoints import Checkpoints
 from mpidl.launch.command import command
 from mpidl.launch.signals import STOPPING
 
@@ -131,6 +132,25 @@ def test_training_in_another_thread_leaves_signals_alone(train):
 def test_another_word_is_one_line(train):
     with pytest.raises(mpidl.UsageError, match=r"^on_interrupt: expected 'exit' or 'return', found 'stop'$"):
         train(on_interrupt="stop")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_signal_while_a_checkpoint_is_written_orders_the_last_one(train, monkeypatch, number):
+    """The first checkpoint is that of the beginning, the second the last."""
+    complete, written = Checkpoints.complete, []
+
+    def interrupted(*arguments):
+        done = complete(*arguments)
+        written.append(arguments)
+        if len(written) == number:
+            signal.raise_signal(signal.SIGTERM)
+        return done
+
+    monkeypatch.setattr(Checkpoints, "complete", interrupted)
+    summary = train(at=None, on_interrupt="return")
+    assert summary["interrupted"]
+    assert len(written) == 2
+    assert (summary["samples"] < 2 * 101) == (number == 1)
 
 
 #: A model whose first worker is stopped.

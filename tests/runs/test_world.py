@@ -10,7 +10,7 @@ import pytest
 from mpidl.errors import MpidlError, named
 from mpidl.launch import output
 from mpidl.runs import world as module
-from mpidl.runs.uncaught import end_job_together
+from mpidl.runs.process import end_job_together
 from mpidl.runs.world import World
 from mpidl.topology.roles import assign
 

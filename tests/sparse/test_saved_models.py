@@ -14,8 +14,8 @@ from mpidl.job.build import build_network
 from mpidl.job.checks import of_data
 from mpidl.parameters import shards
 from mpidl.rules import Adagrad
-from mpidl.runs.export import export
-from mpidl.runs.predict import predict
+from mpidl.runs.evaluate import predict
+from mpidl.runs.load import export
 from mpidl.storage.files import scratch
 from mpidl.storage.position import Position
 from mpidl.storage.writer import CheckpointIndex, save_index, save_shard

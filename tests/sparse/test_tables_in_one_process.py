@@ -13,7 +13,7 @@ from mpidl import Adagrad, Adam, Downpour, Sgd
 from mpidl.data import ArraySplit, Dataset
 from mpidl.nn import Dense, Embedding, Flatten, MeanSquaredError, Network, SparseEmbedding
 from mpidl.runs import one_process
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.files import Base

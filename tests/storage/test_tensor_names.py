@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mpidl
 from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters import Layout
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from mpidl.storage.files import datasets, places
 from mpidl.storage.tensor_files import open_file
 

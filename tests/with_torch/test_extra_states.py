@@ -7,7 +7,7 @@ import torch
 
 import mpidl
 from mpidl.errors import UsageError
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from torch_modules import mlp
 
 

@@ -8,7 +8,7 @@ import torch
 
 import mpidl
 from mpidl.data import ArraySplit, Dataset
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.table_files import saved_tables
 

@@ -12,7 +12,7 @@ import torch
 import mpidl
 from mpidl.data.batch import Batch
 from mpidl.errors import MpidlError, UsageError
-from mpidl.runs.predict import predict
+from mpidl.runs.evaluate import predict
 from mpidl.torch import TorchModel
 from torch_modules import cnn, functional, mlp, transformer
 

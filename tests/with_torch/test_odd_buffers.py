@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mpidl
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from mpidl.torch import TorchModel
 from mpidl.torch.module_state import copied
 

@@ -175,7 +175,7 @@ def test_micro_batches_of_collated_data(loss, weight):
 
 def test_micro_batches_that_nothing_can_weigh():
     batch = Batch(BATCH.inputs, BATCH.targets, weight=40.0)
-    text = "model.micro_batches: a batch of 13 samples has the weight 40, but nothing weighs its pieces"
+    text = "model.micro_batches: a batch of 13 samples has the weight 40, but the weights of its pieces are unknown"
     with pytest.raises(MpidlError, match=text):
         TorchModel(mlp(), "cross_entropy", micro_batches=2).loss_and_gradient(batch)
     unequal = Batch((BATCH.inputs, np.zeros(3)), BATCH.targets)

@@ -7,8 +7,8 @@ import torch
 
 import mpidl
 import torch_modules
-from mpidl.runs.export import export
-from mpidl.runs.predict import predict
+from mpidl.runs.evaluate import predict
+from mpidl.runs.load import export
 from mpidl.storage.tensor_files import save
 from rows import in_turn
 

@@ -23,7 +23,7 @@ from changing_modules import (
     tensors_of,
 )
 from mpidl.errors import UsageError
-from mpidl.runs.export import export
+from mpidl.runs.load import export
 from mpidl.torch import TorchModel, sections
 from mpidl.torch.arrays import put_together
 from torch_modules import mlp

@@ -13,7 +13,7 @@ from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
 from mpidl.launch.output import attempt, say, show_traceback
-from mpidl.runs.uncaught import end_job, exits
+from mpidl.runs.process import end_job, exits
 
 __all__ = ["main"]
 
@@ -69,9 +69,9 @@ def _break_off(number: int, frame: Any) -> None:
     os._exit(signals.STOPPED)
 
 
-def _world() -> environment.World:
+def _world() -> environment.LauncherRank:
     """Return the world, or that of a single process if the launcher's variables are invalid, which an error reports."""
     try:
         return environment.world()
     except UsageError:
-        return environment.World(0, 1)
+        return environment.LauncherRank(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpidl.cli import commands, seeing
@@ -22,14 +22,46 @@ LONGEST = 1000
 
 #: What commands that build the model of a configuration say of it.
 TRUST = (
-    "What data.factory, model.factory, model.loss, rate.schedule, run.loggers and run.metrics name, module:function, "
-    "is code that runs: take configurations and runs only from people whom you trust."
+    "data.factory, model.factory, model.loss, rate.schedule, run.loggers and run.metrics name Python functions "
+    "(module:function) that mpidl imports and calls: only use configurations and runs from people you trust."
 )
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise UsageError(f"{shown(message, 300)} (see `{self.prog} --help`)")
+
+    def text(self, name: str, metavar: str, help: str, **options: Any) -> None:
+        """Add an argument or, with all its names in a string, an option."""
+        self.add_argument(*name.split(), metavar=metavar, help=help, **options)
+
+    def path(self, name: str, metavar: str, help: str, **options: Any) -> None:
+        self.text(name, metavar, help, type=user_path, **options)
+
+    def number(self, name: str, metavar: str, help: str, **options: Any) -> None:
+        self.text(name, metavar, help, type=int, **options)
+
+    def flag(self, name: str, help: str) -> None:
+        self.add_argument(name, action="store_true", help=help)
+
+    def ranks(self) -> None:
+        self.number("-n", "RANKS", "number of ranks to start with mpirun", dest="ranks")
+
+    def run(self) -> None:
+        self.path("run_dir", "RUN_DIR", "such as runs/digits; exactly this run is taken")
+        self.flag("--newest", "take the newest of runs/digits, runs/digits-2, ...")
+        self.text("--step", "STEP", "take the checkpoint of this step, or the best one (best)")
+
+    def overrides(self) -> None:
+        told = "use VALUE instead of the configuration's; may be repeated"
+        self.text("--set", "SECTION.KEY=VALUE", told, dest="overrides", action="append", default=[])
+
+    def retries(self) -> None:
+        told = "with -n: if the job fails, start it again from the last checkpoint, up to K times in a row without a "
+        self.number("--retries", "K", f"{told}new one", default=0)
+
+    def json(self, what: str) -> None:
+        self.flag("--json", f"print {what} as one JSON object")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,268 +102,183 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :] if words[end : end + 1] == ["--"] else words[end:]
 
 
+def _command(
+    parsers: Parsers, name: str, command: Callable[..., int], help: str, description: str, usage: str | None = None
+) -> _Parser:
+    parser = parsers.add_parser(name, help=help, description=description, usage=usage)
+    parser.set_defaults(command=command)
+    return parser
+
+
 def _add_train(parsers: Parsers) -> None:
-    train = parsers.add_parser(
-        "train",
-        help="train a model",
-        description=f"Train a model. Without -n and mpirun: in one process, no MPI needed. {TRUST}",
-    )
-    train.add_argument(
-        "config", metavar="CONFIG", nargs="?", type=user_path, help="a TOML file, such as jobs/digits.toml"
-    )
-    train.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
-    _add_overrides(train)
-    train.add_argument(
-        "--resume", metavar="RUN_DIR", type=user_path,
-        help="continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given",
-    )  # fmt: skip
-    _add_retries(train)
-    _add_json(train, "the summary")
-    train.set_defaults(command=commands.run_train)
+    about = f"Train a model. Without -n and mpirun: in one process, no MPI needed. {TRUST}"
+    train = _command(parsers, "train", commands.run_train, "train a model", about)
+    train.path("config", "CONFIG", "a TOML file, such as jobs/digits.toml", nargs="?")
+    train.ranks()
+    train.overrides()
+    told = "continue from a run's last checkpoint, on any number of ranks; CONFIG is the run's own if not given"
+    train.path("--resume", "RUN_DIR", told)
+    train.retries()
+    train.json("the summary")
 
 
 def _add_run_script(parsers: Parsers) -> None:
-    run = parsers.add_parser(
-        "run",
-        help="run a Python script that trains",
-        usage="mpidl run [-n RANKS] [--retries K] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]",
-        description=(
-            "Run a Python script that calls mpidl.train, on the ranks of an MPI job. Without -n and mpirun: in one "
-            "process. ARGUMENTS are the script's. The script that a run names is code that runs, too."
-        ),
+    about = (
+        "Run a Python script that calls mpidl.train, on the ranks of an MPI job. Without -n and mpirun: in one "
+        "process. ARGUMENTS are the script's. --resume runs the script that the run names."
     )
-    run.add_argument("script", metavar="SCRIPT", nargs="?", type=user_path, help="a Python script, such as train.py")
-    run.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
-    run.add_argument(
-        "--resume", metavar="RUN_DIR", type=user_path,
-        help="continue the job that this run belongs to: its trainings continue from their last checkpoints; SCRIPT "
-        "and ARGUMENTS are the job's own if not given",
-    )  # fmt: skip
-    _add_retries(run)
-    run.set_defaults(command=commands.run_script)
+    usage = "mpidl run [-n RANKS] [--retries K] [--resume RUN_DIR] SCRIPT [-n RANKS] [ARGUMENTS ...]"
+    run = _command(parsers, "run", commands.run_script, "run a Python script that trains", about, usage)
+    run.path("script", "SCRIPT", "a Python script, such as train.py", nargs="?")
+    run.ranks()
+    told = (
+        "continue the job that this run belongs to: its trainings continue from their last checkpoints; SCRIPT and "
+        "ARGUMENTS are the job's own if not given"
+    )
+    run.path("--resume", "RUN_DIR", told)
+    run.retries()
 
 
 def _add_report(parsers: Parsers) -> None:
-    report = parsers.add_parser(
-        "report",
-        help="draw runs on a page",
-        description=(
-            "Write a page, one HTML file that needs no network: the curves of a run, its ranks, events and "
-            "configuration. Those of several runs are drawn over each other. A run may still be running. Or, with "
-            "--trace, write the timelines of all ranks of runs with run.trace."
-        ),
+    about = (
+        "Write a page, one HTML file that needs no network: the curves of a run, its ranks, events and configuration. "
+        "Those of several runs are drawn over each other. A run may still be running. Or, with --trace, write the "
+        "timelines of all ranks of runs with run.trace."
     )
-    report.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", help="such as runs/digits; exactly this run is taken")
-    report.add_argument(
-        "-o", "--output", metavar="FILE.html", type=user_path,
-        help="the file to write, in place of an earlier page; report.html if not given: in RUN_DIR, or, of several "
-        "runs, here",
-    )  # fmt: skip
-    report.add_argument(
-        "--to", metavar="FORMAT", help="tensorboard: write event files instead, into the directory -o or in RUN_DIR"
-    )
-    report.add_argument(
-        "--trace", metavar="FILE.json.gz", type=user_path,
-        help="write timelines instead, for ui.perfetto.dev or chrome://tracing; those of several runs begin together",
-    )  # fmt: skip
-    report.add_argument(
-        "--force", action="store_true", help="replace FILE.html even if it is no such page, or FILE.json.gz"
-    )
-    report.set_defaults(command=seeing.run_report)
+    report = _command(parsers, "report", seeing.run_report, "draw runs on a page", about)
+    report.text("run_dirs", "RUN_DIR", "such as runs/digits; exactly this run is taken", nargs="+")
+    told = "the file to write, in place of an earlier page; report.html if not given: in RUN_DIR, or, of several runs, "
+    report.path("-o --output", "FILE.html", f"{told}here")
+    report.text("--to", "FORMAT", "tensorboard: write event files instead, into the directory -o or in RUN_DIR")
+    told = "write timelines instead, for ui.perfetto.dev or chrome://tracing; those of several runs begin together"
+    report.path("--trace", "FILE.json.gz", told)
+    report.flag("--force", "replace FILE.html even if it is no such page, or FILE.json.gz")
 
 
 def _add_evaluate(parsers: Parsers) -> None:
-    evaluate = parsers.add_parser(
-        "evaluate", help="test a trained model", description=f"Test the model of a run's last checkpoint. {TRUST}"
-    )
-    _add_run(evaluate)
-    _add_json(evaluate, "the result")
-    evaluate.set_defaults(command=commands.run_evaluate)
+    about = f"Test the model of a run's last checkpoint. {TRUST}"
+    evaluate = _command(parsers, "evaluate", commands.run_evaluate, "test a trained model", about)
+    evaluate.run()
+    evaluate.json("the result")
 
 
 def _add_export(parsers: Parsers) -> None:
-    export = parsers.add_parser(
-        "export",
-        help="write a trained model to a file",
-        description="Write the trained model of a run to a file, from its last checkpoint alone; no code of it runs.",
-    )
-    _add_run(export)
-    export.add_argument("--to", metavar="FORMAT", required=True, help="safetensors, npz, torch (a state_dict) or onnx")
-    export.add_argument(
-        "-o", "--output", metavar="FILE", type=user_path,
-        help="the file to write; model.safetensors, .npz, .pt or .onnx in the run's directory if not given",
-    )  # fmt: skip
-    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    _add_json(export, "the result")
-    export.set_defaults(command=commands.run_export)
+    about = "Write the trained model of a run to a file, from its last checkpoint alone; no code of it runs."
+    export = _command(parsers, "export", commands.run_export, "write a trained model to a file", about)
+    export.run()
+    export.text("--to", "FORMAT", "safetensors, npz, torch (a state_dict) or onnx", required=True)
+    told = "the file to write; model.safetensors, .npz, .pt or .onnx in the run's directory if not given"
+    export.path("-o --output", "FILE", told)
+    export.flag("--force", "replace FILE if it exists")
+    export.json("the result")
 
 
 def _add_predict(parsers: Parsers) -> None:
-    predict = parsers.add_parser(
-        "predict",
-        help="write a trained model's outputs",
-        description=f"Write a trained model's outputs for the samples of a file, or of the run's own data. {TRUST}",
-    )
-    _add_run(predict)
-    predict.add_argument("data", metavar="DATA", help="a file .npy, .npz or .h5, or train, validation or test")
-    predict.add_argument(
-        "-o", "--output", metavar="FILE.h5", type=user_path, required=True,
-        help="the file to write; its dataset outputs is (samples, ...)",
-    )  # fmt: skip
-    predict.add_argument("-n", dest="ranks", metavar="RANKS", type=int, help="number of ranks to start with mpirun")
-    predict.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
-    _add_json(predict, "the result")
-    predict.set_defaults(command=commands.run_predict)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run_dir", metavar="RUN_DIR", type=user_path,
-        help="such as runs/digits; exactly this run is taken",
-    )  # fmt: skip
-    parser.add_argument("--newest", action="store_true", help="take the newest of runs/digits, runs/digits-2, ...")
-    parser.add_argument("--step", metavar="STEP", help="take the checkpoint of this step, or the best one (best)")
+    about = f"Write a trained model's outputs for the samples of a file, or of the run's own data. {TRUST}"
+    predict = _command(parsers, "predict", commands.run_predict, "write a trained model's outputs", about)
+    predict.run()
+    predict.text("data", "DATA", "a file .npy, .npz or .h5, or train, validation or test")
+    told = "the file to write; its dataset outputs is (samples, ...)"
+    predict.path("-o --output", "FILE.h5", told, required=True)
+    predict.ranks()
+    predict.flag("--force", "replace FILE.h5 if it exists")
+    predict.json("the result")
 
 
 def _add_simulate(parsers: Parsers) -> None:
-    simulate = parsers.add_parser(
-        "simulate",
-        help="predict a run on a virtual cluster",
-        description=f"Train on a virtual cluster, in this process: the arithmetic is real, only time is not. {TRUST}",
-    )
-    simulate.add_argument("config", metavar="CONFIG", type=user_path, help="a TOML file with a section [virtual]")
-    simulate.add_argument("--replicas", metavar="N", type=int, required=True, help="number of replicas")
-    _add_overrides(simulate)
-    _add_json(simulate, "the summary")
-    simulate.set_defaults(command=commands.run_simulate)
+    about = f"Train on a virtual cluster, in this process: the arithmetic is real, only time is not. {TRUST}"
+    simulate = _command(parsers, "simulate", commands.run_simulate, "predict a run on a virtual cluster", about)
+    simulate.path("config", "CONFIG", "a TOML file with a section [virtual]")
+    simulate.number("--replicas", "N", "number of replicas", required=True)
+    simulate.overrides()
+    simulate.json("the summary")
 
 
 def _add_data(parsers: Parsers) -> None:
     data = parsers.add_parser("data", help="prepare data", description="Prepare data to train with.")
     kinds = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    pack = kinds.add_parser(
-        "pack",
-        help="make an HDF5 file from a folder of images",
-        description=(
-            'Make an HDF5 file, for data.source = "hdf5", from a folder of images. '
-            "Each image is cut to its middle square. Images of 16 bits or floats keep their values."
-        ),
+    about = (
+        'Make an HDF5 file, for data.source = "hdf5", from a folder of images. Each image is cut to its middle square. '
+        "Images of 16 bits or floats keep their values."
     )
-    pack.add_argument(
-        "folder", metavar="FOLDER", type=user_path, help="a subfolder for each class, or train/ and val/ or test/"
-    )
-    pack.add_argument("file", metavar="FILE.h5", type=user_path, help="the file to write")
-    pack.add_argument("--size", metavar="PIXELS", type=int, default=224, help="width and height; 224 if not given")
+    pack = _command(kinds, "pack", commands.run_pack, "make an HDF5 file from a folder of images", about)
+    pack.path("folder", "FOLDER", "a subfolder for each class, or train/ and val/ or test/")
+    pack.path("file", "FILE.h5", "the file to write")
+    pack.number("--size", "PIXELS", "width and height; 224 if not given", default=224)
     tested = pack.add_mutually_exclusive_group()
     tested.add_argument("--test", metavar="FOLDER", type=user_path, help="folder of the images to test with")
     tested.add_argument(
         "--test-fraction", metavar="FRACTION", type=float, default=0.1,
         help="part of each class to test with, if there is no folder for that; 0.1 if not given",
     )  # fmt: skip
-    pack.add_argument("--seed", metavar="SEED", type=int, default=0, help="seed of the order; 0 if not given")
-    pack.add_argument("--force", action="store_true", help="replace FILE.h5 if it exists")
-    _add_json(pack, "the result")
-    pack.set_defaults(command=commands.run_pack)
+    pack.number("--seed", "SEED", "seed of the order; 0 if not given", default=0)
+    pack.flag("--force", "replace FILE.h5 if it exists")
+    pack.json("the result")
 
 
 def _add_top(parsers: Parsers) -> None:
-    top = parsers.add_parser(
-        "top",
-        help="watch a run in a terminal",
-        description=(
-            "Show what each rank of a run does, its curve and its last events, from the run's files alone, on any node "
-            "that sees them. Refreshes each second; q quits. Without a terminal: once, as text."
-        ),
+    about = (
+        "Show what each rank of a run does, its curve and its last events, from the run's files alone, on any node "
+        "that sees them. Refreshes each second; q quits. Without a terminal: once, as text."
     )
-    top.add_argument(
-        "run_dir", metavar="RUN_DIR", nargs="?", type=user_path,
-        help="such as runs/digits; the newest run in runs if not given",
-    )  # fmt: skip
-    top.set_defaults(command=seeing.run_top)
+    top = _command(parsers, "top", seeing.run_top, "watch a run in a terminal", about)
+    top.path("run_dir", "RUN_DIR", "such as runs/digits; the newest run in runs if not given", nargs="?")
 
 
 def _add_plan(parsers: Parsers) -> None:
-    plan = parsers.add_parser(
-        "plan",
-        help="show the size of a job",
-        description=(
-            "Describe a job without training: its layers, their sizes, and the memory of each rank; and propose a "
-            f"number of servers. {TRUST}"
-        ),
+    about = (
+        "Describe a job without training: its layers, their sizes, and the memory of each rank; and propose a number "
+        f"of servers. {TRUST}"
     )
-    plan.add_argument(
-        "config", metavar="CONFIG", type=user_path, help="a TOML file, such as jobs/distbelief_speech.toml"
-    )
-    plan.add_argument(
-        "--ranks", metavar="N", type=int,
-        help="show the work of each of N ranks, and, without --set topology.servers, the best number of servers",
-    )  # fmt: skip
-    plan.add_argument(
-        "--nodes", metavar="N,N-N,...", type=_numbers,
-        help="compare these numbers of nodes: best topology, speed, hours, efficiency and cost of each",
-    )  # fmt: skip
-    plan.add_argument(
-        "--ranks-per-node", metavar="N", type=int,
-        help="number of ranks on each of these nodes; the cores of a measured node, or of this one, if not given",
-    )  # fmt: skip
-    plan.add_argument("--apply", action="store_true", help="write the proposed topology into CONFIG")
-    _add_overrides(plan)
-    _add_json(plan, "the plan")
-    plan.set_defaults(command=commands.run_plan)
+    plan = _command(parsers, "plan", commands.run_plan, "show the size of a job", about)
+    plan.path("config", "CONFIG", "a TOML file, such as jobs/distbelief_speech.toml")
+    told = "show the work of each of N ranks, and, without --set topology.servers, the best number of servers"
+    plan.number("--ranks", "N", told)
+    told = "compare these numbers of nodes: best topology, speed, hours, efficiency and cost of each"
+    plan.text("--nodes", "N,N-N,...", told, type=_numbers)
+    told = "number of ranks on each of these nodes; the cores of a measured node, or of this one, if not given"
+    plan.number("--ranks-per-node", "N", told)
+    plan.flag("--apply", "write the proposed topology into CONFIG")
+    plan.overrides()
+    plan.json("the plan")
 
 
 def _add_submit(parsers: Parsers) -> None:
-    submit = parsers.add_parser(
-        "submit",
-        help="train in a batch job",
-        description=(
-            "Write a batch script for Slurm, PBS or Flux beside the runs, and submit it. The job saves before its time "
-            "is up, queues itself again, and continues from its last checkpoint."
-        ),
-        usage="mpidl submit [CONFIG | SCRIPT | RUN_DIR] --nodes N --ranks-per-node N --time H:MM:SS [options] "
-        "[-- ARGUMENTS ...]",
+    about = (
+        "Write a batch script for Slurm, PBS or Flux beside the runs, and submit it. The job saves before its time is "
+        "up, queues itself again, and continues from its last checkpoint."
     )
-    submit.add_argument(
-        "config", metavar="CONFIG", nargs="?", type=user_path,
-        help="a TOML file; a Python script, such as train.py, whose ARGUMENTS follow --; or a run to continue",
-    )  # fmt: skip
-    submit.add_argument(
-        "--resume", metavar="RUN_DIR", type=user_path,
-        help="continue a run; CONFIG or SCRIPT and its ARGUMENTS are the run's own if not given",
-    )  # fmt: skip
-    submit.add_argument("--nodes", metavar="N", type=int, required=True, help="number of nodes")
-    submit.add_argument("--ranks-per-node", metavar="N", type=int, required=True, help="number of ranks on each node")
-    submit.add_argument("--time", metavar="H:MM:SS", required=True, help="the job's time")
-    submit.add_argument("--cores-per-rank", metavar="N", type=int, default=1, help="1 if not given")
-    submit.add_argument("--gpus-per-node", metavar="N", type=int, default=0, help="0 if not given")
-    submit.add_argument(
-        "--memory-per-node", metavar="SIZE", help="such as 64G; what the queue gives by default if not given"
+    usage = (
+        "mpidl submit [CONFIG | SCRIPT | RUN_DIR] --nodes N --ranks-per-node N --time H:MM:SS [options] "
+        "[-- ARGUMENTS ...]"
     )
-    submit.add_argument("--queue", metavar="NAME", help="the job's queue, in Slurm its partition")
-    submit.add_argument("--account", metavar="NAME", help="the account to charge")
-    submit.add_argument(
-        "--setup", metavar="LINE", action="append",
-        help="a first line of the script, such as 'module load openmpi'; by default one that finds this mpidl",
-    )  # fmt: skip
-    submit.add_argument("--scheduler", metavar="NAME", help="slurm, pbs or flux; by default the one that is installed")
-    submit.add_argument(
-        "--mpi", metavar="NAME",
-        help="start of the ranks under Slurm: srun with pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun",
-    )  # fmt: skip
+    submit = _command(parsers, "submit", commands.run_submit, "train in a batch job", about, usage)
+    told = "a TOML file; a Python script, such as train.py, whose ARGUMENTS follow --; or a run to continue"
+    submit.path("config", "CONFIG", told, nargs="?")
+    told = "continue a run; CONFIG or SCRIPT and its ARGUMENTS are the run's own if not given"
+    submit.path("--resume", "RUN_DIR", told)
+    submit.number("--nodes", "N", "number of nodes", required=True)
+    submit.number("--ranks-per-node", "N", "number of ranks on each node", required=True)
+    submit.text("--time", "H:MM:SS", "the job's time", required=True)
+    submit.number("--cores-per-rank", "N", "1 if not given", default=1)
+    submit.number("--gpus-per-node", "N", "0 if not given", default=0)
+    submit.text("--memory-per-node", "SIZE", "such as 64G; what the queue gives by default if not given")
+    submit.text("--queue", "NAME", "the job's queue, in Slurm its partition")
+    submit.text("--account", "NAME", "the account to charge")
+    told = "a first line of the script, such as 'module load openmpi'; by default one that finds this mpidl"
+    submit.text("--setup", "LINE", told, action="append")
+    submit.text("--scheduler", "NAME", "slurm, pbs or flux; by default the one that is installed")
+    told = "start of the ranks under Slurm: srun with pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun"
+    submit.text("--mpi", "NAME", told)
     submit.add_argument("--print", dest="only_print", action="store_true", help="only print the script")
-    _add_overrides(submit)
-    submit.set_defaults(command=commands.run_submit)
+    submit.overrides()
 
 
 def _add_doctor(parsers: Parsers) -> None:
-    doctor = parsers.add_parser(
-        "doctor", help="test this machine's MPI", description="Test the features and the speed of this machine's MPI."
-    )
-    doctor.add_argument(
-        "--save", metavar="FILE", type=user_path, nargs="?", const=measured_file(),
-        help="write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml",
-    )  # fmt: skip
-    doctor.set_defaults(command=commands.run_doctor)
+    about = "Test the features and the speed of this machine's MPI."
+    doctor = _command(parsers, "doctor", commands.run_doctor, "test this machine's MPI", about)
+    told = "write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml"
+    doctor.path("--save", "FILE", told, nargs="?", const=measured_file())
 
 
 def _numbers(text: str) -> list[int]:
@@ -343,22 +290,3 @@ def _numbers(text: str) -> list[int]:
             raise UsageError(f"--nodes: expected numbers such as 1,2,4 or 1-4, found {quoted(text)}")
         found += range(first, last + 1)
     return found
-
-
-def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set", dest="overrides", metavar="SECTION.KEY=VALUE", action="append", default=[],
-        help="use VALUE instead of the configuration's; may be repeated",
-    )  # fmt: skip
-
-
-def _add_retries(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--retries", metavar="K", type=int, default=0,
-        help="with -n: if the job fails, start it again from the last checkpoint, up to K times in a row without a new "
-        "one",
-    )  # fmt: skip
-
-
-def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--json", action="store_true", help=f"print {what} as one JSON object")

@@ -21,11 +21,11 @@ from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
 from mpidl.paths import argument, regular, run_directory
 from mpidl.report import text
-from mpidl.runs.uncaught import exit_code, speaks
+from mpidl.runs.process import exit_code, speaks
 
 if TYPE_CHECKING:
     from mpidl.config import Config
-    from mpidl.launch.work import Work
+    from mpidl.launch.batch import Work
 
 #: The largest step of a checkpoint.
 LARGEST = (1 << 63) - 1
@@ -213,7 +213,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 def run_export(arguments: argparse.Namespace) -> int:
     environment.prepare_libraries()
     from mpidl.runs.evaluate import trained
-    from mpidl.runs.export import export
+    from mpidl.runs.load import export
 
     run = trained(arguments.run_dir, arguments.newest)
     exported = export(run, arguments.to, _step(arguments), arguments.output, arguments.force)
@@ -227,8 +227,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         return _launch_prediction(arguments, ranks)
     environment.prepare_libraries()
     from mpidl.runs.agreement import by_first_rank
-    from mpidl.runs.evaluate import trained
-    from mpidl.runs.predict import predict
+    from mpidl.runs.evaluate import predict, trained
 
     run = by_first_rank(lambda: trained(arguments.run_dir, arguments.newest))
     if started.rank == 0:
@@ -321,12 +320,12 @@ def _book(arguments: argparse.Namespace) -> int:
     if fixed:
         raise UsageError(f"--nodes: finds the fastest {fixed[0]} for each, leave it out")
     config = _config(arguments)
-    from mpidl.runs import booking
+    from mpidl.runs import proposal
 
-    ranks_per_node = arguments.ranks_per_node or booking.cores(config)
+    ranks_per_node = arguments.ranks_per_node or proposal.cores(config)
     _check_number("--ranks-per-node", ranks_per_node)
-    booked = booking.book(config, arguments.nodes, ranks_per_node, arguments.overrides, str(arguments.config))
-    _show(booked, arguments.json, booking.as_text)
+    booked = proposal.book(config, arguments.nodes, ranks_per_node, arguments.overrides, str(arguments.config))
+    _show(booked, arguments.json, proposal.booking_as_text)
     return 0
 
 
@@ -353,7 +352,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> Work:
     """Return what a batch job is to do: train a configuration, run a script, or continue a run of either."""
-    from mpidl.launch.work import Work
+    from mpidl.launch.batch import Work
 
     given, resume = arguments.config, arguments.resume
     if resume is None and given is not None and given.is_dir():

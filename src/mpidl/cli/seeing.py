@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mpidl.errors import UsageError, escaped
@@ -17,16 +15,10 @@ from mpidl.paths import check_new
 
 def run_report(arguments: argparse.Namespace) -> int:
     environment.prepare_libraries()
-    with _uncollected():
-        return _write_timelines(arguments) if arguments.trace is not None else _draw(arguments)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect no garbage: of millions of values that a long run's records are, none refers to itself."""
+    # Of millions of values that a long run's records are, none refers to itself.
     gc.disable()
     try:
-        yield
+        return _write_timelines(arguments) if arguments.trace is not None else _draw(arguments)
     finally:
         gc.enable()
 

@@ -1,5 +1,6 @@
 """The configuration of a run."""
 
+from mpidl.config.cluster import TopologySection, VirtualSection
 from mpidl.config.configuration import SECTIONS, Config, from_dict, load
 from mpidl.config.sections import (
     PYTHON_MODEL,
@@ -8,13 +9,10 @@ from mpidl.config.sections import (
     DebugSection,
     DeviceSection,
     ModelSection,
-    PythonData,
     RunSection,
     source_of,
 )
 from mpidl.config.tables import TablesSection
-from mpidl.config.topology import TopologySection
-from mpidl.config.virtual import VirtualSection
 
 __all__ = [
     "PYTHON_MODEL",
@@ -25,7 +23,6 @@ __all__ = [
     "DebugSection",
     "DeviceSection",
     "ModelSection",
-    "PythonData",
     "RunSection",
     "TablesSection",
     "TopologySection",

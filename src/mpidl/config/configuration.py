@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 from mpidl import schema
 from mpidl.algorithms import ALGORITHMS, Algorithm, Exchange
 from mpidl.config import toml
+from mpidl.config.cluster import TopologySection, VirtualSection
 from mpidl.config.sections import (
     PYTHON_MODEL,
     CheckpointSection,
@@ -23,8 +24,6 @@ from mpidl.config.sections import (
     RunSection,
 )
 from mpidl.config.tables import TablesSection
-from mpidl.config.topology import TopologySection
-from mpidl.config.virtual import VirtualSection
 from mpidl.data import SOURCES, Factory, Private, Source
 from mpidl.data.dataset import PYTHON
 from mpidl.data.hdf5_files import found_files
@@ -51,9 +50,9 @@ INSTEAD = {
 
 
 class Kept(NamedTuple):
-    """What a configuration keeps, where another algorithm is chosen, of what was given for the `earlier` one.
+    """The settings that a configuration keeps from the `earlier` algorithm when another one is chosen.
 
-    `keys` are those of ``[algorithm]``, and `rule` says whether it keeps ``[server]``.
+    `keys` are those of ``[algorithm]``; `rule` says whether ``[server]`` is kept.
     """
 
     earlier: str
@@ -77,7 +76,7 @@ class Config:
     run, data, model, rate, topology, tables, checkpoint, device, virtual, debug
         The other sections, of the classes in `SECTIONS`.
     kept : Kept or None
-        What was given for another algorithm.
+        The settings kept from another algorithm.
     """
 
     run: RunSection
@@ -143,7 +142,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), of_run: bool = False) 
 
 
 def marked(config: Config, given: Mapping[str, Any], values: Mapping[str, Any]) -> Config:
-    """Return a configuration made of `values`, marked with what it keeps of those `given` for another algorithm."""
+    """Return a configuration made of `values`, noting in `kept` which of them were `given` for another algorithm."""
     before, after = given.get("algorithm", {}), values.get("algorithm", {})
     schema.check_table("algorithm", before)
     earlier = before.get("name", "downpour")

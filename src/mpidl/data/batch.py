@@ -82,8 +82,8 @@ class Batch(NamedTuple):
             weights = [float(self.weight.function(*piece)) for piece in pieces]
         elif self.weight not in (None, sum(samples)):
             raise MpidlError(
-                f"model.micro_batches: a batch of {sum(samples)} samples has the weight {self.weight:g}, but nothing "
-                "weighs its pieces, expected a function that does: mpidl.Indexed(weight=...)"
+                f"model.micro_batches: a batch of {sum(samples)} samples has the weight {self.weight:g}, but the "
+                "weights of its pieces are unknown: give a function for them, mpidl.Indexed(weight=...)"
             )
         return [weight / sum(weights) for weight in weights]
 

@@ -87,7 +87,9 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
             if found != expected and (what == "input_shape" or None in (found, expected)):
                 raise UsageError(f"data of worker {number}: {what} {found}, expected {expected} as that of worker 0")
         if other.order is not None or other.kept is not None:
-            raise UsageError(f"data of worker {number}: a sampler or a state, only Indexed data can be combined")
+            raise UsageError(
+                f"data of worker {number}: samplers and states are not supported in data that belong to workers"
+            )
         if other.splits.keys() != first.splits.keys():
             raise UsageError(
                 f"data of worker {number}: {', '.join(other.splits)}, expected {', '.join(first.splits)} as of worker 0"
@@ -201,7 +203,9 @@ def _chained(sources: Sequence[Indexed]) -> Indexed:
     for number, source in enumerate(sources):
         for name in ("collate", "weight", "classes", "workers"):
             if getattr(source, name) != getattr(first, name):
-                raise UsageError(f"data[{number}]: another Indexed.{name} than data[0], expected the same for all")
+                raise UsageError(
+                    f"data[{number}]: Indexed.{name} differs from that of data[0], expected the same for all"
+                )
         for name in ("test", "validation"):
             if (getattr(source, name) is None) != (getattr(first, name) is None):
                 raise UsageError(f"data[{number}]: Indexed.{name} is given for some, expected it for all or none")

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.config import measured
-from mpidl.config.measured import Link, Measured, Node
+from mpidl.config.measured import Link, Measured, MeasuredNode
 from mpidl.data.batch import Batch
 from mpidl.doctor import windows
 from mpidl.doctor.examination import Finding
@@ -126,7 +126,7 @@ class Measuring:
         memcpy = windows.LONG / windows.times(self._pair, self._way, windows.LONG)[2]
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         cores = len(os.sched_getaffinity(0))
-        node = Node(**self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, **found)
+        node = MeasuredNode(**self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, **found)
         self._measured = replace(self._measured, node=node)
         flops = {"dense": node.flops, **node.flops_of}
         gradients = ", ".join(f"{name} {quantity(speed, 'flop/s')}" for name, speed in flops.items())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from mpidl.config.cluster import VirtualSection
 from mpidl.config.measured import Measured, read
-from mpidl.config.virtual import VirtualSection
 from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
 from mpidl.history import Run

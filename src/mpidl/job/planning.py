@@ -45,27 +45,24 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     if not isinstance(network, Network):
         if network.by_stages:
             raise UsageError(
-                f"topology.stages: {stages}, but a stage of a model that isn't made of layers is one rank, "
-                f"expected {partitions} as topology.partitions"
+                f"topology.stages: {stages}, expected {partitions}, the number of partitions: of a model that isn't "
+                "made of layers, each stage is one rank"
             )
-        raise UsageError(
-            f"topology.partitions: {partitions}, but only networks of layers are cut, other models can't be cut; "
-            "expected 1"
-        )
+        raise UsageError(f"topology.partitions: {partitions}, but only networks of layers can be cut, expected 1")
     # With more ranks, the search for a plan would take minutes.
     most = batch * max(map(prod, network.graph.shapes))
     if partitions > most:
         raise UsageError(
-            f"topology.partitions: {partitions}, but a minibatch has at most {most} values in a layer, "
-            f"expected at most {most}"
+            f"topology.partitions: {partitions}, expected at most {most}, the values of the largest layer for a "
+            "minibatch"
         )
     itemsize = network.dtype.itemsize
     plan = make_plan(network.layers, network.input_shape, partitions, batch=batch, stages=stages, itemsize=itemsize)
     idle = [rank for rank in range(partitions) if not any(step.values(rank, batch) for step in plan.steps)]
     if idle:
         raise UsageError(
-            f"topology.partitions: {partitions}, but {len(idle)} of them would have nothing to compute, "
-            f"expected at most {partitions - len(idle)}"
+            f"topology.partitions: {partitions}, expected at most {partitions - len(idle)}: {len(idle)} ranks would "
+            "have nothing to compute"
         )
     return plan
 

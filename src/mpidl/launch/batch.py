@@ -15,9 +15,75 @@ from pathlib import Path
 from textwrap import indent
 
 from mpidl.errors import MpidlError, UsageError, quoted
-from mpidl.launch.script import DONE, JOB
-from mpidl.launch.work import Work
+from mpidl.launch.script import DONE, JOB, UserScript
 from mpidl.paths import argument, shell_word, shell_words, write_whole
+
+#: Whether a run's summary says that it was trained to its end.
+SUMMARISED = """grep -qs '"interrupted": *false' "$run/summary.json\""""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a batch job does: ``mpidl COMMAND "${arguments[@]}"`` on its ranks.
+
+    Attributes
+    ----------
+    command : str
+        "train" or "run".
+    name : str
+        That of the script, the job, the log and a new run, but for characters that a scheduler or shell interprets.
+    directory : Path
+        Where they are.
+    lines : sequence of str
+        Lines of the shell that set ``arguments``, given ``$run``.
+    done : str
+        A test of the shell that is true when nothing is left to do.
+    run : str or None
+        What the job continues: a run's directory, or the name of the job that a script began in. By default a new one.
+    """
+
+    command: str
+    name: str
+    directory: Path
+    lines: Sequence[str]
+    done: str
+    run: str | None = None
+
+    @classmethod
+    def training(cls, config: Path, name: str, directory: Path, overrides: Sequence[str]) -> Work:
+        """Return the training of a configuration."""
+        new = shell_words([argument(config), *_set(overrides)])
+        lines = (
+            'if [ -f "$run/config.toml" ]; then',
+            '    arguments=(--resume "$run")',
+            "else",
+            f'    arguments=({new} --set "run.dir={argument(directory)}" --set "run.name=${{run##*/}}")',
+            "fi",
+        )
+        return cls("train", name, directory, lines, SUMMARISED)
+
+    @classmethod
+    def resuming(cls, run: Path, config: Path | None, overrides: Sequence[str]) -> Work:
+        """Return the continued training of a run, by its own configuration if none is given."""
+        words = ([] if config is None else [argument(config)], _set(overrides))
+        before, after = (f"{shell_words(each)} " if each else "" for each in words)
+        arguments = f'{before}--resume "$run" {after}'.strip()
+        return cls("train", run.name, run.parent, [f"arguments=({arguments})"], SUMMARISED, argument(run))
+
+    @classmethod
+    def running(cls, script: UserScript, resume: Path | None) -> Work:
+        """Return the run of a script, in a job of its own, or in that to which the run `resume` belongs."""
+        words = shell_words([argument(script.path), *(["--", *script.arguments] if script.arguments else ())])
+        lines = (f"export {JOB}=$run", f"arguments=({words})")
+        done = f'[ -f "${DONE}" ]'
+        if resume is None:
+            return cls("run", script.path.stem, Path("runs"), lines, done)
+        return cls("run", resume.name, resume.parent, lines, done, script.job)
+
+
+def _set(overrides: Sequence[str]) -> list[str]:
+    return [f"--set={each}" for each in overrides]
+
 
 #: Seconds before the end of a job's time at which its run saves and stops.
 MARGIN = 120
@@ -29,8 +95,6 @@ RESTARTS = 50
 RETRIES = 3
 #: Schedulers, the commands that take a script, and its file name's suffix.
 COMMANDS = {"slurm": (["sbatch"], "sbatch"), "pbs": (["qsub"], "pbs"), "flux": (["flux", "batch"], "flux")}
-#: Prefix of an option's line.
-OPTION = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -39,7 +103,7 @@ NUMBER = {"slurm": "$SLURM_JOB_ID", "pbs": "${PBS_JOBID%%.*}", "flux": "$(flux g
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchScript:
     """A batch script: the resources it asks for, and its work.
 
     Attributes
@@ -100,14 +164,9 @@ class Batch:
             if text is not None and not re.fullmatch(rf"[\w{re.escape(others)}]+", text, re.ASCII):
                 raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and {others} in a batch script")
         text = _template(self.scheduler).replace("@start\n", _template("mpirun" if self.mpi == "mpirun" else "srun"))
-        lines = {
-            "options": [*(f"{OPTION[self.scheduler]} {each}" for each in self._options()), ""],
-            "setup": [*self.setup, ""],
-            "begin": [*self._begin(), ""],
-            "arguments": self.work.lines,
-        }
-        for name, own in lines.items():
-            text = _inserted(text, name, own)
+        gpus = self.gpus_per_node or None
+        # A rank of a script may fail before it has begun MPI, where others wait for it.
+        kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
         values = (
             vars(self)
             | vars(self.work)
@@ -125,34 +184,21 @@ class Batch:
                 "restarts": RESTARTS,
                 "retries": f" --retries {RETRIES}" if self.nodes * self.ranks_per_node > 1 else "",
                 "attempts": RETRIES + 1,
-                "gpus": self._gpus(),
-                "memory": f":mem={self.memory}B".lower() if self.memory else "",
-                "srun": self._srun(),
+                "gpus_per_node": gpus,
+                "gpus": f"{':ngpus=' if self.scheduler == 'pbs' else ' --gpus-per-node='}{gpus}" if gpus else "",
+                "pbs_memory": f":mem={self.memory}B".lower() if self.memory else "",
+                "srun": f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}",
+                # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
+                "signal": f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}",
                 "": "@",
             }
         )
+        # An option without a value is left out.
+        text = re.sub(r"(?m)^#.*@(\w+)\n", lambda match: "" if values[match[1]] is None else match[0], text)
+        lines = {"setup": [*self.setup, ""], "begin": [*self._begin(), ""], "arguments": self.work.lines}
+        for name, own in lines.items():
+            text = _inserted(text, name, own)
         return re.sub(r"@(?:@|(\w+))", lambda match: str(values[match[1] or ""]), text)
-
-    def _options(self) -> list[str]:
-        """Return those of the scheduler's options that depend on the job."""
-        if self.scheduler == "pbs":
-            given = {"-q ": self.queue, "-A ": self.account}
-        elif self.scheduler == "flux":
-            given = {"--queue=": self.queue, "--bank=": self.account}
-        else:
-            # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
-            signal = f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}"
-            gpus = str(self.gpus_per_node) if self.gpus_per_node else None
-            given = {
-                "--signal=": signal, "--gpus-per-node=": gpus, "--mem=": self.memory, "--partition=": self.queue,
-                "--account=": self.account,
-            }  # fmt: skip
-        return [f"{option}{value}" for option, value in given.items() if value is not None]
-
-    def _gpus(self) -> str:
-        """Return the request for a node's GPUs."""
-        option = ":ngpus=" if self.scheduler == "pbs" else " --gpus-per-node="
-        return f"{option}{self.gpus_per_node}" if self.gpus_per_node else ""
 
     def _begin(self) -> list[str]:
         """Return the lines that say what is new, and what continues."""
@@ -162,12 +208,6 @@ class Batch:
         run = begun if self.work.run is None else shell_word(self.work.run)
         done = [f"export {DONE}={new}.done"] if self.work.command == "run" and self.scheduler == "slurm" else []
         return [f"run={run}", *done]
-
-    def _srun(self) -> str:
-        """Return the options of srun."""
-        # A rank of a script may fail before it has begun MPI, where others wait for it.
-        kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
-        return f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}"
 
 
 def _template(name: str) -> str:
@@ -204,7 +244,7 @@ def seconds_of(text: str) -> int:
 STARTERS = ("pmix", "pmi2", "mpirun")
 
 
-def batch(arguments: argparse.Namespace, work: Work) -> Batch:
+def batch(arguments: argparse.Namespace, work: Work) -> BatchScript:
     """Return the batch script for the arguments of ``mpidl submit`` and its work.
 
     Raise UsageError if an argument is wrong, or there is no scheduler.
@@ -222,7 +262,7 @@ def batch(arguments: argparse.Namespace, work: Work) -> Batch:
     if memory is not None and not re.fullmatch(r"[1-9]\d{0,8}[KMGT]", memory, re.ASCII):
         raise UsageError(f"--memory-per-node: {quoted(memory)}, expected a number and K, M, G or T, such as 64G")
     setup = arguments.setup or [f"export PATH={shell_word(str(Path(sys.executable).parent))}:$PATH"]
-    return Batch(
+    return BatchScript(
         scheduler, work, arguments.nodes, arguments.ranks_per_node, seconds_of(arguments.time), mpi,
         arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue, arguments.account, setup,
         shell_words(["mpidl", *arguments.words]), memory,
@@ -238,7 +278,7 @@ def _has(package: str) -> bool:
     return True
 
 
-def submit(script: Batch) -> str:
+def submit(script: BatchScript) -> str:
     """Write a batch script, submit it, and return the scheduler's answer.
 
     Raise MpidlError if the script can't be written, or the scheduler rejects it.

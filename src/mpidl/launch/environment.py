@@ -14,7 +14,7 @@ from mpidl.errors import UsageError, printable, shown
 from mpidl.launch import keeper, marks, shared_memory
 
 
-class World(NamedTuple):
+class LauncherRank(NamedTuple):
     """The rank of this process among those started with it, and the environment variable with the size, if any."""
 
     rank: int
@@ -54,7 +54,7 @@ OPEN_FILES = 65536
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC")
 
 
-def world(environment: Mapping[str, str] = os.environ) -> World:
+def world(environment: Mapping[str, str] = os.environ) -> LauncherRank:
     """Return the rank and the size that the launcher put into the environment; rank 0 of 1 without a launcher.
 
     ``mpirun`` and ``mpiexec`` take precedence over Slurm, whose variables are also set for them inside an allocation.
@@ -67,7 +67,7 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
     if _in_step(environment):
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         return _world(environment, "SLURM_PROCID", size)
-    return World(0, 1)
+    return LauncherRank(0, 1)
 
 
 def _in_step(environment: Mapping[str, str]) -> bool:
@@ -76,9 +76,9 @@ def _in_step(environment: Mapping[str, str]) -> bool:
     return "SLURM_PROCID" in environment and step.isdigit() and int(step) < SPECIAL_STEPS
 
 
-def _world(environment: Mapping[str, str], rank: str, size: str) -> World:
+def _world(environment: Mapping[str, str], rank: str, size: str) -> LauncherRank:
     ranks = number(environment, size, least=1)
-    return World(number(environment, rank, most=ranks - 1), ranks, size)
+    return LauncherRank(number(environment, rank, most=ranks - 1), ranks, size)
 
 
 def number(

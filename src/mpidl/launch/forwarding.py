@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mpidl.launch import environment, keeper, marks
+from mpidl.launch.job_output import Cause
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import start
 from mpidl.launch.signals import STOPPED, STOPPING
-from mpidl.launch.stderr import Death
 
 #: Exit codes of mpidl itself: done, failed, wrong arguments, saved and stopped.
 OWN_CODES = (0, 1, 2, STOPPED)
@@ -31,7 +31,7 @@ START_PATIENCE = 60.0
 END = signal.SIGINT
 
 
-class Screen(Protocol):
+class JobScreen(Protocol):
     """Shows a job's stderr and progress."""
 
     def hear(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Ended(NamedTuple):
         The exit code: 0, 1, 2 or 75.
     line : str
         A line on the cause, unless a rank or the launcher has written one.
-    cause : Death
+    cause : Cause
         The cause in short, for a line on what follows.
     failed : bool
         Whether the job may succeed if it starts again.
@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
     code: int
     line: str = ""
-    cause: Death = Death("")
+    cause: Cause = Cause("")
     failed: bool = False
     runs: Sequence[Path] = ()
 
@@ -75,14 +75,14 @@ class Forwarding:
     rank can say how it ends.
     """
 
-    def __init__(self, screen: Screen, nodes: list[int], outlives: bool) -> None:
+    def __init__(self, screen: JobScreen, nodes: list[int], outlives: bool) -> None:
         self._screen, self.nodes, self._outlives = screen, nodes, outlives
         self.received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._saved: int | None = None
         self._runs: list[Path] = []
-        self._failure: tuple[Death, bool] | None = None
+        self._failure: tuple[Cause, bool] | None = None
 
     def __enter__(self) -> None:
         self._before = signal.signal(signal.SIGALRM, self._lose_patience)
@@ -115,7 +115,7 @@ class Forwarding:
             self._runs.append(Path(json.loads(rest)))
         elif word == marks.FAILED and self._failure is None:
             cause, again, rank, role = json.loads(rest)
-            self._failure = Death(cause, rank, role), again
+            self._failure = Cause(cause, rank, role), again
 
     def handle(self, number: int, frame: Any) -> None:
         """Handle a signal that asks to stop."""
@@ -150,23 +150,23 @@ class Forwarding:
             self._ready = True
             self._forward()
 
-    def unnamed(self, code: int, launcher: str) -> Death:
+    def unnamed(self, code: int, launcher: str) -> Cause:
         """Describe the end of a job whose launcher returned `code` without naming a rank or a host."""
         if code < 0:
-            return Death(f"{launcher} was killed by {signal.Signals(-code).name}")
+            return Cause(f"{launcher} was killed by {signal.Signals(-code).name}")
         several = len(set(self.nodes)) > 1
         what = "a rank died, or a host or the launcher's daemon there is lost" if several else "a rank died"
         if code == 0:
             what = f"the job ended before its work was done{': ' + what if several else ''}"
         elif not self._ready:
             what = "the job ended before all ranks had started"
-        return Death(f"{what}; {launcher} returned {code}")
+        return Cause(f"{what}; {launcher} returned {code}")
 
     def survived(self) -> bool:
         """Return whether the work of a job that outlives its processes is done, so that no death matters any more."""
         return self._outlives and self._saved is not None
 
-    def verdict(self, code: int, death: Death) -> Ended:
+    def verdict(self, code: int, death: Cause) -> Ended:
         """Return how a job has ended whose launcher returned `code`.
 
         `death` is the report if a rank died. Only a rank can say that the work is done: Open MPI's launcher returns 0
@@ -188,7 +188,7 @@ class Forwarding:
             return Ended(1 if cause.rank is None else lost, "", cause, again, self._runs)
         if done and not (code == 1 and self.forced):
             failed = code == 1 and self._saved is None and not self.received
-            return Ended(code, "", Death("the job failed"), failed, self._runs)
+            return Ended(code, "", Cause("the job failed"), failed, self._runs)
         if self.received:
             return Ended(lost, "ended without saving")
         return Ended(lost, death.line, death, True, self._runs)

@@ -16,14 +16,12 @@ from typing import IO
 
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, keeper, leftovers, marks
-from mpidl.launch.command import command, on_one_node
-from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, Screen, end_session, identity, wake_session
-from mpidl.launch.hosts import leave_lost_hosts
+from mpidl.launch.command import command, leave_lost_hosts, on_one_node
+from mpidl.launch.forwarding import END, NOTHING_LOST, Ended, Forwarding, JobScreen, end_session, identity, wake_session
+from mpidl.launch.job_output import Copied, Deaths, quieten
 from mpidl.launch.output import interject
 from mpidl.launch.shared_memory import check_free, new_directory
 from mpidl.launch.signals import STOPPED, STOPPING, handled
-from mpidl.launch.stderr import Deaths, quieten
-from mpidl.launch.stdout import Copied
 
 #: Bytes that mpirun may need in the temporary directory; without them it dies of SIGBUS.
 TEMPORARY = 1 << 20
@@ -44,7 +42,7 @@ BLOCKED = (signal.SIGTERM, signal.SIGHUP)
 def launch(
     ranks: int,
     arguments: Sequence[str],
-    screen: Screen,
+    screen: JobScreen,
     role: Callable[[int, Sequence[int]], str] = lambda rank, nodes: "",
     again: Callable[[Ended], Sequence[str] | None] = lambda ended: None,
     outlives: bool = False,
@@ -79,11 +77,7 @@ def launch(
 
 
 def _run(
-    ranks: int,
-    arguments: Sequence[str],
-    screen: Screen,
-    role: Callable[[int, Sequence[int]], str],
-    outlives: bool,
+    ranks: int, arguments: Sequence[str], screen: JobScreen, role: Callable[[int, Sequence[int]], str], outlives: bool
 ) -> Ended:
     """Run a job, and wait until it ends."""
     forwarding = Forwarding(screen, [0] * ranks, outlives)

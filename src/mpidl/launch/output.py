@@ -18,7 +18,7 @@ STDOUT, STDERR = 1, 2
 
 #: Errors of a write to a pipe without a reader, and to a closed terminal.
 GONE = (errno.EPIPE, errno.EIO)
-#: Seconds that a process waits for its last words: who reads them may stand still.
+#: Seconds that a process waits for its last words to be written: their reader may be blocked.
 LAST_WORDS = 5.0
 
 
@@ -27,7 +27,7 @@ ESCAPING = "mpidl.escaping"
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Return letters that an encoding lacks as a string of JSON has them, and where the text goes on."""
+    """Return characters that an encoding lacks, escaped as in JSON, and the position after them."""
     assert isinstance(error, UnicodeEncodeError)
     return dumps(error.object[error.start : error.end])[1:-1], error.end
 
@@ -68,7 +68,7 @@ def tolerate_loss(descriptor: int, then: Callable[[], object] = terminate) -> It
 
 
 def _drop(descriptor: int, error: OSError) -> None:
-    """Drop what a stream holds back after an error, which it would raise again, and what can have no reader."""
+    """Drop what a stream has buffered, whose write would fail again, and later output if the reader has gone."""
     with suppress(OSError):  # the descriptor is closed
         own, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
@@ -107,7 +107,7 @@ def send(text: bytes, then: Callable[[], object] = ignore) -> None:
 
 
 def attempt(*actions: Callable[[], object]) -> None:
-    """Carry out actions before an end that must come, whatever they raise, for `LAST_WORDS` at most."""
+    """Carry out actions before the process ends, ignoring what they raise, for at most `LAST_WORDS`."""
 
     def carry_out() -> None:
         for action in actions:

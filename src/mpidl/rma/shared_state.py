@@ -35,7 +35,7 @@ class SharedState(Owner):
     """One rank's part of a transport's shared objects; creation and `free` are collective over `comm`.
 
     `comm` is duplicated. `allocation` and `staging` are those of `Window`; the environment chooses the allocation by
-    default. `way` is the access to other ranks' memory; see `mpidl.config.topology.TopologySection`. `routes` are by
+    default. `way` is the access to other ranks' memory; see `mpidl.config.cluster.TopologySection`. `routes` are by
     default those to the servers and the coordinator.
 
     `processes`, int64 (ranks,), has the process that plays each rank, as its number in `comm`: its own, unless another

@@ -16,12 +16,11 @@ import xxhash
 from mpidl.errors import MpidlError, UsageError, outcome, quoted
 from mpidl.launch import environment, leftovers, shared_memory
 from mpidl.launch.output import show_traceback
-from mpidl.runs.uncaught import on_all_ranks
 
 T = TypeVar("T")
 
 #: Returns the values of all ranks on every rank, as ``comm.allgather`` does.
-Gather = Callable[[Any], list[Any]]
+AllGather = Callable[[Any], list[Any]]
 
 
 _chosen: ContextVar[Any] = ContextVar("communicator", default=None)
@@ -46,6 +45,16 @@ def among(comm: Any) -> Iterator[None]:
         _chosen.reset(token)
 
 
+@contextmanager
+def on_all_ranks() -> Iterator[None]:
+    """Mark a `MpidlError` that leaves this context as one that all ranks raise."""
+    try:
+        yield
+    except MpidlError as error:
+        error.everywhere = True
+        raise
+
+
 def communicator() -> Any:
     """Return the communicator of the ranks that train; None if this process does so alone."""
     comm = _chosen.get()
@@ -54,7 +63,7 @@ def communicator() -> Any:
     return None if comm.size == 1 else comm
 
 
-def ranks() -> tuple[int, Gather]:
+def ranks() -> tuple[int, AllGather]:
     """Return this rank, and a function that gathers the values of all ranks on each."""
     comm = communicator()
     return (0, lambda value: [value]) if comm is None else (comm.rank, comm.allgather)
@@ -87,7 +96,7 @@ def _all_ranks() -> Any:
 
 
 def together(
-    action: Callable[[], T], world: tuple[int, Gather] | None = None, name: Callable[[int], str] | None = None
+    action: Callable[[], T], world: tuple[int, AllGather] | None = None, name: Callable[[int], str] | None = None
 ) -> T:
     """Return what an action returns on this rank; if it fails on some ranks, raise the first one's error on all.
 
@@ -111,7 +120,7 @@ def together(
         raise type(found[first])(f"{found[first]} ({where})")
 
 
-def _rank_and_host(rank: int, gather: Gather) -> str:
+def _rank_and_host(rank: int, gather: AllGather) -> str:
     hosts = gather(socket.gethostname())
     return f"rank {rank}{f' on {hosts[rank]}' if len(set(hosts)) > 1 else ''}"
 
@@ -142,7 +151,7 @@ def at_first_rank(value: T) -> list[T] | None:
     return found
 
 
-def check_same(what: str, found: Mapping[str, str] | None, rank: int, gather: Gather) -> Mapping[str, str]:
+def check_same(what: str, found: Mapping[str, str] | None, rank: int, gather: AllGather) -> Mapping[str, str]:
     """Check that all ranks have found the same; collective.
 
     `what` names it in the error. `found` has values by name; it is None on a rank that is not compared, of which there

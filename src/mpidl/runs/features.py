@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpidl.config import Config
-from mpidl.config.topology import TopologySection
+from mpidl.config.cluster import TopologySection
 from mpidl.engines.virtual import Times
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.engines.virtual.times import Intermediaries

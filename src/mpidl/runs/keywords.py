@@ -57,9 +57,9 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 #: What other packages call the rate of a rule.
 RATE = ("lr", "learning_rate")
-#: What to give in place of arguments that other packages take.
+#: What to give instead of arguments of other packages.
 INSTEAD = {
-    **dict.fromkeys(RATE, "that of a rule, such as rule=mpidl.Adagrad(0.01), or together with rule='adagrad'"),
+    **dict.fromkeys(RATE, "the rate of a rule, such as rule=mpidl.Adagrad(0.01), or lr beside rule='adagrad'"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
     "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",
@@ -90,9 +90,9 @@ def check(keywords: Mapping[str, Any], known: Iterable[str], rule: Rule | str | 
 
 
 def _with_rate(rule: Rule | str | Section | None, keywords: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return a rule that is given by its name, or as a mapping without a rate, with that of ``lr``; and other keywords.
+    """Move the rate given as ``lr`` into a rule that is a name, or a mapping without a rate; return rule and keywords.
 
-    Any other rule, and the keywords beside it, are returned as they are.
+    Any other rule and its keywords are returned unchanged.
     """
     rates = [value for keyword in RATE if (value := keywords.get(keyword)) is not None]
     table = {"rule": rule} if isinstance(rule, str) else rule
@@ -177,7 +177,7 @@ def resolve(
     if rule is not by_name and found.algorithm.outer:
         name = found.algorithm.name
         raise UsageError(
-            f"lr: {name} has a rate, and its outer rule another; expected rule={quoted(rule)} for the latter"
+            f"lr: ambiguous, {name} has an inner rate and an outer one; for the outer one, give rule={quoted(rule)}"
         )
     return marked(found, before, values)
 

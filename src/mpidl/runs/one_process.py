@@ -35,7 +35,7 @@ from mpidl.roles import events
 from mpidl.roles.events import Fail, ReduceRates, Save, Test, dropped
 from mpidl.roles.run_control import RunControl
 from mpidl.runs.features import mirrors, sparse, trace_one_process
-from mpidl.runs.training_process import stopping, undisturbed
+from mpidl.runs.process import stopping, undisturbed
 from mpidl.shards.policies import PushHeader
 from mpidl.shards.shard import CHUNK_BYTES, Shard
 from mpidl.storage.deltas import ShardFiles

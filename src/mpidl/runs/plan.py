@@ -145,7 +145,12 @@ def as_text(plan: Mapping[str, Any]) -> str:
     if plan["layers"] is not None:
         found += ["", *_layer_table(plan)]
     if "cuts" in plan:
-        found += ["", *_cut_table(plan["cuts"])]
+        rows = [
+            {"layer": each["layer"], "cut": each["how"], "moved": quantity(each["moved"], "B") if each["moved"] else ""}
+            for each in plan["cuts"]
+        ]
+        moved = "moved: between the ranks of a replica in a step of training, forward and backward"
+        found += ["", *titled(rows, left=2), moved]
     if "roles" in plan:
         found += ["", *_rank_table(plan)]
     return "\n".join(found)
@@ -171,12 +176,6 @@ def _layer_table(plan: Mapping[str, Any]) -> list[str]:
         f"activations, their gradients and buffers: {quantity(plan['activation_bytes'], 'B')} "
         f"for a batch of {plan['batch']}",
     ]
-
-
-def _cut_table(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
-    moved = (quantity(each["moved"], "B") if each["moved"] else "" for each in cuts)
-    rows = [{"layer": each["layer"], "cut": each["how"], "moved": size} for each, size in zip(cuts, moved, strict=True)]
-    return [*titled(rows, left=2), "moved: between the ranks of a replica in a step of training, forward and backward"]
 
 
 def _rank_table(plan: Mapping[str, Any]) -> list[str]:

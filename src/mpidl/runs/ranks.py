@@ -39,8 +39,8 @@ from mpidl.rma.transport import Transport, check_window_space
 from mpidl.runs.agreement import check_same
 from mpidl.runs.common_values import agree_on_initial_values, share_kept, share_trained
 from mpidl.runs.features import intermediaries, mirrors, tracing
+from mpidl.runs.process import stopping, undisturbed
 from mpidl.runs.rank_role import begun_role, open_run, own_model, play_taken_over, staging_of
-from mpidl.runs.training_process import stopping, undisturbed
 from mpidl.runs.world import World
 from mpidl.sparse.saved import give_rows
 from mpidl.storage.checkpoint import Checkpoint

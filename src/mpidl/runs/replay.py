@@ -50,7 +50,7 @@ def convert(runs: Sequence[Run], to: str, output: Path | None = None) -> list[Pa
 def replay(run: Run, logger: Logger) -> None:
     """Give a logger the records and events of a run in the order of their times, and its summary.
 
-    Where the run was resumed, the logger starts again. Lines that are no record and no event are left out.
+    Where the run was resumed, the logger starts again. Lines that are neither records nor events are left out.
     """
     events, last = list(_events(run)), 0
     events.reverse()
@@ -90,14 +90,14 @@ def _events(run: Run) -> Iterator[tuple[float, float, dict[str, Any]]]:
 
 
 def _all(run: Run, lines: Lines) -> Iterator[dict[str, Any]]:
-    """Yield the objects in the lines of a run's file, and say in the end what was left out."""
+    """Yield the objects in the lines of a run's file, and at the end say what was left out."""
     yield from chain.from_iterable(lines.blocks())
     for note in lines.notes:
         say(f"{run.directory}: {note}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return names of which those that come again have a number."""
+    """Return the names, repeats numbered."""
     found: list[str] = []
     for name in names:
         number = names[: len(found)].count(name) + 1

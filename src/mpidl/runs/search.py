@@ -1,27 +1,46 @@
-"""The search for the topology with which a job is fastest."""
+"""The search for the topology with which a job is fastest, by virtual clusters that run it without its arithmetic."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice, repeat
 from math import ceil, inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpidl.algorithms import Algorithm, Exchange
-from mpidl.config.sections import DataSection
-from mpidl.config.topology import TopologySection
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, FinishReduction, Gradient, Push, Reduce
+from mpidl.config import DataSection, TopologySection
+from mpidl.data.batch import Batch
+from mpidl.data.dataset import Split
+from mpidl.data.schedule import Portions, Schedule
+from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.errors import UsageError
 from mpidl.job.durations import JobDurations
 from mpidl.job.job import Job
 from mpidl.job.planning import CutModel, cuts
-from mpidl.runs.features import virtual_intermediaries
+from mpidl.job.rehearsal import requests_of
+from mpidl.nn.model import PlacedModel
+from mpidl.parameters import Range, held_by_replicas, split
+from mpidl.rules import Sgd
+from mpidl.runs.features import sparse, virtual_intermediaries
 from mpidl.runs.plan import of_ranks
-from mpidl.runs.prediction import Prediction, exchanges_every, predict
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
 from mpidl.topology.roles import Roles
 from mpidl.wire import Wire
+
+#: Steps of each replica: at least and at most; messages of all replicas after which fewer are made.
+STEPS, MESSAGES = (16, 256), 4_000
+#: Requests of a replica within which it exchanges parameters.
+REQUESTS = 5_000
+#: Elements of a shard, and those of a shard with encoded pushes or fetches: a block of the wire format.
+FEW, MANY = 16, 1024
 
 #: Largest number of partitions of a replica that is considered.
 MOST_PARTITIONS = 64
@@ -60,7 +79,7 @@ class Topology(NamedTuple):
 class Search:
     """The search for the fastest topology of a job; keys that are `given`, such as ``"topology.servers"``, stay.
 
-    `compared` has the predictions of the topologies that were simulated, as in the result of
+    `compared` has the topologies that were simulated, with their predictions as in the result of
     `mpidl.runs.proposal.propose`, and `nodes` the node of each rank. `cuts` are the ways to cut the model, the first of
     which leaves it whole.
     """
@@ -72,7 +91,7 @@ class Search:
         self.nodes = [0 if times.cores is not None else rank // times.ranks_per_node for rank in range(ranks)]
         most = min(MOST_PARTITIONS, ranks - 1 - min(1, job.config.servers))
         self.cuts = list(cuts(job, self.durations, times, most))
-        self.compared: list[dict[str, Any]] = []
+        self.compared: list[tuple[Topology, dict[str, Any]]] = []
         size, algorithm = job.original.layout.size, job.algorithm
 
         def moved(wire: Wire | None) -> int:
@@ -89,7 +108,6 @@ class Search:
         Raise UsageError if there are too few ranks, or the algorithm's settings suit no number of replicas.
         """
         self._job.config.topology.assign(self.nodes, self._servers()[0], 1)
-        found: list[tuple[Topology, dict[str, Any]]] = []
         refused: dict[int, UsageError] = {}
         most, simulated = 0.0, Counter[str]()
         for each in sorted(self.topologies(), key=lambda each: each.estimate, reverse=True):
@@ -100,16 +118,15 @@ class Search:
             except UsageError as error:
                 refused[len(each.roles.replicas)] = error
                 continue
-            found.append((each, predicted))
-            self.compared.append(predicted)
+            self.compared.append((each, predicted))
             simulated[each.way] += 1
             if predicted["fits"]:
-                most = max(most, speed(predicted))
-        if not found:
+                most = max(most, predicted["samples_per_second"])
+        if not self.compared:
             raise refused[max(refused)]
-        fitting = [each for each in found if each[1]["fits"]] or found
-        fastest = max(speed(predicted) for _, predicted in fitting)
-        fast = [each for each in fitting if BETTER * speed(each[1]) >= fastest]
+        fitting = [each for each in self.compared if each[1]["fits"]] or self.compared
+        fastest = max(predicted["samples_per_second"] for _, predicted in fitting)
+        fast = [each for each in fitting if BETTER * each[1]["samples_per_second"] >= fastest]
         return min(fast, key=lambda each: (each[0].cut.partitions, each[1]["servers"], len(each[1]["settings"])))
 
     def topologies(self) -> Iterator[Topology]:
@@ -215,11 +232,6 @@ class Search:
         return max(small) if small else min(parts, default=(nodes, servers))
 
 
-def speed(candidate: Mapping[str, Any]) -> float:
-    """Return the samples per second of a candidate."""
-    return float(candidate["samples_per_second"])
-
-
 def larger_portion(samples_per_second: float, data: DataSection) -> int | None:
     """Return the samples of a portion with which the coordinator can hand out tickets as fast; None if it can."""
     if samples_per_second <= TICKETS * data.portion:
@@ -254,3 +266,106 @@ def _possible(section: TopologySection, job: Job) -> bool:
     except UsageError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The speed of a job, after its first steps.
+
+    `step_seconds` is the time from one gradient of a replica to its next; `samples_per_second` is the speed of all
+    replicas together. `fetched` and `pushed` are a replica's bytes a step. `load` is the fraction of its capacity that
+    the busiest network card carries, in its busier direction; 0 without a network. `busy` is the fraction of its time
+    that the busiest server works; 0 without servers.
+    """
+
+    step_seconds: float
+    samples_per_second: float
+    fetched: float
+    pushed: float
+    load: float
+    busy: float
+
+
+def predict(job: Job, servers: int, replicas: int, times: Times, algorithm: Algorithm | None = None) -> Prediction:
+    """Predict the speed of a job.
+
+    The vectors of the virtual cluster have a few elements, and its links so much less bandwidth: all takes as long as
+    with those of the job, and needs none of their memory.
+
+    The job's algorithm, or `algorithm` in its place, has no coordinator. `servers` is 0 for one without servers.
+    """
+    algorithm = algorithm or job.algorithm
+    count = 1 if algorithm.exchange is Exchange.SHARED_MEMORY else servers or replicas
+    encoded, fragments = algorithm.encoding() or algorithm.fetch_encoding(), algorithm.streamed
+    model = _ZeroGradients(count * (MANY if encoded else FEW) * max(1, fragments))
+    scale = job.original.layout.size * job.dtype.itemsize / model.parameters.nbytes
+    (low, high), period = STEPS, 4 * exchanges_every(algorithm)
+    each = max(low, min(high, MESSAGES * period // (4 * replicas * count)))
+    steps = replicas * -(-each // period) * period
+    schedule = Schedule(Portions(1, 1, 1, 0), steps=steps)
+    taken: list[float] = []
+    whole = Range(0, model.parameters.size)
+    parts = split(whole.size, fragments) if fragments else [whole]
+    state = partial(ReplicaState, fragments=parts if fragments else ())
+    times = replace(
+        times, bandwidth=times.bandwidth / scale, memory_bandwidth=times.memory_bandwidth / scale,
+        chunk=times.chunk / scale,
+    )  # fmt: skip
+
+    def shard(range: Range) -> Shard:
+        parameters, rule = np.zeros(range.size, np.float32), None if job.config.rule is None else Sgd()
+        state = {name: np.zeros_like(parameters) for name in algorithm.vectors()}
+        policy = algorithm.shard_policy(replicas)
+        return Shard(range, parameters, ScheduledRule(rule), policy, range.size, state=state)
+
+    engine = VirtualEngine(
+        Training(algorithm, model, _NoData(), schedule, state, sparse.predicted(job, servers, replicas, scale)),
+        [shard(each.range) for each in held_by_replicas([whole], count, [parts])],
+        replicas,
+        time=VirtualTime(times, job.config.run.seed),
+        hooks=Hooks(on_batch=lambda: taken.append(engine.now)),
+    )
+    totals = engine.run()
+    # Neither the beginning, when all replicas fetch together, nor the end, when some have ended.
+    first, last = steps // 4, steps - steps // 4
+    seconds = (taken[last] - taken[first]) / (last - first) * replicas
+    return Prediction(
+        step_seconds=seconds,
+        samples_per_second=replicas * job.config.data.batch / seconds,
+        fetched=totals.bytes_fetched / totals.batches * scale,
+        pushed=totals.bytes_pushed / totals.batches * scale,
+        load=engine.load,
+        busy=max(totals.spent.busy_seconds, default=0.0) / engine.now if engine.now else 0.0,
+    )
+
+
+def exchanges_every(algorithm: Algorithm) -> int:
+    """Return the number of gradients of a replica from one exchange of parameters to the next."""
+    gradients, every = 0, 1
+    for request in islice(requests_of(algorithm, np.zeros(1, np.float32), repeat(0), replicas=2), REQUESTS):
+        if isinstance(request, Gradient):
+            gradients += 1
+        elif isinstance(request, Fetch | Push | Reduce | FinishReduction):
+            every, gradients = max(every, gradients), 0
+    return every
+
+
+class _ZeroGradients(PlacedModel):
+    """A model whose gradients are 0 and take no time to compute."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters = np.zeros(size, np.float32)
+        self._gradient = np.zeros(size, np.float32)
+
+    def loss_and_gradient(self, batch: Batch) -> tuple[float, np.ndarray]:
+        return 0.0, self._gradient
+
+
+class _NoData(Split):
+    """A split of one sample."""
+
+    samples = 1
+    _batch = Batch(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
+
+    def gather(self, indices: Any, epoch: int = 0) -> Batch:
+        return self._batch

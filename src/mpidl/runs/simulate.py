@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpidl.config import Config
-from mpidl.config.virtual import TAKEOVER
+from mpidl.config.cluster import TAKEOVER
 from mpidl.engines.virtual import Times
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.engines.virtual.times import Failures

@@ -30,10 +30,8 @@ from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import among, together
 from mpidl.runs.keywords import Section, check, check_parts, resolve, signature
-from mpidl.runs.resuming import begun
-from mpidl.runs.start import start
-from mpidl.runs.training_process import end_stopped
-from mpidl.runs.uncaught import end_job_together
+from mpidl.runs.process import end_job_together, end_stopped
+from mpidl.runs.start import begun, run
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import latest
 
@@ -161,10 +159,9 @@ def train(
 
     models: list[Any] = []
     with among(comm), held(), closing(), ExitStack() as lent:
-        run = resolved.run.directory
         earlier = begun(resolved)
-        continued = run if resume else earlier
-        summary = start(resolved, make, continued)
+        continued = resolved.run.directory if resume else earlier
+        summary = run(resolved, continued, make)
         if continued is not None and model is not None and not models:
             # Nothing was left to train.
             _restore(make(resolved, checkpoint := latest(continued)), checkpoint)
@@ -190,5 +187,5 @@ def _section(model: Any, loss: Any) -> dict[str, Any]:
     if isinstance(loss, str):
         section["loss"] = loss
     elif loss is not None and model is None:
-        raise UsageError(f"loss: found {quoted(loss)}, but no model, expected a name, or a model beside the function")
+        raise UsageError(f"loss: found {quoted(loss)}, expected a name: a function needs a model beside it")
     return section

@@ -5,7 +5,9 @@
 #flux: --exclusive
 #flux: --time-limit=@limit
 #flux: --output=@directory/@name-{{id}}.log
-@options
+#flux: --queue=@queue
+#flux: --bank=@account
+
 # @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then this script is queued
 # again and resumes from the last checkpoint. If a rank or a node is lost, the run starts again at once on what is left, at
 # first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.

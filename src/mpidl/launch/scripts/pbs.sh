@@ -1,12 +1,14 @@
 #!/bin/bash
 # Made by: @made
 #PBS -N @name
-#PBS -l select=@nodes:ncpus=@cores:mpiprocs=@ranks_per_node@gpus@memory
+#PBS -l select=@nodes:ncpus=@cores:mpiprocs=@ranks_per_node@gpus@pbs_memory
 #PBS -l walltime=@clock
 #PBS -r y
 #PBS -j oe
 #PBS -o @directory/
-@options
+#PBS -q @queue
+#PBS -A @account
+
 # @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then this script is queued
 # again and resumes from the last checkpoint. If a rank or a node is lost, the run starts again at once on what is left, at
 # first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.

@@ -8,7 +8,12 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=@directory/@name-%j.log
-@options
+#SBATCH --signal=@signal
+#SBATCH --gpus-per-node=@gpus_per_node
+#SBATCH --mem=@memory
+#SBATCH --partition=@queue
+#SBATCH --account=@account
+
 # @margin seconds before the time limit, USR1 asks the run to save and to end with exit code 75. Then this job queues itself
 # again and resumes from the last checkpoint. If a rank or a node is lost, the run starts again at once on what is left, at
 # first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.

@@ -1,9 +1,10 @@
-"""``[topology]``: the division of the work over the ranks, and checks that it suits the algorithm and the run."""
+"""``[topology]``, the division of the work over the ranks, and ``[virtual]``, durations on a simulated cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,9 +12,11 @@ from msgspec import Meta
 from mpidl import schema
 from mpidl.algorithms import Algorithm, Exchange
 from mpidl.config.sections import RunSection
-from mpidl.errors import UsageError
+from mpidl.engines.virtual.times import Death, Distribution, Times, parse
+from mpidl.errors import UsageError, quoted
 from mpidl.partition.schedules import SCHEDULES
-from mpidl.schema import Checked, Count, Positive
+from mpidl.paths import measured_file, user_path
+from mpidl.schema import Checked, Count, Natural, Positive
 from mpidl.topology.roles import Roles, assign, check_number
 
 
@@ -129,3 +132,111 @@ class TopologySection(Checked):
         """The schedule and the number of micro-batches, as arguments of cut models."""
         default = 4 * self.stages if self.stages > 1 else 1
         return {"schedule": self.schedule, "micro_batches": self.micro_batches or default}
+
+
+#: Seconds until the process of another rank plays one that has died: to notice it, and to bind its memory.
+TAKEOVER = 0.1
+#: Seconds from a failure that ends a job until all ranks train again; measured with 4 ranks on a loaded machine.
+RESTART = 20.0
+
+
+@dataclass(frozen=True)
+class SlowReplica(Checked):
+    """``[[virtual.slow]]``: a slow replica.
+
+    Attributes
+    ----------
+    replica : int
+        Number of the replica, from 0.
+    factor : float
+        Factor of the time of its gradients.
+    """
+
+    replica: Natural
+    factor: Positive = 10.0
+
+
+@dataclass(frozen=True)
+class VirtualSection(Checked):
+    """``[virtual]``: durations on a simulated cluster.
+
+    Attributes
+    ----------
+    calibration : str, optional
+        Directory of a real run, or a file of ``mpidl doctor --save``, with measurements for keys that aren't given
+        here. What it doesn't have is taken from the user's own file, or else assumed.
+    compute, latency, service : str or float, optional
+        Seconds of a gradient, of a message between a replica and a server regardless of its size, and of a server's
+        work on a push: a number, "constant:SECONDS", "jitter:MEAN:DEVIATION", "uniform:LOW:HIGH" or
+        "exponential:MEAN".
+    bandwidth : float, optional
+        Bytes per second of a node's network card, in each direction, shared fairly by simultaneous messages. With
+        `cores`, bytes per second of a copy.
+    memory_bandwidth : float, optional
+        Bytes per second between ranks of one node.
+    ranks_per_node : int, optional
+        Number of consecutive ranks on each node; each rank has its own node if not given.
+    cores : int, optional
+        Number of cores of one node that all ranks share; each rank has its own if not given.
+    failures, node_failures : str or float, optional
+        Seconds between two failures of a rank, and between two of a node, with which all of its ranks die: as above,
+        "exponential:86400" for a failure a day. A failure without a takeover (`topology.survive`) ends the job,
+        which starts again from the last checkpoint (`checkpoint.every`).
+    restart : str or float
+        Seconds from such a failure until all ranks train again.
+    slow : tuple of SlowReplica
+        ``[[virtual.slow]]``: slow replicas.
+    death : tuple of Death
+        ``[[virtual.death]]``: replicas that die, and may return.
+    """
+
+    calibration: str | None = None
+    compute: str | float | None = None
+    latency: str | float | None = None
+    service: str | float | None = None
+    bandwidth: Positive | None = None
+    memory_bandwidth: Positive | None = None
+    ranks_per_node: Count | None = None
+    cores: Count | None = None
+    failures: str | float | None = None
+    node_failures: str | float | None = None
+    restart: str | float = RESTART
+    slow: tuple[SlowReplica, ...] = ()
+    death: tuple[Death, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("compute", "latency", "service", "failures", "node_failures", "restart"):
+            found = self.distribution(key)
+            if "failures" in key and found is not None and found.mean <= 0:
+                raise UsageError(f"{key}: {quoted(str(getattr(self, key)))}, expected more than 0 seconds on average")
+        if self.ranks_per_node is not None and self.cores is not None:
+            raise UsageError(
+                f"ranks_per_node: {self.ranks_per_node}, can't be combined with cores, which is for one node"
+            )
+
+    def distribution(self, key: str) -> Distribution | None:
+        """Return the distribution that a key describes; None if it isn't given."""
+        found = getattr(self, key)
+        return None if found is None else parse(str(found), key)
+
+    def measurements(self) -> Path | None:
+        """Return the file of ``mpidl doctor --save`` to take durations from, if any."""
+        given = None if self.calibration is None else user_path(self.calibration)
+        file = given if given is not None and given.is_file() else measured_file()
+        return file if file.is_file() else None
+
+    def times(self, replicas: int, measured: Times) -> Times:
+        """Return the durations on a cluster of `replicas`; those that aren't given are `measured`.
+
+        Raise UsageError if a section names a replica that doesn't exist.
+        """
+        for key, named in (("slow", self.slow), ("death", self.death)):
+            for number in (each.replica for each in named):
+                if number >= replicas:
+                    raise UsageError(f"virtual.{key}: replica {number}, there are {replicas} (0 to {replicas - 1})")
+        given = {key: self.distribution(key) for key in ("compute", "latency", "service")}
+        given |= {key: getattr(self, key) for key in ("bandwidth", "memory_bandwidth", "ranks_per_node", "cores")}
+        known: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        slow = {section.replica: section.factor for section in self.slow}
+        return replace(measured, **known, slow=slow, deaths=self.death)

@@ -1,10 +1,12 @@
-"""What follows an exception, or an exit, of a script that doesn't catch it on one of several ranks: the job ends."""
+"""The process of a rank: signals that stop its run, and what follows an exception or an exit that nothing catches."""
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from typing import Any, NoReturn
 from mpidl.errors import MpidlError, UsageError
 from mpidl.launch import environment, marks
 from mpidl.launch.output import attempt, say, show_traceback
-from mpidl.launch.signals import STOPPED
+from mpidl.launch.signals import STOPPED, handled
 
 #: Seconds that ranks other than the first wait before they report: usually, all have made the same mistake.
 AFTER_FIRST = 3.0
@@ -109,16 +111,6 @@ def exit_code(end: SystemExit) -> int:
     return code
 
 
-@contextmanager
-def on_all_ranks() -> Iterator[None]:
-    """Mark a `MpidlError` that leaves this context as one that all ranks raise."""
-    try:
-        yield
-    except MpidlError as error:
-        error.everywhere = True
-        raise
-
-
 class _Hook:
     """In place of `sys.excepthook`, reports an exception by `report`, and ends the job."""
 
@@ -176,3 +168,57 @@ def _join_others(status: int) -> None:
             end_job(status)
             return
         time.sleep(PASSING / 10)
+
+
+#: Seconds in which a second SIGINT counts as the first: a terminal and a launcher may both send one for a Ctrl-C.
+SAME = 0.5
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Turn off NumPy's warnings and spare the garbage collector the objects that exist already.
+
+    A run checks its losses itself, and one line says which is not finite. Scanning what was imported, such as PyTorch,
+    takes the collector as long as a step.
+    """
+    import numpy as np
+
+    gc.freeze()
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def stopping(interrupt: Callable[[int], None]) -> Iterator[None]:
+    """Call `interrupt` with the number of each signal that asks to stop; a second Ctrl-C ends the process at once."""
+    first: float | None = None
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal first
+        if number == signal.SIGINT:
+            if first is None:
+                first = time.monotonic()
+            elif time.monotonic() - first > SAME:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+        interrupt(number)
+
+    with handled(handle):
+        yield
+
+
+def end_stopped(advice: str) -> NoReturn:
+    """End a script after a run that a signal has stopped, with the command's exit code and advice on how to continue.
+
+    An interactive session goes on, as after Ctrl-C anywhere else.
+    """
+    from mpidl.runs.agreement import ranks
+
+    if ranks()[0] == 0:
+        if not environment.under_foreign_launcher():
+            say(f"stopped by a signal, and saved; {advice}")
+        marks.tell_done(STOPPED, environment.world().size)
+    raise KeyboardInterrupt if hasattr(sys, "ps1") else SystemExit(STOPPED)

@@ -1,12 +1,19 @@
-"""mpirun's messages on a job's stderr: which rank or host died; exit codes that mpidl has explained are left out."""
+"""The output of a job: its stdout, copied, and its stderr, with the launcher's messages on ranks that died."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import NamedTuple
+from typing import IO, NamedTuple
+
+from mpidl.launch.output import GONE, STDOUT
 
 #: Open MPI writes a message between two of these lines.
 RULE = b"-" * 74
@@ -98,7 +105,7 @@ LOST = (re.compile(rb"Remote daemon: +\S+ on node (?P<host>\S+)"), re.compile(rb
 TAIL = 1 << 14
 
 
-class Death(NamedTuple):
+class Cause(NamedTuple):
     """A line on the cause of a job's end, and the rank that has died with its role, if the cause is that."""
 
     line: str
@@ -122,7 +129,7 @@ class Deaths:
             self._tail = (self._tail + chunk)[-TAIL:]
             yield chunk
 
-    def cause(self) -> Death | None:
+    def cause(self) -> Cause | None:
         """Return the first rank killed by a signal, or host lost; None if none was named."""
         matches = chain.from_iterable(each.finditer(self._tail) for each in (*KILLED, *LOST))
         first = min(matches, key=re.Match.start, default=None)
@@ -130,11 +137,65 @@ class Deaths:
             return None
         host = first["host"].decode(errors="replace")
         if first.re in LOST:
-            return Death(f"host {host} is lost, or the launcher's daemon there")
+            return Cause(f"host {host} is lost, or the launcher's daemon there")
         rank, number = int(first["rank"]), int(first["signal"])
         try:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
         role, where = self._role(rank), f" on {host}" if self._several() else ""
-        return Death(f"rank {rank}{f' ({role})' if role else ''}{where} was killed by {name}", rank, role)
+        return Cause(f"rank {rank}{f' ({role})' if role else ''}{where} was killed by {name}", rank, role)
+
+
+#: What the launchers of MPICH and Intel MPI write, at once and as the last thing.
+OBITUARY = re.compile(
+    rb"\n=+\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION.*|YOUR APPLICATION TERMINATED WITH THE EXIT.*", re.DOTALL
+)
+
+#: Seconds between two looks for a reason not to wait any longer.
+LOOK_EVERY = 0.1
+
+
+class Copied:
+    """Copies a job's stdout to this process's own in a thread, as it arrives.
+
+    MPICH's launcher ends a job if it can't write itself, and Open MPI's keeps silent. When the job has `survived()`,
+    what a launcher writes in the end about ranks that have died is left out.
+    """
+
+    def __init__(self, stream: IO[bytes], survived: Callable[[], bool]) -> None:
+        self._survived = survived
+        self._stream, self._error = stream, None if sys.stdout is not None else OSError(errno.EBADF, "closed")
+        self._copied = 0
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def _copy(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        with suppress(OSError, ValueError):  # the stream is closed: nothing more is wanted
+            while chunk := os.read(self._stream.fileno(), 65536):
+                if self._survived():
+                    chunk = OBITUARY.sub(b"", chunk)
+                self._copied += len(chunk)
+                self._write(chunk)
+
+    def _write(self, chunk: bytes) -> None:
+        try:
+            while chunk:
+                chunk = chunk[os.write(STDOUT, chunk) :]
+        except OSError as error:
+            self._error = error
+
+    def end(self, at_once: Callable[[], bool]) -> None:
+        """Wait until all is copied, which may take as long as a reader wants, unless `at_once()`."""
+        while self._thread.is_alive() and not at_once():
+            self._thread.join(LOOK_EVERY)
+
+    def lost(self, needed: bool) -> str | None:
+        """Return why some of it couldn't be written; None if all was.
+
+        Unless it is `needed`, stdout may be closed, and its reader may leave.
+        """
+        if self._error is None or not self._copied or not (needed or self._error.errno not in (*GONE, errno.EBADF)):
+            return None
+        return self._error.strerror

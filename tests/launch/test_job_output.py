@@ -1,12 +1,16 @@
-"""The launcher's messages: those about the run's own exit codes go, everything else stays, whole and at once."""
+"""What a job writes: the launcher's messages, the rank that a signal has killed, and what ranks tell their launcher."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.launch.stderr import quieten
+from mpidl.launch import marks
+from mpidl.launch.job_output import Deaths, quieten
+from mpidl.launch.marks import nodes_as_text, nodes_from_text
 
 RULE = b"-" * 74 + b"\n"
 EXIT = b"prterun detected that one or more processes exited with non-zero status,\nthus causing the job\n\n"
@@ -87,3 +91,75 @@ def test_a_message_without_an_end_is_shown_in_the_end():
 
 def test_zero_bytes_are_left_out():
     assert b"".join(quieten([b"mpidl: rank 1 failed\n", b"\0", b"more\0\n"])) == b"mpidl: rank 1 failed\nmore\n"
+
+
+OPEN_MPI = (
+    b"-----\nprterun noticed that process rank 2 with PID 29663 on node vm exited on\nsignal 9 (Killed).\n-----\n"
+)
+INTEL = b"=   RANK 3 PID 29031 RUNNING AT host\n=   KILLED BY SIGNAL: 11 (Segmentation fault)\n"
+DAEMON = (
+    b"-----\nPRTE has lost communication with a remote daemon.\n\n"
+    b"  HNP daemon   : [prterun-head-8061@0,0] on node head\n"
+    b"  Remote daemon: [prterun-head-8061@0,2] on node h2\n\nThis is usually due to\n-----\n"
+)
+ROLES = ("coordinator", "server 0", "worker 0", "worker 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (OPEN_MPI, "rank 2 (worker 0) was killed by SIGKILL"),
+        (INTEL, "rank 3 (worker 1) was killed by SIGSEGV"),
+        (OPEN_MPI + INTEL, "rank 2 (worker 0) was killed by SIGKILL"),
+        (INTEL + OPEN_MPI, "rank 3 (worker 1) was killed by SIGSEGV"),
+        (OPEN_MPI.replace(b"signal 9", b"signal 99"), "rank 2 (worker 0) was killed by signal 99"),
+        (DAEMON, "host h2 is lost, or the launcher's daemon there"),
+        (OPEN_MPI + DAEMON, "rank 2 (worker 0) was killed by SIGKILL"),
+        (b"Primary job terminated normally\n", None),
+    ],
+)
+@pytest.mark.parametrize("size", [7, 1 << 16])
+def test_the_first_rank_that_a_launcher_names(text, line, size):
+    deaths = Deaths(ROLES.__getitem__)
+    chunks = [text[start : start + size] for start in range(0, len(text), size)]
+    assert list(deaths.watch(chunks)) == chunks
+    assert getattr(deaths.cause(), "line", None) == line
+
+
+def test_of_several_hosts_a_line_names_the_one():
+    deaths = Deaths(ROLES.__getitem__, lambda: True)
+    list(deaths.watch([OPEN_MPI]))
+    assert deaths.cause() == ("rank 2 (worker 0) on vm was killed by SIGKILL", 2, "worker 0")
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=50))
+def test_nodes_as_text(nodes):
+    assert nodes_from_text(nodes_as_text(nodes)) == nodes
+
+
+def test_nodes_of_a_large_job():
+    assert len(nodes_as_text([rank // 128 * 128 for rank in range(4000)])) < 400
+    assert nodes_as_text(list(range(4000))) is None
+
+
+TEXTS = (b"a line\n", b"\r 12%|##  |", b"\x02", b"\x02mpidl", b"mpidl failed: ", b"\x03", b"\x02mpidl:\n")
+
+
+@given(st.data())
+def test_marks_are_heard_and_the_rest_is_left(draw):
+    words = ("ready", "saved 0", "saved 75")
+    parts = draw.draw(st.lists(st.sampled_from([*words, *TEXTS])))
+    text = b"".join(b"\x02mpidl:%s\x03\n" % each.encode() if isinstance(each, str) else each for each in parts)
+    places = sorted({0, len(text), *draw.draw(st.sets(st.integers(0, len(text))))})
+    chunks = [text[start:stop] for start, stop in pairwise(places)]
+    heard = []
+    left = b"".join(marks.listen(chunks, heard.append))
+    assert heard == [each for each in parts if isinstance(each, str)]
+    assert left == b"".join(each for each in parts if isinstance(each, bytes))
+
+
+def test_only_ranks_of_a_launcher_that_listens_tell(bare_environment):
+    call = [sys.executable, "-c", "from mpidl.launch import marks; marks.tell_done(75, 1)"]
+    for variables, expected in (({}, b""), ({marks.VARIABLE: "1"}, b"\x02mpidl:saved 75\x03\n")):
+        done = subprocess.run(call, env=bare_environment | variables, capture_output=True, check=True)
+        assert done.stderr == expected
