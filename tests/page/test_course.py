@@ -5,9 +5,8 @@ from runs_by_hand import BEGAN, event, make, record, usual
 
 from mpidl.history import open as open_run
 from mpidl.page.course import Course
-from mpidl.page.curves import plots
-from mpidl.page.histogram import histogram
-from mpidl.page.incidents import marks
+from mpidl.page.curves import histograms, plots
+from mpidl.page.facts import marks
 
 #: A run that is killed after 6 s, resumed 100 s later from what it had saved after 4 s, and resumed again.
 KILLED = [record(float(second), 100.0 * second) for second in range(1, 7)]
@@ -75,7 +74,7 @@ def test_traffic_is_that_of_each_stretch(tmp_path):
 
 def test_the_histogram_is_that_of_each_stretch(tmp_path):
     """One push in three had seen all updates before it, in each stretch."""
-    found = histogram(course(tmp_path, usual()))
+    found = histograms(course(tmp_path, usual()))
     assert set(found.low) == {-0.5, 0.5}
     np.testing.assert_allclose(found.share[found.low == -0.5], 1 / 3)
     np.testing.assert_allclose(found.begin["time"][found.low == 0.5], np.append(0, np.arange(1, 20)))
@@ -83,7 +82,7 @@ def test_the_histogram_is_that_of_each_stretch(tmp_path):
 
 def test_many_classes_of_staleness_are_joined(tmp_path):
     wide = [0.0] * 999 + [5.0]
-    found = histogram(course(tmp_path, [record(1.0, 100.0, staleness_histogram=wide)]))
+    found = histograms(course(tmp_path, [record(1.0, 100.0, staleness_histogram=wide)]))
     assert found.share.tolist() == [1.0]
     assert found.low[0] < 999 < found.high[0]
     assert found.high[0] - found.low[0] == 32

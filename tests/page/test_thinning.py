@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mpidl.page.thinning import kept, part_of
+from mpidl.page.course import kept, part_of
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
