@@ -20,9 +20,8 @@ from rich.console import Console
 from rich.screen import Screen
 
 from mpidl.top import watched as room
-from mpidl.top.curves import curve
 from mpidl.top.screen import as_text
-from mpidl.top.view import view
+from mpidl.top.view import curve, view
 from mpidl.top.watched import TAKEOVER, Watched, find
 
 CONFIG = "[run]\nepochs = 10\n"

@@ -30,10 +30,6 @@ class Verdict(Enum):
     FAILED = "FAILED"
 
 
-#: Verdicts on what mpidl can do without.
-MILDER = {Verdict.FAILED: Verdict.WARNING, Verdict.WARNING: Verdict.OK, Verdict.OK: Verdict.OK}
-
-
 class Finding(NamedTuple):
     """The result of a probe."""
 
@@ -80,7 +76,9 @@ class Examination:
         worked = finding.verdict is not Verdict.FAILED
         if not worked and needed:
             self._failed.append(what)
-        self._print_finding(finding if needed else finding._replace(verdict=MILDER[finding.verdict]))
+        if not needed:
+            finding = finding._replace(verdict=Verdict.OK if worked else Verdict.WARNING)
+        self._print_finding(finding)
         return worked
 
     def heading(self, text: str) -> None:

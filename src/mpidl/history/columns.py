@@ -65,6 +65,18 @@ class Columns(Mapping[str, np.ndarray]):
             gathered.add(records)
         self.rows, self._arrays = gathered.rows, gathered.arrays()
 
+    def known(self, name: str) -> np.ndarray:
+        """Return which records have a finite number of this name."""
+        found = self.get(name)
+        if found is None or found.ndim != 1 or found.dtype.kind != "f":
+            return np.zeros(self.rows, bool)
+        return np.isfinite(found)
+
+    def last(self, name: str) -> float | None:
+        """Return the last finite number of this name; None if no record has one."""
+        known = self.known(name)
+        return float(self[name][known][-1]) if known.any() else None
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
 

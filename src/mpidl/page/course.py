@@ -1,4 +1,4 @@
-"""The course of a run: its records in order, their places and those of its events on each axis, and points of curves."""
+"""The course of a run: its records in order, and where they and its events lie on each axis; points of curves."""
 
 from __future__ import annotations
 
@@ -40,15 +40,7 @@ class Course:
 
     def has(self, name: str) -> bool:
         """Return whether there is a number of this name in any record."""
-        found = self.metrics.get(name)
-        return found is not None and found.ndim == 1 and found.dtype.kind == "f" and bool(np.isfinite(found).any())
-
-    def last(self, name: str) -> float | None:
-        """Return the last of the records' numbers of this name; None if there is none."""
-        if not self.has(name):
-            return None
-        found = self.metrics[name]
-        return float(found[np.isfinite(found)][-1])
+        return bool(self.metrics.known(name).any())
 
     def evaluated(self, split: str) -> np.ndarray:
         """Return whether each record is the first with its figures of a split of the data; later ones repeat them."""
@@ -70,7 +62,7 @@ class Course:
     @cached_property
     def _clock(self) -> np.ndarray | None:
         """The time of each record in seconds since the epoch, with that of the run's first fetch before them."""
-        if not (self.has("unix_time") and self.has("time")) or not np.isfinite(self.metrics["unix_time"]).all():
+        if not (self.has("unix_time") and self.has("time")) or not self.metrics.known("unix_time").all():
             return None
         clock = np.maximum.accumulate(self.metrics["unix_time"])
         return np.append(clock[0] - self.metrics["time"][0], clock)

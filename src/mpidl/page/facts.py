@@ -66,7 +66,7 @@ def figures(course: Course) -> list[Figure]:
     run, final, found = course.run, numbers(course.run.summary), by_lane(course.run)
     evaluated = [name for name in run.metrics if name.startswith(("test_", "validation_"))][::-1]
     since = ["since the resume"] if "resume" in found else []
-    tails = {part: course.last(f"staleness.{part}") for part in ("p99", "max")}
+    tails = {part: course.metrics.last(f"staleness.{part}") for part in ("p99", "max")}
     tail = [f"{part} {value:.0f}" for part, value in tails.items() if value is not None]
     # Names, those in records and in the summary, which comes first, and notes.
     rows: list[tuple[str, str, str, Callable[[float], str], str]] = [
@@ -86,7 +86,7 @@ def figures(course: Course) -> list[Figure]:
         *(
             Figure(name, text(value), note, value, name in main)
             for name, column, key, text, note in rows
-            if (value := final.get(key, course.last(column))) is not None and (value or "bytes" not in column)
+            if (value := final.get(key, course.metrics.last(column))) is not None and (value or "bytes" not in column)
         ),
         *(Figure(COUNTED[lane], str(len(each)), "", len(each)) for lane, each in found.items() if lane in COUNTED),
     ]
@@ -223,7 +223,7 @@ def bars(course: Course) -> list[Bar]:
 
 def average(course: Course, label: str) -> list[Bar]:
     """Return the bar of a run's workers on average."""
-    parts = _parts({name: course.last(f"shares.{name}") for name in ACTIVITIES})
+    parts = _parts({name: course.metrics.last(f"shares.{name}") for name in ACTIVITIES})
     return [Bar(label, "", "", parts)] if parts else []
 
 

@@ -17,6 +17,7 @@ from mpidl.launch import marks
 from mpidl.launch.output import STDERR, show, terminate, tolerate_loss
 from mpidl.report import lines
 from mpidl.report.lines import Title
+from mpidl.report.text import clock
 
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 30.0
@@ -41,6 +42,12 @@ class Progress:
 
     drawn: bool
 
+    def __init__(self, title: Title) -> None:
+        self._title = title
+        # The averaged rate, and the time up to which it is known.
+        self._rate: float | None = None
+        self._time = 0.0
+
     def write(self, line: str) -> None:
         """Show a line of text."""
         raise NotImplementedError
@@ -64,46 +71,6 @@ class Progress:
     def close(self) -> None:
         """End the output."""
 
-
-def choose(title: Title, begun: bool = False) -> Progress:
-    """Return the progress for this process's stderr, or its launcher's; `begun` if another has shown the title."""
-    if os.environ.get(marks.TERMINAL):
-        return ForwardedProgress(title, begun)
-    return TerminalProgress(title) if os.isatty(2) else LogProgress(title, begun)
-
-
-class ForwardedProgress(Progress):
-    """Sends everything to ``mpidl train -n``, which draws: an MPI launcher holds back unfinished lines of its ranks."""
-
-    drawn = True
-
-    def __init__(self, title: Title, begun: bool = False) -> None:
-        self._title = title
-        if not begun:
-            self._tell("begin", title)
-
-    def write(self, line: str) -> None:
-        self._tell("write", line)
-
-    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        self._tell("update", [self._title.shown(report), evaluated, last])
-
-    def close(self) -> None:
-        self._tell("close", None)
-
-    @staticmethod
-    def _tell(verb: str, what: Any) -> None:
-        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}", terminate)
-
-
-class _Figures(Progress):
-    """The figures of reports, as texts."""
-
-    def __init__(self, title: Title) -> None:
-        self._title = title
-        self._rate: float | None = None
-        self._time = 0.0
-
     def _average(self, report: Mapping[str, Any], last: bool) -> None:
         """Update the exponentially weighted mean of the rate, weighting the report by the time it covers."""
         rate, seconds = report.get("samples_per_second"), report["time"] - self._time
@@ -121,10 +88,41 @@ class _Figures(Progress):
         if not self._rate:
             return None
         samples = (self._title.epochs - report["epoch"]) * self._title.samples
-        return f"{_duration(max(0.0, samples) / self._rate)} left"
+        return f"{clock(samples / self._rate)} left"
 
 
-class TerminalProgress(_Figures):
+def choose(title: Title, begun: bool = False) -> Progress:
+    """Return the progress for this process's stderr, or its launcher's; `begun` if another has shown the title."""
+    if os.environ.get(marks.TERMINAL):
+        return ForwardedProgress(title, begun)
+    return TerminalProgress(title) if os.isatty(2) else LogProgress(title, begun)
+
+
+class ForwardedProgress(Progress):
+    """Sends everything to ``mpidl train -n``, which draws: an MPI launcher holds back unfinished lines of its ranks."""
+
+    drawn = True
+
+    def __init__(self, title: Title, begun: bool = False) -> None:
+        super().__init__(title)
+        if not begun:
+            self._tell("begin", title)
+
+    def write(self, line: str) -> None:
+        self._tell("write", line)
+
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        self._tell("update", [self._title.shown(report), evaluated, last])
+
+    def close(self) -> None:
+        self._tell("close", None)
+
+    @staticmethod
+    def _tell(verb: str, what: Any) -> None:
+        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}", terminate)
+
+
+class TerminalProgress(Progress):
     """A bar, with a line above it for each evaluation."""
 
     drawn = True
@@ -147,7 +145,7 @@ class TerminalProgress(_Figures):
         self._average(report, last)
         width = _columns() - 1
         if evaluated:
-            for line in lines.evaluation(report, self._title, _duration(report["time"]), width):
+            for line in lines.evaluation(report, self._title, clock(report["time"]), width):
                 self.write(line)
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
@@ -161,7 +159,7 @@ class TerminalProgress(_Figures):
         self._bar.close()
 
 
-class LogProgress(_Figures):
+class LogProgress(Progress):
     """A line for each report, with the time of day."""
 
     drawn = False
@@ -214,10 +212,3 @@ def _columns() -> int:
 
 def _clock() -> str:
     return time.strftime("%H:%M:%S")
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds as ``m:ss`` or ``h:mm:ss``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

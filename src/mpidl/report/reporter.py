@@ -27,7 +27,7 @@ from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
 from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import as_word, continuing, died, replaced, resumption, size
+from mpidl.report.text import as_word, continuing, counted, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -173,15 +173,13 @@ class Reporter:
         """Record and show the roles of each host, with lines about them."""
         lines = placement(roles)
         self.recorder.event("placement", rank=0, role="coordinator", hosts=lines)
-        hosts, job = len(set(roles.hosts)), self._origin["job_id"]
-        self._progress.write(
-            f"{len(roles.hosts)} ranks on {hosts} host{'s' * (hosts > 1)}, {self._origin['mpi']}"
-            f"{'' if job is None else f', job {job}'}"
-        )
+        hosts, job = counted(len(set(roles.hosts)), "host"), self._origin["job_id"]
+        job = "" if job is None else f", job {job}"
+        self._progress.write(f"{len(roles.hosts)} ranks on {hosts}, {self._origin['mpi']}{job}")
         for line in lines:
             self._progress.write(shown(line, COLUMNS - 1))
-        for line in [line for note in notes for line in textwrap.wrap(note, COLUMNS - 1, break_on_hyphens=False)]:
-            self._progress.write(line)
+        for note in notes:
+            self._wrap(note)
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
         """Record and show the devices of the workers and servers that had a choice."""
@@ -190,7 +188,10 @@ class Reporter:
                 self.recorder.event("device", rank=0, role="coordinator", place=device, **{role: ranks})
         parts = [f"computing on {_counted(workers)}"] if workers else []
         parts += [f"shards on {_counted(servers)}"] if servers else []
-        for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
+        self._wrap("; ".join(parts))
+
+    def _wrap(self, text: str) -> None:
+        for line in textwrap.wrap(text, COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
     def status_due(self, totals: Totals) -> None:

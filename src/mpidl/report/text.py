@@ -30,6 +30,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def clock(seconds: float) -> str:
+    """Return a duration of up to 10^12 seconds as ``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(round(min(max(0.0, seconds), 1e12)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def loss(value: float | None) -> str:
     """Return a loss, or another figure of any magnitude, as text; JSON has None for what is not finite."""
     return "not finite" if value is None else f"{value:.4g}"
@@ -72,13 +79,14 @@ def summary(summary: Mapping[str, Any]) -> str:
     staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
     virtual = " of virtual time" if summary.get("virtual") else ""
     cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
+    sizes = f"{counted(summary['servers'], 'server')}, {counted(summary['replicas'], 'replica')}{cut}"
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_objective(summary),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
+        f"{summary['algorithm']}: {sizes}, {staleness}",
         *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
@@ -91,10 +99,10 @@ def _incidents(summary: Mapping[str, Any]) -> list[str]:
     if not summary.get("failures"):
         return []
     recoveries = summary["recoveries"]
-    text = f"{_count(summary, 'failures')}, {recoveries} recover{'y' if recoveries == 1 else 'ies'}"
+    text = f"{counted(summary['failures'], 'failure')}, {recoveries} recover{'y' if recoveries == 1 else 'ies'}"
     if "goodput" in summary:
-        text += f", of which {_count(summary, 'restarts')}; {summary['samples_again']} samples were computed again: "
-        text += f"goodput {summary['goodput']:.0f} samples/s"
+        text += f", of which {counted(summary['restarts'], 'restart')}; "
+        text += f"{summary['samples_again']} samples were computed again: goodput {summary['goodput']:.0f} samples/s"
     return [text]
 
 
@@ -202,7 +210,3 @@ def _ending(summary: Mapping[str, Any]) -> list[str]:
         named, epochs = figure.replace("_", " "), f"{summary['best_epoch']:.4g} epochs"
         lines.append(f"{named} {summary[figure]:.4g} after {epochs}: step {summary['best_step']}")
     return lines
-
-
-def _count(summary: Mapping[str, Any], name: str) -> str:
-    return f"{summary[name]} {name if summary[name] != 1 else name.removesuffix('s')}"
