@@ -19,7 +19,8 @@ STEP = re.compile(r"^\d+\. ``([\w/]+\.py)``: ``([\w.]+)``", re.MULTILINE)
 NAMED = re.compile(r"``([\w/]+\.py)``:\s+``([\w.]+)``")
 #: A file of the package.
 FILE = re.compile(r"``(?!docs/)([\w/]+\.py)``")
-TEXT = (ROOT / "CONTRIBUTING.rst").read_text().partition("Five call paths")[2].partition("An algorithm\n")[0]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.rst").read_text()
+TEXT = CONTRIBUTING.partition("Five call paths")[2].partition("An algorithm\n")[0]
 TOUR = (ROOT / "docs" / "tour.rst").read_text()
 
 CONFIGURATION = """
@@ -103,6 +104,19 @@ def ways():
     """Return the steps of each way, as ``file:name``."""
     parts = re.split(r"^[A-Z][^\n]*:\n\n", TEXT, flags=re.MULTILINE)[1:]
     return [[f"{file}:{name}" for file, name in STEP.findall(part)] for part in parts]
+
+
+def test_each_way_takes_at_most_eight_steps():
+    numbers = list(map(int, re.findall(r"^(\d+)\. ", TEXT, re.MULTILINE)))
+    assert numbers == [number for way in ways() for number in range(1, len(way) + 1)]
+    assert len(ways()) == 5
+    assert max(numbers) <= 8
+
+
+def test_every_file_and_folder_exists():
+    for path in re.findall(r"``((?:[\w]+/)*\w+(?:/|\.py))``", CONTRIBUTING):
+        places = [ROOT / path, *(ROOT / "src" / "mpidl").rglob(path.rstrip("/"))]
+        assert any(place.exists() for place in places), path
 
 
 @pytest.mark.parametrize("way", range(5))

@@ -56,13 +56,6 @@ def test_records_with_keys_in_another_order():
     }  # fmt: skip
 
 
-def test_figures_that_begin_in_a_later_block_have_a_place_for_each_record(monkeypatch):
-    monkeypatch.setattr("mpidl.history.lines.BLOCK", 1)
-    columns = Columns(lines({"a": 1}, {"a": 2}, {"a": 3, "late": 4, "list": [5]}))
-    same(columns["late"], [math.nan, math.nan, 4])
-    same(columns["list"], [[0], [0], [5]])
-
-
 @pytest.mark.parametrize(
     "torn", [b'{"a": 7', b"\0\0\0\n", b'"text"\n', b"[1]\n", b'{"a"\n', b"\xff\n", b"[" * 9999 + b"\n"]
 )
@@ -104,17 +97,19 @@ def test_blocks_of_lines_make_no_difference():
 
 
 def test_blocks_with_values_of_other_kinds(monkeypatch):
-    """With a block for each line, columns are as with one block for all."""
+    """With a block for each line, columns are as with one block for all, also of figures that begin later."""
     records = [
         {"list": None, "text": 1, "late": None, "both": [1]},
         {"list": [1, 2], "text": "x"},
-        {"list": [3], "text": None, "late": [], "both": 2.5},
-        {"list": None, "late": [5, 6, 7], "both": None},
+        {"list": [3], "text": None, "late": [], "both": 2.5, "new": 4, "of": {"new": [5]}},
+        {"list": None, "late": [5, 6, 7], "both": None, "new": None},
     ]
     monkeypatch.setattr("mpidl.history.lines.BLOCK", 1)
     columns = Columns(lines(*records))
     same(columns["list"], [[0, 0], [1, 2], [3, 0], [0, 0]])
     same(columns["late"], [[0, 0, 0], [0, 0, 0], [0, 0, 0], [5, 6, 7]])
+    same(columns["new"], [math.nan, math.nan, 4, math.nan])
+    same(columns["of.new"], [[0], [0], [5], [0]])
     assert columns["text"].tolist() == [1, "x", None, None]
     assert columns["both"].tolist() == [[1], None, 2.5, None]
 
