@@ -3,7 +3,7 @@
 import pytest
 
 from mpidl.report import text
-from mpidl.report.text import duration, quantity, size, table
+from mpidl.report.text import duration, quantity, size, titled
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ def test_sizes():
 
 
 def test_tables():
-    assert table([["a", "bb", "c"], ["aaa", "", "22"]], left=2) == ["a    bb   c", "aaa      22"]
+    rows = [{"a": "aaa", "bb": "", "none": "", "c": "22"}, {"a": "", "bb": "x", "none": "", "c": "3"}]
+    assert titled(rows, left=2) == ["a    bb   c", "aaa      22", "     x    3"]
 
 
 @pytest.mark.parametrize(

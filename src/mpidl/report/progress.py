@@ -130,7 +130,19 @@ class TerminalProgress(Progress):
     def __init__(self, title: Title) -> None:
         super().__init__(title)
         show(title.text, terminate)
-        self._bar = _bar(title.epochs)
+        from tqdm import tqdm
+
+        # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
+        tqdm.monitor_interval = 0
+        tqdm.set_lock(threading.RLock())
+        self._bar = tqdm(
+            total=title.epochs,
+            desc="starting",
+            bar_format="{percentage:3.0f}%|{bar}| {desc}",
+            ncols=_columns() - 1,
+            nrows=24,  # on a terminal without a known number of rows, tqdm would hide the bar
+            file=sys.stderr,
+        )
 
     def write(self, line: str) -> None:
         self.pass_on(escaped(line))
@@ -185,22 +197,6 @@ class LogProgress(Progress):
         self.write(begin + first)
         for line in others:
             self.write(" " * len(begin) + line)
-
-
-def _bar(epochs: float) -> Any:
-    from tqdm import tqdm
-
-    # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
-    tqdm.monitor_interval = 0
-    tqdm.set_lock(threading.RLock())
-    return tqdm(
-        total=epochs,
-        desc="starting",
-        bar_format="{percentage:3.0f}%|{bar}| {desc}",
-        ncols=_columns() - 1,
-        nrows=24,  # on a terminal without a known number of rows, tqdm would hide the bar
-        file=sys.stderr,
-    )
 
 
 def _columns() -> int:

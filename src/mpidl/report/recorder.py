@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
-from itertools import chain, count
+from itertools import count
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -290,18 +290,14 @@ def _resolved(config: Config, directory: Path) -> Config:
 
 
 def _new_directory(parent: Path, name: str) -> Path:
+    """Make a directory with a name or, if it exists, the first free of NAME-2, NAME-3, ..."""
     parent.mkdir(parents=True, exist_ok=True)
-    names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(directory for directory in map(parent.joinpath, names) if _made(directory))
-
-
-def _made(directory: Path) -> bool:
-    """Make a directory and return True, or return False if it exists."""
-    try:
-        directory.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    for number in count(1):
+        directory = parent / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            directory.mkdir()
+            break
+    return directory
 
 
 def encode(record: Mapping[str, Any]) -> bytes:

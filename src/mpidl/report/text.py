@@ -52,22 +52,21 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines of text, the first `left` columns aligned left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def titled(rows: Sequence[Mapping[str, str]], left: int = 0) -> list[str]:
+    """Return rows of cells by the titles of their columns as lines of text.
+
+    The first `left` columns are aligned left and the others right; empty ones are omitted.
+    """
+    titles = [title for title in rows[0] if any(row[title] for row in rows)]
+    cells = [titles, *([row[title] for title in titles] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
             cell.ljust(width) if number < left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for line in cells
     ]
-
-
-def titled(rows: Sequence[Mapping[str, str]], left: int = 0) -> list[str]:
-    """Return rows of cells by the titles of their columns as lines of text, without empty columns; see `table`."""
-    titles = [title for title in rows[0] if any(row[title] for row in rows)]
-    return table([titles, *([row[title] for title in titles] for row in rows)], left)
 
 
 #: Data that models are evaluated on.
