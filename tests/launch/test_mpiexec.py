@@ -15,7 +15,7 @@ from mpidl.launch.forwarding import Forwarding, end_session, wake_session
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
 from mpidl.launch.stderr import Death
-from mpidl.report.screen import Screen
+from mpidl.report.progress import Screen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
 CALL = """
@@ -24,7 +24,7 @@ signals.hold()
 import os, signal, sys
 from pathlib import Path
 from mpidl.launch import command, forwarding, mpiexec
-from mpidl.report.screen import Screen
+from mpidl.report.progress import Screen
 command.find_mpiexec = lambda: Path(sys.argv[1])
 forwarding.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])

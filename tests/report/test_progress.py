@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from mpidl.engines.totals import Spent, Totals
 from mpidl.launch import marks, output
 from mpidl.report.lines import Title
-from mpidl.report.progress import ForwardedProgress, LogProgress
+from mpidl.report.progress import ForwardedProgress, LogProgress, Screen
 from mpidl.report.rates import Rates
-from mpidl.report.screen import Screen
 
 SHOW = """
 from mpidl.report.lines import Title

@@ -83,7 +83,7 @@ def _launch(
     fits: Callable[[int], bool] = lambda ranks: True,
 ) -> int:
     from mpidl.launch.mpiexec import launch
-    from mpidl.report.screen import Screen
+    from mpidl.report.progress import Screen
 
     if retries == 0:
         return launch(ranks, words, Screen(), role, outlives=outlives)

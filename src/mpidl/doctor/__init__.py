@@ -25,7 +25,7 @@ def main(save: Path | None = None) -> int:
     started, missing = environment.world(), None
     if started.size == 1:
         from mpidl.launch.mpiexec import launch
-        from mpidl.report.screen import Screen
+        from mpidl.report.progress import Screen
 
         try:
             return launch(2, ["doctor", *([] if save is None else [f"--save={save.absolute()}"])], Screen())

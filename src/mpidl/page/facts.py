@@ -13,10 +13,9 @@ import numpy as np
 from mpidl.errors import shown
 from mpidl.history import Run
 from mpidl.history.defaults import flat, numbers
-from mpidl.history.ranks import RankStatus
+from mpidl.history.lines import RankStatus
 from mpidl.page.course import Course
-from mpidl.report.events import in_words
-from mpidl.report.text import duration, quantity
+from mpidl.report.text import duration, in_words, quantity
 
 #: Lanes of events, from the top down, and the kinds in each.
 LANES: dict[str, tuple[str, ...]] = {

@@ -22,11 +22,10 @@ from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
 from mpidl.report.lines import Title
-from mpidl.report.progress import COLUMNS, choose
+from mpidl.report.progress import COLUMNS, choose, show_on_terminal
 from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
-from mpidl.report.screen import show_on_terminal
 from mpidl.report.text import as_word, continuing, counted, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from mpidl.errors import escaped, shown
 from mpidl.history.defaults import numbers
-from mpidl.history.ranks import RankStatus
-from mpidl.report.events import in_words, time_of_day
-from mpidl.report.text import clock, duration, quantity
+from mpidl.history.lines import RankStatus
+from mpidl.report.text import clock, duration, in_words, quantity, time_of_day
 from mpidl.top.watched import DEAD, Watched
 
 #: Colours of states; each is also a word.
