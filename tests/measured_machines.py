@@ -1,9 +1,9 @@
 """Figures of a machine as `mpidl doctor --save` measures them, and a model of a user's own for plans."""
 
-from mpidl.config.measured import Link, Node
+from mpidl.config.measured import Link, MeasuredNode
 
 ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
-NODE = Node(**ORIGIN, cores=8, memory=10**9, memcpy=9e9, update=2e9, flops=3e10)
+NODE = MeasuredNode(**ORIGIN, cores=8, memory=10**9, memcpy=9e9, update=2e9, flops=3e10)
 LINK = Link(
     **ORIGIN, push_bandwidth=4e9, fetch_bandwidth=4e9, send_bandwidth=4e9, push_latency=1e-6, fetch_latency=1e-6,
     send_latency=1e-6,

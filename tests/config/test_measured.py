@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpidl.config.measured import Link, Measured, Node, read, save
+from mpidl.config.measured import Link, Measured, MeasuredNode, read, save
 from mpidl.errors import UsageError
 from mpidl.partition.costs import Costs
 from mpidl.paths import measured_file
 
 ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
-NODE = Node(**ORIGIN, cores=4, memory=8000, memcpy=9e9, update=2e9, flops=3e10, flops_of={"conv2d": 4e10})
+NODE = MeasuredNode(**ORIGIN, cores=4, memory=8000, memcpy=9e9, update=2e9, flops=3e10, flops_of={"conv2d": 4e10})
 SPEEDS = {"push_bandwidth": 4e9, "fetch_bandwidth": 2e9, "send_bandwidth": 6e9}
 LINK = Link(**ORIGIN, **SPEEDS, push_latency=1e-6, fetch_latency=2e-6, send_latency=3e-6)
 ETHERNET = replace(LINK, hosts=("alpha", "beta"), send_bandwidth=1e9, send_latency=4e-5)

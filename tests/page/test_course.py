@@ -9,7 +9,7 @@ from runs_by_hand import BEGAN, event, make, record, usual
 
 import mpidl
 from mpidl.history import open as open_run
-from mpidl.page.course import Course, kept, part_of
+from mpidl.page.course import RunCourse, kept, part_of
 from mpidl.page.curves import histograms, plots
 from mpidl.page.facts import marks
 from mpidl.page.timeline import GRADIENT, OF_KINDS, PIXELS, SECONDS, timeline
@@ -33,7 +33,7 @@ EVENTS = [
 
 
 def course(tmp_path, records, events=()):
-    return Course(open_run(make(tmp_path / "run", records, list(events))))
+    return RunCourse(open_run(make(tmp_path / "run", records, list(events))))
 
 
 def curve(found, title, name):

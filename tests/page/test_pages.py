@@ -15,7 +15,7 @@ from runs_by_hand import CONFIG, event, make, many, record, usual
 import mpidl
 from mpidl import cli, page
 from mpidl.errors import UsageError
-from mpidl.page.course import Course
+from mpidl.page.course import RunCourse
 from mpidl.page.curves import plots
 from mpidl.page.facts import bars
 from mpidl.page.writing import html
@@ -159,7 +159,7 @@ def test_ranks_are_bars_with_the_slowest_worker_first(alone):
 
 
 def course(directory, **run):
-    return Course(mpidl.open(make(directory / "run", **run)))
+    return RunCourse(mpidl.open(make(directory / "run", **run)))
 
 
 def test_of_many_ranks_the_slowest_are_bars_and_the_others_their_mean(tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpidl.engines.totals import Spent, Totals
 from mpidl.launch import marks, output
 from mpidl.report.lines import Title
-from mpidl.report.progress import ForwardedProgress, LogProgress, Screen
+from mpidl.report.progress import ForwardedProgress, LogProgress, ProgressScreen
 from mpidl.report.rates import Rates
 
 SHOW = """
@@ -328,7 +328,7 @@ def told(monkeypatch):
 
 
 def test_without_progress_everything_is_as_it_comes(capfd):
-    screen = Screen()
+    screen = ProgressScreen()
     for text in (b"half ", b"a line\n", b"\r 3%", b"end"):
         screen.write(text)
     screen.close()
@@ -336,7 +336,7 @@ def test_without_progress_everything_is_as_it_comes(capfd):
 
 
 def test_a_rank_s_progress_is_drawn_and_other_lines_go_above(capfd, told):
-    screen = Screen()
+    screen = ProgressScreen()
     begin, line, update, end = (text.removeprefix(f"{marks.PROGRESS} ") for text in told)
     screen.write(b"before\n")
     screen.hear(begin)
@@ -356,7 +356,7 @@ def test_a_rank_s_progress_is_drawn_and_other_lines_go_above(capfd, told):
 
 
 def test_a_job_that_ends_without_a_word_leaves_the_bar_and_its_last_line(capfd, told):
-    screen = Screen()
+    screen = ProgressScreen()
     screen.hear(told[0].removeprefix(f"{marks.PROGRESS} "))
     screen.write(b"no line end")
     screen.close()

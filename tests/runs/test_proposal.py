@@ -5,7 +5,7 @@ import pytest
 from measured_machines import FACTORY, LINK, NODE
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict, load
-from mpidl.config.measured import Link, Measured, Node, save
+from mpidl.config.measured import Link, Measured, MeasuredNode, save
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.job.build import build
@@ -138,11 +138,11 @@ def test_without_any_figures_they_are_assumed():
 
 def test_what_fits_the_memory(measured):
     # One server has mailboxes of four workers, 20 MB; two servers those of three, 15 MB.
-    measured(Measured(Node(**{**vars(NODE), "memory": 18_000_000}), LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "memory": 18_000_000}), LINK))
     assert [uncut(config(), 6)[servers]["fits"] for servers in (1, 2, 3)] == [False, True, True]
     found = propose(config(), 6)
     assert found["proposal"]["servers"] > 1 or found["proposal"]["partitions"] > 1
-    measured(Measured(Node(**{**vars(NODE), "memory": 1000}), LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "memory": 1000}), LINK))
     found = propose(config(), 6)
     assert not any(each["fits"] for each in found["candidates"])
     assert found["why"][-1].startswith("no topology fits the memory of these nodes")
@@ -150,7 +150,7 @@ def test_what_fits_the_memory(measured):
 
 def test_a_model_too_large_for_a_rank_is_cut(measured, tmp_path):
     # A rank of its own takes 2.9 MB; of two, each has half of the parameters.
-    measured(Measured(Node(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
+    measured(Measured(MeasuredNode(**{**vars(NODE), "cores": 1, "memory": 2_700_000}), LINK, LINK))
     found = propose(config(), 6)
     assert not any(each["fits"] for each in uncut(config(), 6).values())
     assert found["proposal"] == {"servers": 3, "replicas": 1, "partitions": 2, "stages": 1, "micro_batches": 1}

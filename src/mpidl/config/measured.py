@@ -25,7 +25,7 @@ class Measurement(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node(Measurement):
+class MeasuredNode(Measurement):
     """``[node]``: a node and one of its cores.
 
     Attributes
@@ -79,7 +79,7 @@ class Link(Measurement):
 class Measured:
     """All measurements; None for those that weren't made."""
 
-    node: Node | None = None
+    node: MeasuredNode | None = None
     within: Link | None = None
     between: Link | None = None
 
@@ -103,7 +103,7 @@ class Measured:
         )
 
 
-KINDS = {"node": Node, "within": Link, "between": Link}
+KINDS = {"node": MeasuredNode, "within": Link, "between": Link}
 
 
 def read(path: Path) -> Measured:

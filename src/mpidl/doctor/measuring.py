@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.config import measured
-from mpidl.config.measured import Link, Node
+from mpidl.config.measured import Link, MeasuredNode
 from mpidl.data.batch import Batch
 from mpidl.doctor import windows
 from mpidl.doctor.examination import Finding
@@ -115,7 +115,7 @@ def node(pair: Pair, way: str, found: dict[str, Any]) -> Finding:
     memcpy = windows.LONG / windows.times(pair, way, windows.LONG)[2]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
-    found["node"] = Node(**_origin(pair, 1), cores=cores, memory=memory, memcpy=memcpy, update=update, **speed)
+    found["node"] = MeasuredNode(**_origin(pair, 1), cores=cores, memory=memory, memcpy=memcpy, update=update, **speed)
     flops = {"dense": speed["flops"], **speed["flops_of"]}
     gradients = ", ".join(f"{name} {quantity(each, 'flop/s')}" for name, each in flops.items())
     return Finding(f"gradients: {gradients}; updates {quantity(update, 'B/s')}")

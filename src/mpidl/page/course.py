@@ -13,7 +13,7 @@ from mpidl.history import Run
 AXES = {"samples": "samples", "epoch": "epochs", "time": "training time", "iteration.number": "iterations"}
 
 
-class Course:
+class RunCourse:
     """The records of a run.
 
     Attributes

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpidl.page.course import Course, kept, part_of
+from mpidl.page.course import RunCourse, kept, part_of
 
 #: Pixels of the width of a plot, and the fewest for which a curve of many has points.
 PIXELS, FEWEST = 700, 100
@@ -68,7 +68,7 @@ PLOTS: list[Wanted] = [
 ]
 
 
-def plots(courses: Sequence[Course]) -> list[Plot]:
+def plots(courses: Sequence[RunCourse]) -> list[Plot]:
     """Return the plots of runs; those without a curve are left out."""
     found = []
     wanted = [("Objective", "", [("objective", "iteration.objective", 1)]), *_of_metrics(courses), *PLOTS]
@@ -88,7 +88,7 @@ def plots(courses: Sequence[Course]) -> list[Plot]:
     return found
 
 
-def _of_metrics(courses: Sequence[Course]) -> Iterator[Wanted]:
+def _of_metrics(courses: Sequence[RunCourse]) -> Iterator[Wanted]:
     """Yield the plots of the loss, and of the metrics and terms of the loss that the runs have."""
     columns = [name.partition("_") for course in courses for name in course.metrics]
     for name in dict.fromkeys(["loss", *(name for split, _, name in columns if split in SPLITS)]):
@@ -97,7 +97,7 @@ def _of_metrics(courses: Sequence[Course]) -> Iterator[Wanted]:
         yield title, "", [(split, f"{prefix}_{name}", 1) for split, prefix in splits.items()]
 
 
-def _values(course: Course, column: str, factor: float) -> tuple[np.ndarray, np.ndarray]:
+def _values(course: RunCourse, column: str, factor: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of a curve, and which records have new ones: later ones repeat those of evaluations."""
     if column.startswith("bytes_"):
         return _rate(course, column, factor)
@@ -105,7 +105,7 @@ def _values(course: Course, column: str, factor: float) -> tuple[np.ndarray, np.
     return values, course.evaluated(split) if split in SPLITS else np.ones(len(values), bool)
 
 
-def _rate(course: Course, column: str, factor: float) -> tuple[np.ndarray, np.ndarray]:
+def _rate(course: RunCourse, column: str, factor: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the growth per second of a growing figure, in each of some stretches of the run, and their ends."""
     if not (course.has("time") and course.metrics[column].any()):
         return np.array([]), np.array([], bool)
@@ -120,14 +120,14 @@ def _rate(course: Course, column: str, factor: float) -> tuple[np.ndarray, np.nd
     return found, ends
 
 
-def _ends(course: Course, axis: np.ndarray, parts: int) -> np.ndarray:
+def _ends(course: RunCourse, axis: np.ndarray, parts: int) -> np.ndarray:
     """Return which records end one of the stretches of a run: equal parts of the axis, each of one attempt."""
     stretch = np.column_stack([course.attempt, part_of(axis, parts)])
     return np.append(np.any(np.diff(stretch, axis=0), axis=1), True)
 
 
 def points(
-    course: Course, values: np.ndarray, new: np.ndarray, pixels: int
+    course: RunCourse, values: np.ndarray, new: np.ndarray, pixels: int
 ) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
     """Return the points of a curve that a screen shows: their places on the axes, and their values.
 
@@ -165,7 +165,7 @@ class Histograms(NamedTuple):
     share: np.ndarray
 
 
-def histograms(course: Course) -> Histograms | None:
+def histograms(course: RunCourse) -> Histograms | None:
     """Return the histograms of staleness over a run; None if it has none."""
     counts = course.metrics.get("staleness_histogram")
     if counts is None or counts.ndim != 2 or not counts.any() or not course.axes:

@@ -9,10 +9,10 @@ import numpy as np
 from bokeh import models
 from bokeh.plotting import figure
 
-from mpidl.page.course import AXES, Course
+from mpidl.page.course import AXES, RunCourse
 from mpidl.page.curves import Curve, Histograms, Plot
 from mpidl.page.facts import LANES, Marks, is_virtual
-from mpidl.page.timeline import OF_KINDS, PIXELS, SECONDS, Part
+from mpidl.page.timeline import OF_KINDS, PIXELS, SECONDS, Excerpt
 
 #: Colours that people of any colour vision can tell apart (M. Okabe and K. Ito), as page.css names and defines them.
 COLOURS = ("blue", "vermillion", "green", "purple", "orange", "sky", "grey")
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
     wide: bool = False
 
 
-def axes(courses: Sequence[Course]) -> dict[str, Axis]:
+def axes(courses: Sequence[RunCourse]) -> dict[str, Axis]:
     """Return the axes that any of the runs has."""
     virtual = any(is_virtual(course.run) for course in courses)
     found = {}
@@ -203,7 +203,7 @@ class Canvas:
         return models.ColumnDataSource({**places, **columns})
 
 
-def timeline(part: Part) -> Drawn:
+def timeline(part: Excerpt) -> Drawn:
     """Draw a part of a timeline: a row for each rank, a box for each span."""
     rows = len(part.ranks)
     shown = models.Range1d(part.begin, part.begin + SECONDS)

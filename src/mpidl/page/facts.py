@@ -14,7 +14,7 @@ from mpidl.errors import shown
 from mpidl.history import Run
 from mpidl.history.defaults import flat, numbers
 from mpidl.history.lines import RankStatus
-from mpidl.page.course import Course
+from mpidl.page.course import RunCourse
 from mpidl.report.text import duration, in_words, quantity
 
 #: Lanes of events, from the top down, and the kinds in each.
@@ -60,7 +60,7 @@ class Figure(NamedTuple):
     main: bool = False
 
 
-def figures(course: Course) -> list[Figure]:
+def figures(course: RunCourse) -> list[Figure]:
     """Return the final, or latest, figures of a run."""
     run, final, found = course.run, numbers(course.run.summary), by_lane(course.run)
     evaluated = [name for name in run.metrics if name.startswith(("test_", "validation_"))][::-1]
@@ -165,7 +165,7 @@ class Marks(NamedTuple):
     texts: list[str]
 
 
-def marks(course: Course) -> list[Marks]:
+def marks(course: RunCourse) -> list[Marks]:
     """Return the events of a run that have a place on its axes, by lanes."""
     found = []
     for lane, events in by_lane(course.run).items() if course.axes else ():
@@ -206,7 +206,7 @@ class Bar(NamedTuple):
     parts: Sequence[tuple[str, float]]
 
 
-def bars(course: Course) -> list[Bar]:
+def bars(course: RunCourse) -> list[Bar]:
     """Return the bars of a run's ranks, the slowest first; one for its workers if nothing is known of each."""
     known = [each for each in course.run.ranks if _parts(each.shares)]
     workers = sorted(filter(_is_worker, known), key=_slowness)
@@ -220,7 +220,7 @@ def bars(course: Course) -> list[Bar]:
     return found or average(course, "workers, on average")
 
 
-def average(course: Course, label: str) -> list[Bar]:
+def average(course: RunCourse, label: str) -> list[Bar]:
     """Return the bar of a run's workers on average."""
     parts = _parts({name: course.metrics.last(f"shares.{name}") for name in ACTIVITIES})
     return [Bar(label, "", "", parts)] if parts else []

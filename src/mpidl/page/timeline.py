@@ -26,7 +26,7 @@ WORKERS, OTHERS = 16, 8
 GRADIENT = KINDS.index("gradient")
 
 
-class Part(NamedTuple):
+class Excerpt(NamedTuple):
     """A part of a timeline.
 
     Attributes
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     ranks: dict[str, np.ndarray]
 
 
-def timeline(run: Run) -> list[Part]:
+def timeline(run: Run) -> list[Excerpt]:
     """Return the parts of a run's timeline; none if the run has not been traced."""
     if not (run.directory / DIRECTORY).is_dir():
         return []
@@ -59,7 +59,7 @@ def timeline(run: Run) -> list[Part]:
         begins.append((title, _worst(ranks, first + SECONDS)))
     shown = {escaped(f"{each.role} (rank {each.rank})"): each.spans for each in _shown(ranks)}
     return [
-        Part(title, begin - first, {label: _within(spans, begin) for label, spans in shown.items()})
+        Excerpt(title, begin - first, {label: _within(spans, begin) for label, spans in shown.items()})
         for title, begin in begins
     ]
 

@@ -17,7 +17,7 @@ from mpidl.errors import escaped
 from mpidl.history import Run
 from mpidl.history.defaults import flat, numbers
 from mpidl.page import facts
-from mpidl.page.course import Course
+from mpidl.page.course import RunCourse
 from mpidl.page.curves import histograms, plots
 from mpidl.page.drawing import COLOURS, LOSSES, Axis, Canvas, Drawn, axes
 from mpidl.page.drawing import timeline as timeline_of
@@ -37,7 +37,7 @@ EMPTY = {
 
 def html(runs: Sequence[Run]) -> str:
     """Return the page of runs."""
-    courses, alone = [Course(run) for run in runs], len(runs) == 1
+    courses, alone = [RunCourse(run) for run in runs], len(runs) == 1
     # Of two runs with the same name, their directories.
     names = [run.name for run in runs]
     names = [run.name if names.count(run.name) == 1 else str(run.directory) for run in runs]
@@ -96,7 +96,7 @@ def _shown(value: Any) -> Any:
     return escaped(value) if type(value) is str else value
 
 
-def _drawn(courses: Sequence[Course], names: Sequence[str], across: Mapping[str, Axis], first: str) -> list[Drawn]:
+def _drawn(courses: Sequence[RunCourse], names: Sequence[str], across: Mapping[str, Axis], first: str) -> list[Drawn]:
     """Return the plots."""
     alone = courses[0] if len(courses) == 1 else None
     marks = [] if alone is None else facts.marks(alone)

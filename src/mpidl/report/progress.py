@@ -199,7 +199,7 @@ class LogProgress(Progress):
             self.write(" " * len(begin) + line)
 
 
-class Screen:
+class ProgressScreen:
     """Shows a job's stderr on this process' own."""
 
     def __init__(self) -> None:
