@@ -105,7 +105,7 @@ class Examination:
         return finding if self.comm is None else self.comm.bcast(finding)
 
     def _give_up(self, what: str) -> None:
-        """End this process because a probe hangs, and report that on its line."""
+        """End this process because its probe hangs, and say so on the probe's line."""
         self._failed.append(what)
         self._print_finding(Finding(f"no answer within {PATIENCE:g} s", Verdict.FAILED))
         self.end()

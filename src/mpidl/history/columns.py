@@ -28,9 +28,9 @@ class Columns(Mapping[str, np.ndarray]):
     rows : int
         Number of records.
     skipped : int
-        Number of whole lines that are none, and are left out.
+        Number of complete lines that are invalid and were skipped.
     notes : list of str
-        What to say of these, and of a file that can't be read.
+        Notes on these, and on a file that can't be read.
     """
 
     def __init__(self, lines: Lines, blocks: Iterable[Sequence[dict[str, Any]]] | None = None) -> None:
@@ -53,7 +53,8 @@ class Columns(Mapping[str, np.ndarray]):
         found = self.get(name)
         if found is None or found.ndim != 1 or found.dtype.kind != "f":
             return np.zeros(self.rows, bool)
-        return np.isfinite(found)
+        finite: np.ndarray = np.isfinite(found)
+        return finite
 
     def last(self, name: str) -> float | None:
         """Return the last finite number of this name; None if no record has one."""

@@ -71,7 +71,7 @@ EVENT = Kind("event", msgspec.json.Decoder(dict[str, _Detail]), list[_Event])
 
 
 def decoded(content: bytes, kind: Kind) -> tuple[list[dict[str, Any]], int]:
-    """Return the objects in whole lines of JSON, and how many lines are none of that kind and were left out."""
+    """Return the objects in complete lines of JSON, and the number of lines of another kind, which are skipped."""
 
     def of_kind(lines: bytes) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = kind.decoder.decode_lines(lines)
@@ -95,20 +95,20 @@ def decoded(content: bytes, kind: Kind) -> tuple[list[dict[str, Any]], int]:
 
 
 class Lines:
-    """The objects in a file of lines, which need not exist yet: each time, those that have been written since.
+    """The objects in a file of lines, which need not exist yet: each reading returns those written since the last.
 
     Parameters
     ----------
     file : Path
     kind : Kind
-        Lines that are none of this kind are left out.
+        Lines of another kind are skipped.
     place : int
         Bytes that are passed over.
 
     Attributes
     ----------
     skipped : int
-        Number of whole lines that were left out so far.
+        Number of complete lines that were skipped so far.
     anew : bool
         Whether the objects that were read last are all of a new file, or of one that has been cut shorter.
     """
@@ -146,14 +146,14 @@ class Lines:
 
     @property
     def notes(self) -> list[str]:
-        """What to say of lines that were left out, and of a file that can't be read."""
+        """Notes on skipped lines, and on a file that can't be read."""
         kind, skipped = self._kind.name, self.skipped
         lines = f"1 line that is no {kind} is" if skipped == 1 else f"{skipped:,} lines that are no {kind}s are"
         return self._unread + ([f"{self._file.name}: {lines} left out"] if skipped else [])
 
 
 def read_object(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the object of a file of JSON without numbers beyond `LARGEST`, and what to say of what is left out.
+    """Return the object of a file of JSON without numbers beyond `LARGEST`, and notes on what is left out.
 
     It is None if there is no file, or the file isn't an object.
     """

@@ -66,7 +66,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The figures of the whole run; None if it hasn't ended, or not in order."""
+        """The figures of the whole run; None if it hasn't ended, or has failed."""
         return self._objects["summary.json"][0]
 
     @cached_property
@@ -76,7 +76,7 @@ class Run:
 
     @cached_property
     def ranks(self) -> list[RankStatus]:
-        """The ranks of the status, but those that aren't in order."""
+        """The ranks in the status, without malformed ones."""
         listed = (self.status or {}).get("ranks")
         found = []
         for each in listed if isinstance(listed, list) else []:

@@ -40,7 +40,7 @@ SPACING = 1e-3
 #: Part of an epoch that a quotient of samples may lack of a whole one.
 ROUNDING = 1e-9
 
-#: What `Reporter.state` has as it is.
+#: Attributes that `Reporter.state` contains unchanged.
 STATE = (
     "_origin", "_recorded_at", "_spaced_at", "due", "_reached", "_complete", "_interrupted", "_saved", "_iteration",
     "_accrued",
@@ -58,8 +58,8 @@ class Reporter:
     Parameters
     ----------
     origin : mapping, optional
-        Items of the summary about the origin of its figures; None if the reporter goes on with the state of another,
-        which has shown what the run is.
+        Items of the summary about the origin of its figures; None if the reporter resumes from the state of another,
+        which has shown the run's title.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Reporter:
         self.status = StatusFile(recorder, job.config.run.report)
 
     def state(self) -> dict[str, Any]:
-        """Return what a reporter of the same run in another process goes on with."""
+        """Return the state from which a reporter of the same run in another process resumes."""
         return {name: getattr(self, name) for name in STATE} | {
             "losses": dict(self._losses),
             "recent": self._recent.state(),
@@ -128,7 +128,7 @@ class Reporter:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded; cut off what it wrote afterwards."""
+        """Resume from the `state` of another, which may have been encoded; cut off what it wrote afterwards."""
         for name in STATE:
             setattr(self, name, state[name])
         self._losses = dict(state["losses"])
@@ -236,7 +236,7 @@ class Reporter:
             self._show(report, evaluated=True)
 
     def iterated(self, iteration: Iteration) -> None:
-        """Take note of an iteration of a coordinator, for the records to come."""
+        """Remember an iteration of a coordinator for the next records."""
         self._accrued = iteration.samples
         last = {name: getattr(iteration, name) for name in ITERATION}
         self._iteration = {"gradient_norm": iteration.gradient_norm, "iteration": last}
