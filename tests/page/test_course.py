@@ -50,7 +50,7 @@ def test_attempts_of_a_run_that_lost_nothing_are_told_apart_by_its_events(tmp_pa
 
 
 def test_events_lie_where_the_run_was_at_their_time(tmp_path):
-    found = {each.lane: each.axes for each in marks(course(tmp_path, KILLED + RESUMED, EVENTS))}
+    found = {lane: axes for lane, (axes, _) in marks(course(tmp_path, KILLED + RESUMED, EVENTS)).items()}
     np.testing.assert_allclose(found["checkpoint"]["samples"], [400.0, 700.0])
     np.testing.assert_allclose(found["death"]["time"], [5.5])
     assert 5.0 <= found["resume"]["time"][0] <= 6.0
@@ -59,7 +59,8 @@ def test_events_lie_where_the_run_was_at_their_time(tmp_path):
 def test_events_of_a_virtual_run_lie_at_their_virtual_time(tmp_path):
     records = [{name: value for name, value in each.items() if name != "unix_time"} for each in usual()]
     found = marks(course(tmp_path, records, [event("checkpoint", 9999.0, virtual_time=2.5)]))
-    np.testing.assert_allclose([found[0].axes["time"], found[0].axes["samples"]], [[2.5], [250.0]])
+    axes, _ = found["checkpoint"]
+    np.testing.assert_allclose([axes["time"], axes["samples"]], [[2.5], [250.0]])
 
 
 def test_a_gap_lies_between_two_attempts(tmp_path):
@@ -84,17 +85,17 @@ def test_traffic_is_that_of_each_stretch(tmp_path):
 def test_the_histogram_is_that_of_each_stretch(tmp_path):
     """One push in three had seen all updates before it, in each stretch."""
     found = histograms(course(tmp_path, usual()))
-    assert set(found.low) == {-0.5, 0.5}
-    np.testing.assert_allclose(found.share[found.low == -0.5], 1 / 3)
-    np.testing.assert_allclose(found.begin["time"][found.low == 0.5], np.append(0, np.arange(1, 20)))
+    assert set(found["low"]) == {-0.5, 0.5}
+    np.testing.assert_allclose(found["share"][found["low"] == -0.5], 1 / 3)
+    np.testing.assert_allclose(found["begin time"][found["low"] == 0.5], np.append(0, np.arange(1, 20)))
 
 
 def test_many_classes_of_staleness_are_joined(tmp_path):
     wide = [0.0] * 999 + [5.0]
     found = histograms(course(tmp_path, [record(1.0, 100.0, staleness_histogram=wide)]))
-    assert found.share.tolist() == [1.0]
-    assert found.low[0] < 999 < found.high[0]
-    assert found.high[0] - found.low[0] == 32
+    assert found["share"].tolist() == [1.0]
+    assert found["low"][0] < 999 < found["high"][0]
+    assert found["high"][0] - found["low"][0] == 32
 
 
 def test_figures_that_no_record_has_are_not_drawn(tmp_path):

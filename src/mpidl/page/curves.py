@@ -145,28 +145,13 @@ def points(
     return {name: np.insert(axis[chosen], gaps, axis[chosen][gaps]) for name, axis in axes.items()}, found
 
 
-class Histograms(NamedTuple):
-    """The staleness that pushes had, in stretches of a run: a cell for each class of staleness with any pushes.
+def histograms(course: RunCourse) -> dict[str, np.ndarray] | None:
+    """Return the histograms of the staleness that pushes had, in stretches of a run; None if it has none.
 
-    Attributes
-    ----------
-    begin, end : mapping of str to np.ndarray
-        Where each cell's stretch lies on each axis.
-    low, high : np.ndarray
-        The staleness of the cell's class: `low` and above, below `high`.
-    share : np.ndarray
-        Fraction of the stretch's pushes.
+    They are columns of cells, one for each class of staleness with any pushes: "low" and "high", between which the
+    staleness lies, "share", the fraction of the stretch's pushes, and for each axis, such as "time", where the stretch
+    lies on it: "begin time" and "end time".
     """
-
-    begin: Mapping[str, np.ndarray]
-    end: Mapping[str, np.ndarray]
-    low: np.ndarray
-    high: np.ndarray
-    share: np.ndarray
-
-
-def histograms(course: RunCourse) -> Histograms | None:
-    """Return the histograms of staleness over a run; None if it has none."""
     counts = course.metrics.get("staleness_histogram")
     if counts is None or counts.ndim != 2 or not counts.any() or not course.axes:
         return None
@@ -178,11 +163,14 @@ def histograms(course: RunCourse) -> Histograms | None:
     width = -(-counts.shape[1] // CLASSES)
     classes = np.add.reduceat(new, np.arange(0, counts.shape[1], width), axis=1)
     rows, columns = np.nonzero(classes)
-    begin, end = {}, {}
+    found = {
+        "low": columns * width - 0.5,
+        "high": (columns + 1) * width - 0.5,
+        "share": classes[rows, columns] / classes.sum(axis=1)[rows],
+    }
     for name, values in course.axes.items():
         # The first record of an attempt ends a stretch that began at a checkpoint, of which there may be no record.
         before = np.where(anew, values[np.minimum(begins + 1, ends)], values[begins])
         before[0] = 0.0
-        begin[name], end[name] = before[rows], values[ends][rows]
-    share = classes[rows, columns] / classes.sum(axis=1)[rows]
-    return Histograms(begin, end, columns * width - 0.5, (columns + 1) * width - 0.5, share)
+        found |= {f"begin {name}": before[rows], f"end {name}": values[ends][rows]}
+    return found

@@ -10,7 +10,7 @@ from bokeh import models
 from bokeh.plotting import figure
 
 from mpidl.page.course import AXES, RunCourse
-from mpidl.page.curves import Curve, Histograms, Plot
+from mpidl.page.curves import Curve, Plot
 from mpidl.page.facts import LANES, Marks, is_virtual
 from mpidl.page.timeline import OF_KINDS, PIXELS, SECONDS, Excerpt
 
@@ -98,18 +98,18 @@ class Canvas:
     axes : mapping of str to Axis
     first : str
         The axis that is shown first.
-    marks : sequence of Marks
+    marks : Marks
         Events, some of which are lines across all plots.
     """
 
-    def __init__(self, names: Sequence[str], axes: Mapping[str, Axis], first: str, marks: Sequence[Marks]) -> None:
+    def __init__(self, names: Sequence[str], axes: Mapping[str, Axis], first: str, marks: Marks) -> None:
         self._names, self._axes, self._first = names, axes, first
         # One for all plots: who zooms one, zooms all.
         self._range = models.Range1d(*axes[first].range)
         self._number = models.CustomJSHover(code=NUMBER)
         self._marks = {
-            each.lane: self._source(each.axes, {"y": [each.lane] * len(each.texts), "text": each.texts})
-            for each in marks
+            lane: self._source(places, {"y": [lane] * len(texts), "text": texts})
+            for lane, (places, texts) in marks.items()
         }
 
     def plot(self, plot: Plot) -> Drawn:
@@ -140,20 +140,20 @@ class Canvas:
         if len(curve.values) <= (FEW if len(self._names) == 1 else 1):
             drawn.scatter(self._first, "y", source=source, size=7 if len(curve.values) == 1 else 4, tags=tags)
 
-    def staleness(self, found: Histograms) -> Drawn:
+    def staleness(self, found: Mapping[str, np.ndarray]) -> Drawn:
         """Draw a histogram of staleness for each stretch of a run: the darker, the more pushes."""
-        drawn = self._figure(HEIGHT, y_range=models.Range1d(-0.5, float(found.high.max())))
+        drawn = self._figure(HEIGHT, y_range=models.Range1d(-0.5, float(found["high"].max())))
         # The root, so that a hundredth of the pushes can be seen beside all of them.
-        data = {"low": found.low, "high": found.high, "share": 100 * found.share, "alpha": np.sqrt(found.share)}
+        data = {**found, "share": 100 * found["share"], "alpha": np.sqrt(found["share"])}
         for name, axis in self._axes.items():
-            data[f"begin {name}"], data[f"end {name}"] = found.begin[name] * axis.factor, found.end[name] * axis.factor
+            data |= {key: found[key] * axis.factor for key in (f"begin {name}", f"end {name}")}
         cells = drawn.quad(
             left=f"begin {self._first}", right=f"end {self._first}", bottom="low", top="high", line_color=None,
             source=models.ColumnDataSource({key: _small(each) for key, each in data.items()}), alpha="alpha",
             tags=["blue", 0, 0],
         )  # fmt: skip
         drawn.yaxis.ticker = models.BasicTicker(min_interval=1)
-        width = int(found.high[0] - found.low[0])
+        width = int(found["high"][0] - found["low"][0])
         fewer = "" if width == 1 else f" and {width - 1} fewer"
         # The high end of a class lies half an update above its last staleness, and is rounded to it.
         formatters = {"@high": models.CustomJSHover(code="return String(Math.floor(value))"), "@share": self._number}

@@ -157,17 +157,13 @@ def by_lane(run: Run) -> dict[str, list[dict[str, Any]]]:
     return {lane: events for lane, events in found.items() if events}
 
 
-class Marks(NamedTuple):
-    """The events of one lane, by their places on the axes and in words."""
-
-    lane: str
-    axes: Mapping[str, np.ndarray]
-    texts: list[str]
+#: The events of each lane, by their places on the axes and in words.
+Marks = dict[str, tuple[Mapping[str, np.ndarray], list[str]]]
 
 
-def marks(course: RunCourse) -> list[Marks]:
-    """Return the events of a run that have a place on its axes, by lanes."""
-    found = []
+def marks(course: RunCourse) -> Marks:
+    """Return the events of a run that have a place on its axes."""
+    found: Marks = {}
     for lane, events in by_lane(course.run).items() if course.axes else ():
         times, virtual = (np.array([each.get(name) for each in events], float) for name in ("time", "virtual_time"))
         axes = {name: course.place(name, times, virtual) for name in course.axes}
@@ -176,7 +172,7 @@ def marks(course: RunCourse) -> list[Marks]:
         chosen = placed[np.unique(np.linspace(0, len(placed) - 1, min(len(placed), MARKED)).astype(int))]
         if chosen.size:
             texts = [in_short(events[place]) for place in chosen]
-            found.append(Marks(lane, {name: axis[chosen] for name, axis in axes.items()}, texts))
+            found[lane] = {name: axis[chosen] for name, axis in axes.items()}, texts
     return found
 
 

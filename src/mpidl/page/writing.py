@@ -99,7 +99,7 @@ def _shown(value: Any) -> Any:
 def _drawn(courses: Sequence[RunCourse], names: Sequence[str], across: Mapping[str, Axis], first: str) -> list[Drawn]:
     """Return the plots."""
     alone = courses[0] if len(courses) == 1 else None
-    marks = [] if alone is None else facts.marks(alone)
+    marks = {} if alone is None else facts.marks(alone)
     canvas = Canvas([escaped(name) for name in names], across, first, marks)
     drawn = [canvas.plot(plot) for plot in plots(courses)]
     if alone is not None and (found := histograms(alone)) is not None:
