@@ -13,6 +13,7 @@ from mpidl.page.course import RunCourse, kept, part_of
 from mpidl.page.curves import histograms, plots
 from mpidl.page.facts import marks
 from mpidl.page.timeline import GRADIENT, OF_KINDS, PIXELS, SECONDS, timeline
+from mpidl.page.writing import html
 from mpidl.tracing import KINDS, RankSpans
 from mpidl.tracing.files import write
 from mpidl.tracing.spans import SPAN
@@ -218,3 +219,11 @@ def test_of_many_ranks_the_slowest_workers_are_shown(tmp_path):
     ranks = [("server 0", spans((WAIT, 0, 1))), *(worker(number) for number in range(30))]
     (part,) = timeline(traced(tmp_path, *ranks))
     assert list(rows(part)) == ["server 0 (rank 0)", *(f"worker {number} (rank {number + 1})" for number in range(16))]
+
+
+def test_a_page_draws_the_parts_of_a_timeline(tmp_path):
+    """A role is text, not a formula, for which Bokeh would need another megabyte."""
+    text = html([traced(tmp_path, ("worker $$0$$", spans((GRADIENT, 0.5, 1.0), (WAIT, 1.0, 1.25))))])
+    assert text.count("data-root-id=") == 1
+    assert '"text":"worker $$0$$ (rank 0)"' in text
+    assert len(text) < 1_600_000

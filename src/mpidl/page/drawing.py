@@ -105,7 +105,8 @@ class Canvas:
     def __init__(self, names: Sequence[str], axes: Mapping[str, Axis], first: str, marks: Marks) -> None:
         self._names, self._axes, self._first = names, axes, first
         # One for all plots: who zooms one, zooms all.
-        self._range = models.Range1d(*axes[first].range)
+        start, end = axes[first].range
+        self._range = models.Range1d(start=start, end=end)
         self._number = models.CustomJSHover(code=NUMBER)
         self._marks = {
             lane: self._source(places, {"y": [lane] * len(texts), "text": texts})
@@ -142,7 +143,7 @@ class Canvas:
 
     def staleness(self, found: Mapping[str, np.ndarray]) -> Drawn:
         """Draw a histogram of staleness for each stretch of a run: the darker, the more pushes."""
-        drawn = self._figure(HEIGHT, y_range=models.Range1d(-0.5, float(found["high"].max())))
+        drawn = self._figure(HEIGHT, y_range=models.Range1d(start=-0.5, end=float(found["high"].max())))
         # The root, so that a hundredth of the pushes can be seen beside all of them.
         data = {**found, "share": 100 * found["share"], "alpha": np.sqrt(found["share"])}
         for name, axis in self._axes.items():
@@ -206,14 +207,13 @@ class Canvas:
 def timeline(part: Excerpt) -> Drawn:
     """Draw a part of a timeline: a row for each rank, a box for each span."""
     rows = len(part.ranks)
-    shown = models.Range1d(part.begin, part.begin + SECONDS)
-    drawn = _figure(
-        ROW * rows + BELOW, shown, toolbar_location=None, tags=["timeline"], y_range=models.Range1d(rows - 0.5, -0.5)
-    )
+    across = models.Range1d(start=part.begin, end=part.begin + SECONDS)
+    down = models.Range1d(start=rows - 0.5, end=-0.5)
+    drawn = _figure(ROW * rows + BELOW, across, y_range=down, toolbar_location=None, tags=["timeline"])
     drawn.grid.visible = False
     drawn.xaxis.formatter = models.PrintfTickFormatter(format="%.2f s")
     drawn.yaxis.ticker = models.FixedTicker(ticks=list(range(rows)))
-    drawn.yaxis.major_label_overrides = {row: models.PlainText(label) for row, label in enumerate(part.ranks)}
+    drawn.yaxis.major_label_overrides = {row: models.PlainText(text=label) for row, label in enumerate(part.ranks)}
     boxes = []
     for kind, (name, colour) in enumerate(OF_KINDS.items()):
         found = [spans[spans[:, 2] == kind] for spans in part.ranks.values()]

@@ -54,7 +54,7 @@ def html(runs: Sequence[Run]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     template = environment.get_template("page.html.jinja")
-    values = {
+    values: dict[str, Any] = {
         "title": names[0] if alone else f"{len(runs)} runs",
         "lines": [_line(runs[0])] if alone else [],
         "notes": [(name, note) for run, name in zip(runs, names, strict=True) for note in run.notes],
