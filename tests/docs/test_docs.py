@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import json
 import re
 import sys
@@ -15,6 +16,7 @@ from mpidl.algorithms import ALGORITHMS
 from mpidl.config import SECTIONS
 from mpidl.data import SOURCES
 from mpidl.nn import LAYERS
+from mpidl.partition import schedules
 from mpidl.rules import RULES
 from mpidl.version import VERSION
 
@@ -142,3 +144,16 @@ def test_every_contrast_of_papers_is_on_their_page_with_its_figure():
     shown = {name for name in names if f".. figure:: figures/papers/{name}.png\n" in page}
     tables = {name for name in names if f".. findings: docs/figures/papers/findings.json {name}\n" in page}
     assert shown == tables == set(names) == {path.stem for path in figures.glob("*.png")}
+
+
+def test_examples_of_pipelines():
+    page = doctest.testfile(str(ROOT / "docs" / "cut_models.rst"), module_relative=False)
+    assert all(each.attempted and not each.failed for each in (page, doctest.testmod(schedules)))
+
+
+def test_the_table_of_cuts_lists_what_layers_declare():
+    text = (ROOT / "docs" / "layers.rst").read_text()
+    rows = re.findall(r"^``(\w+)`` {2,}(.+)$", text, re.MULTILINE)
+    assert rows == [(name, ", ".join(LAYERS[name].cuts or ["samples"])) for name in sorted(LAYERS)]
+    terms = {term for line in re.findall(r"^((?:\w+, )*\w+)\n    \S", text, re.MULTILINE) for term in line.split(", ")}
+    assert terms >= {cut for layer in LAYERS.values() for cut in (*layer.cuts, "samples")}

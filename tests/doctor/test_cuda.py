@@ -12,66 +12,36 @@ runtime = SimpleNamespace(getDeviceProperties=lambda number: {"name": b"Tensor T
 stream = SimpleNamespace(synchronize=lambda: None)
 cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
 """
+PROMISING = DEVICE + "from mpidl.rma import staging\nstaging.cuda_aware = lambda: True\n"
+#: What a library does with device pointers.
+DIES = "import os\ndef arange(*a, **k): os.kill(os.getpid(), 11)\n"
+REFUSES = "def arange(*a, **k): raise TypeError('no buffer')\n"
+SPOILS = """
+class Spoilt(ndarray):
+    def __eq__(self, other): return array([False])
+def zeros_like(a): return empty_like(a).view(Spoilt)
+"""
+HANGS = "import time\ndef arange(*a, **k): time.sleep(60)\n"
 
 
-@pytest.fixture
-def cupy(monkeypatch, tmp_path):
-    """Makes a CuPy of a text."""
-
-    def make(text):
-        (tmp_path / "cupy.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    return make
-
-
-def test_a_library_that_takes_device_pointers(cupy):
-    cupy(DEVICE)
-    assert cuda.gpu().found == "Tensor Tron; MPI is CUDA-aware"
-
-
-def test_a_library_that_dies_of_them(cupy):
-    cupy(DEVICE + "import os\ndef arange(*a, **k): os.kill(os.getpid(), 11)\n")
-    assert cuda.gpu().found == ("Tensor Tron; MPI is not CUDA-aware: it died of SIGSEGV when given a device pointer")
-
-
-def test_a_library_that_refuses_them(cupy):
-    cupy(DEVICE + "def arange(*a, **k): raise TypeError('no buffer')\n")
-    assert cuda.gpu().found == "Tensor Tron; MPI is not CUDA-aware: TypeError: no buffer"
-
-
-def test_a_library_that_spoils_what_it_sends(cupy):
-    cupy(
-        DEVICE
-        + "class Spoilt(ndarray):\n    def __eq__(self, other): return array([False])\n"
-        + "def zeros_like(a): return empty_like(a).view(Spoilt)\n"
-    )
-    assert cuda.gpu().found == "Tensor Tron; MPI is not CUDA-aware: it changes the values it sends"
-
-
-def test_a_library_that_hangs(cupy, monkeypatch):
-    monkeypatch.setattr(cuda, "PATIENCE", 3.0)
-    cupy(DEVICE + "import time\ndef arange(*a, **k): time.sleep(60)\n")
-    assert cuda.gpu().found == "Tensor Tron; MPI is not CUDA-aware: no answer within 3 s"
-
-
-def test_no_gpu(cupy):
-    cupy("raise ImportError('no driver')")
-    assert cuda.gpu().found == "none that CuPy can use: ImportError: no driver"
-
-
-PROMISING = "from mpidl.rma import staging\nstaging.cuda_aware = lambda: True\n"
-
-
-def test_a_library_that_keeps_its_promise(cupy):
-    cupy(DEVICE + PROMISING)
-    assert cuda.gpu() == ("Tensor Tron; MPI is CUDA-aware", Verdict.OK, "")
-
-
-def test_a_library_that_breaks_its_promise(cupy):
-    cupy(DEVICE + PROMISING + "import os\ndef arange(*a, **k): os.kill(os.getpid(), 11)\n")
-    finding = cuda.gpu()
-    assert finding.found.endswith("MPI is not CUDA-aware: it died of SIGSEGV when given a device pointer")
-    assert finding.verdict is Verdict.WARNING
-    assert 'transfer = "staged"' in finding.remedy
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (DEVICE, "Tensor Tron; MPI is CUDA-aware"),
+        (DEVICE + DIES, "Tensor Tron; MPI is not CUDA-aware: it died of SIGSEGV when given a device pointer"),
+        (DEVICE + REFUSES, "Tensor Tron; MPI is not CUDA-aware: TypeError: no buffer"),
+        (DEVICE + SPOILS, "Tensor Tron; MPI is not CUDA-aware: it changes the values it sends"),
+        (DEVICE + HANGS, "Tensor Tron; MPI is not CUDA-aware: no answer within 5 s"),
+        ("raise ImportError('no driver')", "none that CuPy can use: ImportError: no driver"),
+        (PROMISING, "Tensor Tron; MPI is CUDA-aware"),
+        (PROMISING + DIES, "Tensor Tron; MPI is not CUDA-aware: it died of SIGSEGV when given a device pointer"),
+    ],
+)
+def test_what_a_library_does_with_device_pointers(monkeypatch, tmp_path, text, found):
+    monkeypatch.setattr(cuda, "PATIENCE", 5.0 if HANGS in text else 60.0)
+    (tmp_path / "cupy.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding, broken = cuda.gpu(), text == PROMISING + DIES
+    assert (finding.found, finding.verdict) == (found, Verdict.WARNING if broken else Verdict.OK)
+    assert ('transfer = "staged"' in finding.remedy) == broken

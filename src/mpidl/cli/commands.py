@@ -83,13 +83,13 @@ def _launch(
     fits: Callable[[int], bool] = lambda ranks: True,
 ) -> int:
     from mpidl.launch.mpiexec import launch
-    from mpidl.report.screen import Screen
+    from mpidl.report.progress import ProgressScreen
 
     if retries == 0:
-        return launch(ranks, words, Screen(), role, outlives=outlives)
+        return launch(ranks, words, ProgressScreen(), role, outlives=outlives)
     from mpidl.runs.retries import Retries
 
-    return launch(ranks, words, Screen(), role, Retries(retries, words).after, outlives, fits)
+    return launch(ranks, words, ProgressScreen(), role, Retries(retries, words).after, outlives, fits)
 
 
 def _check_retries(retries: int, launches: bool) -> None:

@@ -40,17 +40,15 @@ def _try() -> tuple[str, str]:
     """Return the output of a process that calls `probe`, and the cause of its end, in a few words."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     command = [sys.executable, "-P", "-m", "mpidl.doctor.cuda"]
-    with subprocess.Popen(
-        command, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            said, complaint = process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.communicate()[0], f"no answer within {PATIENCE:g} s"
+    try:
+        process = subprocess.run(
+            command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        return (error.stdout or b"").decode(), f"no answer within {PATIENCE:g} s"
     if process.returncode < 0:
-        return said, f"it died of {signal.Signals(-process.returncode).name} when given a device pointer"
-    return said, complaint.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        return process.stdout, f"it died of {signal.Signals(-process.returncode).name} when given a device pointer"
+    return process.stdout, process.stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
 
 
 def probe() -> None:

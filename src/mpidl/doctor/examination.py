@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +27,6 @@ class Verdict(Enum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "FAILED"
-
-
-#: Verdicts on what mpidl can do without.
-MILDER = {Verdict.FAILED: Verdict.WARNING, Verdict.WARNING: Verdict.OK, Verdict.OK: Verdict.OK}
 
 
 class Finding(NamedTuple):
@@ -69,18 +64,17 @@ class Examination:
         Unless it is `needed`, a failure becomes a warning, and a warning is ignored.
         """
         self._print(what.ljust(WHAT_WIDTH - 1) + " ", end="")
-        finding: Finding | None = None
-        error: Exception | None = None
-        with self._watched(what):
-            try:
-                finding = probe(*arguments)
-            except Exception as caught:
-                error = caught
-            finding = self._agree(finding, error)
+        watchdog = threading.Timer(PATIENCE, self._give_up, [what])
+        watchdog.daemon = True
+        watchdog.start()
+        finding = self._agreed(probe, arguments)
+        watchdog.cancel()
         worked = finding.verdict is not Verdict.FAILED
         if not worked and needed:
             self._failed.append(what)
-        self._print_finding(finding if needed else finding._replace(verdict=MILDER[finding.verdict]))
+        if not needed:
+            finding = finding._replace(verdict=Verdict.OK if worked else Verdict.WARNING)
+        self._print_finding(finding)
         return worked
 
     def heading(self, text: str) -> None:
@@ -98,26 +92,20 @@ class Examination:
         self._print("\nEverything that mpidl needs works.")
         return 0
 
-    def _agree(self, finding: Finding | None, error: Exception | None) -> Finding:
+    def _agreed(self, probe: Probe, arguments: Sequence[object]) -> Finding:
         """Return the first rank's finding, or the error of the first rank that failed."""
-        text = "" if error is None else " ".join(named(error).split())
-        texts = [text] if self.comm is None else self.comm.allgather(text)
-        for rank, found in enumerate(texts):
-            if found:
-                return Finding(found if rank == 0 else f"{found} (on the last rank)", Verdict.FAILED)
-        agreed: Finding = finding if self.comm is None else self.comm.bcast(finding)  # type: ignore[assignment]
-        return agreed
-
-    @contextlib.contextmanager
-    def _watched(self, what: str) -> Iterator[None]:
-        """End this process if a probe hangs, and report that on its line."""
-        watchdog = threading.Timer(PATIENCE, self._give_up, [what])
-        watchdog.daemon = True
-        watchdog.start()
-        yield
-        watchdog.cancel()
+        finding, error = Finding(""), ""
+        try:
+            finding = probe(*arguments)
+        except Exception as caught:
+            error = " ".join(named(caught).split())
+        for rank, each in enumerate([error] if self.comm is None else self.comm.allgather(error)):
+            if each:
+                return Finding(each if rank == 0 else f"{each} (on the last rank)", Verdict.FAILED)
+        return finding if self.comm is None else self.comm.bcast(finding)
 
     def _give_up(self, what: str) -> None:
+        """End this process because its probe hangs, and say so on the probe's line."""
         self._failed.append(what)
         self._print_finding(Finding(f"no answer within {PATIENCE:g} s", Verdict.FAILED))
         self.end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf, prod
@@ -15,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpidl.config import measured
-from mpidl.config.measured import Link, Measured, MeasuredNode
+from mpidl.config.measured import Link, MeasuredNode
 from mpidl.data.batch import Batch
 from mpidl.doctor import windows
 from mpidl.doctor.examination import Finding
@@ -26,26 +25,24 @@ from mpidl.report.text import quantity
 from mpidl.rules import Adagrad
 from mpidl.shards.shard import CHUNK_BYTES
 
-Shape = tuple[int, ...]
-Section = dict[str, Any]
+#: A layer's keys besides its type.
+Keys = dict[str, Any]
 
-#: Timed dense layers: the shape of a sample, and the layers.
-DENSE: tuple[Shape, list[Section]] = ((1536,), [{"type": "dense", "units": 1536, "activation": "relu"}] * 3)
-#: Other layers with products, by type: the shape of a sample, and the layer; a network has three of these.
-PRODUCTS: dict[str, tuple[Shape, Section]] = {
-    "conv2d": ((16, 16, 32), {"type": "conv2d", "channels": 32, "size": 3, "padding": 1, "activation": "relu"}),
-    "locally_connected2d": (
-        (20, 20, 16),
-        {"type": "locally_connected2d", "channels": 16, "size": 5, "activation": "relu"},
-    ),
+#: Timed dense layers: the shape of a sample, and the keys of each of three.
+DENSE: tuple[tuple[int, ...], Keys] = ((1536,), {"units": 1536, "activation": "relu"})
+#: Other layers with products, by type: the shape of a sample, and the keys of each of three.
+PRODUCTS: dict[str, tuple[tuple[int, ...], Keys]] = {
+    "conv2d": ((16, 16, 32), {"channels": 32, "size": 3, "padding": 1, "activation": "relu"}),
+    "locally_connected2d": ((20, 20, 16), {"channels": 16, "size": 5, "activation": "relu"}),
 }
-#: Layers without products; "activation" stands for all others.
-ELEMENTWISE: dict[str, tuple[Shape, Section]] = {
-    "activation": ((32, 32, 16), {"type": "activation", "activation": "relu"}),
-    "max_pool2d": ((32, 32, 16), {"type": "max_pool2d", "size": 3, "stride": 1}),
-    "l2_pool2d": ((32, 32, 16), {"type": "l2_pool2d", "size": 3, "stride": 1}),
-    "local_contrast_normalisation": ((32, 32, 16), {"type": "local_contrast_normalisation", "size": 5}),
-    "batch_normalisation": ((32, 32, 16), {"type": "batch_normalisation"}),
+#: The shape of a sample for layers without products, and the keys of these; "activation" stands for all others.
+IMAGE = (32, 32, 16)
+ELEMENTWISE: dict[str, Keys] = {
+    "activation": {"activation": "relu"},
+    "max_pool2d": {"size": 3, "stride": 1},
+    "l2_pool2d": {"size": 3, "stride": 1},
+    "local_contrast_normalisation": {"size": 5},
+    "batch_normalisation": {},
 }
 #: Samples of a timed gradient, and of one in which parameters take a large part of the time.
 BATCH, FEW = 64, 8
@@ -58,17 +55,18 @@ def speeds() -> dict[str, Any]:
     flops, bandwidth = _dense()
     fixed = Costs(flops=inf, parameter_bandwidth=bandwidth)
     flops_of = {}
-    for name, (shape, section) in PRODUCTS.items():
-        layers = _network(shape, [section] * 3)
-        elapsed = _elapsed(layers, BATCH)
-        rest = elapsed - fixed.gradient(layers.summaries()[:-1], BATCH)
-        flops_of[name] = _operations(layers) * BATCH / max(rest, elapsed / 10)
+    for name, (shape, keys) in PRODUCTS.items():
+        network = _network(shape, [{"type": name, **keys}] * 3)
+        elapsed = _elapsed(network, BATCH)
+        rest = elapsed - fixed.gradient(network.summaries()[:-1], BATCH)
+        flops_of[name] = _operations(network) * BATCH / max(rest, elapsed / 10)
     elements_of = {}
-    for name, (shape, section) in ELEMENTWISE.items():
+    for name, keys in ELEMENTWISE.items():
         # The second layer's inputs need a gradient, unlike those of the first.
-        layers = _network(shape, [ELEMENTWISE["activation"][1], *[section] * 3])
-        sizes = [prod(layer.shape) for layer in layers.summaries()[:-1]]
-        elements_of[name] = sum(map(sum, pairwise(sizes))) * BATCH / _elapsed(layers, BATCH)
+        first = {"type": "activation", **ELEMENTWISE["activation"]}
+        network = _network(IMAGE, [first, *[{"type": name, **keys}] * 3])
+        sizes = [prod(layer.shape) for layer in network.summaries()[:-1]]
+        elements_of[name] = sum(map(sum, pairwise(sizes))) * BATCH / _elapsed(network, BATCH)
     return {
         "flops": flops,
         "flops_of": flops_of,
@@ -80,14 +78,15 @@ def speeds() -> dict[str, Any]:
 
 def _dense() -> tuple[float, float]:
     """Return operations and bytes of parameters per second of dense layers, from the times of many and few samples."""
-    network = _network(*DENSE)
+    shape, keys = DENSE
+    network = _network(shape, [{"type": "dense", **keys}] * 3)
     few, many = _elapsed(network, FEW), _elapsed(network, BATCH)
     each = max(many - few, many / 10) / (BATCH - FEW)
     nbytes = network.layout.size * network.dtype.itemsize
     return _operations(network) / each, nbytes / max(few - FEW * each, few / 100)
 
 
-def _network(shape: Shape, layers: list[Section]) -> Network:
+def _network(shape: tuple[int, ...], layers: list[dict[str, Any]]) -> Network:
     network = from_config([*layers, {"type": "flatten"}], "mean_squared_error", shape, 0, "float32")
     network.parameters[:] = np.random.default_rng(0).normal(scale=0.01, size=network.parameters.size)
     return network
@@ -106,59 +105,46 @@ def _elapsed(network: Network, samples: int) -> float:
     return min(seconds(lambda: network.loss_and_gradient(batch), ROUNDS))
 
 
-class Measuring:
-    """Probes that write a file of measurements of the first rank's node and of the link to the other rank.
+def node(pair: Pair, way: str, found: dict[str, Any]) -> Finding:
+    """Measure gradients, updates and copies of the first rank's node; copies in memory opened in this way."""
+    if not pair.origin and pair.one_node:
+        # All cores of a job compute at the same time.
+        speeds()
+    speed = pair.measure(speeds)
+    update = pair.measure(update_bandwidth)
+    memcpy = windows.LONG / windows.times(pair, way, windows.LONG)[2]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    found["node"] = MeasuredNode(**_origin(pair, 1), cores=cores, memory=memory, memcpy=memcpy, update=update, **speed)
+    flops = {"dense": speed["flops"], **speed["flops_of"]}
+    gradients = ", ".join(f"{name} {quantity(each, 'flop/s')}" for name, each in flops.items())
+    return Finding(f"gradients: {gradients}; updates {quantity(update, 'B/s')}")
 
-    The link is measured by a `mpidl.rma.probes.WindowProbe` of the kind `way`.
-    """
 
-    def __init__(self, pair: Pair, way: str, path: Path) -> None:
-        self._pair, self._way, self._path = pair, way, path
-        self._measured = Measured()
+def link(pair: Pair, way: str, found: dict[str, Any]) -> Finding:
+    """Measure pushes, fetches and sends between the two ranks."""
+    push, fetch, *_ = windows.times(pair, way, windows.LONG)
+    push_latency, fetch_latency, *_ = windows.times(pair, way, 8)
+    send_latency, send = windows.sends(pair)
+    found["within" if pair.one_node else "between"] = Link(
+        **_origin(pair, 2), push_bandwidth=windows.LONG / push, fetch_bandwidth=windows.LONG / fetch,
+        send_bandwidth=send, push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
+    )  # fmt: skip
+    return Finding(f"send {quantity(send, 'B/s')}, {send_latency * 1e6:.1f} us; put and get as above")
 
-    def node(self) -> Finding:
-        """Measure gradients, updates and copies."""
-        if not self._pair.origin and self._pair.one_node:
-            # All cores of a job compute at the same time.
-            speeds()
-        found = self._pair.measure(speeds)
-        update = self._pair.measure(update_bandwidth)
-        memcpy = windows.LONG / windows.times(self._pair, self._way, windows.LONG)[2]
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        cores = len(os.sched_getaffinity(0))
-        node = MeasuredNode(**self._origin(1), cores=cores, memory=memory, memcpy=memcpy, update=update, **found)
-        self._measured = replace(self._measured, node=node)
-        flops = {"dense": node.flops, **node.flops_of}
-        gradients = ", ".join(f"{name} {quantity(speed, 'flop/s')}" for name, speed in flops.items())
-        return Finding(f"gradients: {gradients}; updates {quantity(update, 'B/s')}")
 
-    def link(self) -> Finding:
-        """Measure pushes, fetches and sends."""
-        push, fetch, *_ = windows.times(self._pair, self._way, windows.LONG)
-        push_latency, fetch_latency, *_ = windows.times(self._pair, self._way, 8)
-        send_latency, send = windows.sends(self._pair)
-        link = Link(
-            **self._origin(2), push_bandwidth=windows.LONG / push, fetch_bandwidth=windows.LONG / fetch,
-            send_bandwidth=send, push_latency=push_latency, fetch_latency=fetch_latency, send_latency=send_latency,
-        )  # fmt: skip
-        kept = self._measured
-        self._measured = replace(kept, within=link) if self._pair.one_node else replace(kept, between=link)
-        return Finding(f"send {quantity(send, 'B/s')}, {send_latency * 1e6:.1f} us; put and get as above")
+def save(pair: Pair, path: Path, found: dict[str, Any]) -> Finding:
+    """Write what `node` and `link` have found."""
+    if pair.origin:
+        measured.save(path, measured.Measured(**found))
+    return Finding(f"in {path}, for `mpidl plan` and `mpidl simulate`")
 
-    def save(self) -> Finding:
-        """Write the measurements."""
-        if self._pair.origin:
-            measured.save(self._path, self._measured)
-        return Finding(f"in {self._path}, for `mpidl plan` and `mpidl simulate`")
 
-    def _origin(self, ranks: int) -> dict[str, Any]:
-        hosts = self._pair.comm.allgather(socket.gethostname())[:ranks]
-        mpi = " ".join(MPI.Get_library_version().split(",")[0].split())
-        return {
-            "hosts": tuple(dict.fromkeys(hosts)),
-            "mpi": mpi,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+def _origin(pair: Pair, ranks: int) -> dict[str, Any]:
+    hosts = pair.comm.allgather(socket.gethostname())[:ranks]
+    mpi = " ".join(MPI.Get_library_version().split(",")[0].split())
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"hosts": tuple(dict.fromkeys(hosts)), "mpi": mpi, "date": date}
 
 
 def update_bandwidth() -> float:

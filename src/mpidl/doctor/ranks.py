@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from mpidl.doctor import machine, windows
+from mpidl.doctor import machine, measuring, windows
 from mpidl.doctor.examination import Examination, Finding
-from mpidl.doctor.measuring import Measuring
 from mpidl.doctor.windows import MESSAGES, Pair, typical
 from mpidl.report.text import duration
 from mpidl.rma.windows import ALLOCATIONS, allocation_chosen
@@ -56,10 +56,10 @@ def _examine_pair(examination: Examination, pair: Pair, save: Path | None) -> in
     check("transport", transport, sound, allocated, pair.one_node)
     if save is not None and sound[used]:
         examination.heading("measured")
-        measuring = Measuring(pair, used, save)
-        check("  node", measuring.node)
-        check("  link", measuring.link)
-        check("  saved", measuring.save)
+        found: dict[str, Any] = {}
+        check("  node", measuring.node, pair, used, found)
+        check("  link", measuring.link, pair, used, found)
+        check("  saved", measuring.save, pair, save, found)
     return examination.end()
 
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import BytesIO
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpidl.extras import require
-from mpidl.history.lines import OBJECT, Kind, Lines, blocks_of
-
-#: Objects nested more deeply than this are a column of objects.
-DEPTH = 8
+from mpidl.history.lines import Lines
 
 _NUMBERS = {int, float, bool, type(None)}
 
@@ -33,37 +28,38 @@ class Columns(Mapping[str, np.ndarray]):
     rows : int
         Number of records.
     skipped : int
-        Number of whole lines that are none, and are left out.
+        Number of complete lines that are invalid and were skipped.
     notes : list of str
-        What to say of these, and of a file that can't be read.
+        Notes on these, and on a file that can't be read.
     """
 
-    def __init__(self, content: bytes = b"") -> None:
-        self.skipped, self.notes = 0, list[str]()
-        self._gather(objects for _, objects, _ in blocks_of(BytesIO(content)))
+    def __init__(self, lines: Lines, blocks: Iterable[Sequence[dict[str, Any]]] | None = None) -> None:
+        """Gather what `lines` reads, or blocks of records that it has read."""
+        self.rows = 0
+        # Arrays of each figure, a block of records each, behind the rows that have no value before the first.
+        gathered: dict[str, list[np.ndarray]] = {}
+        for records in lines.blocks() if blocks is None else blocks:
+            found = {name: _array(values) for name, values in _by_figure(records).items()}
+            for name in found:
+                gathered.setdefault(name, [_nothing(self.rows)] if self.rows else [])
+            for name, arrays in gathered.items():
+                arrays.append(found[name] if name in found else _nothing(len(records)))
+            self.rows += len(records)
+        self._arrays = {name: _joined(arrays) for name, arrays in gathered.items()}
+        self.skipped, self.notes = lines.skipped, lines.notes
 
-    @classmethod
-    def read(cls, file: Path, kind: Kind = OBJECT) -> Columns:
-        """Return the records of a file of JSON lines; none if there is no file, or it can't be read.
+    def known(self, name: str) -> np.ndarray:
+        """Return which records have a finite number of this name."""
+        found = self.get(name)
+        if found is None or found.ndim != 1 or found.dtype.kind != "f":
+            return np.zeros(self.rows, bool)
+        finite: np.ndarray = np.isfinite(found)
+        return finite
 
-        Lines that are no record of that kind are left out; one that is being written isn't `skipped`.
-        """
-        lines = Lines(file, kind)
-        return cls.of(lines.blocks(), lines)
-
-    @classmethod
-    def of(cls, blocks: Iterable[Sequence[dict[str, Any]]], lines: Lines) -> Columns:
-        """Return the records of blocks that `lines` has read, or reads meanwhile."""
-        found = cls()
-        found._gather(blocks)
-        found.skipped, found.notes = lines.skipped, lines.notes
-        return found
-
-    def _gather(self, blocks: Iterable[Sequence[dict[str, Any]]]) -> None:
-        gathered = _Gathered()
-        for records in blocks:
-            gathered.add(records)
-        self.rows, self._arrays = gathered.rows, gathered.arrays()
+    def last(self, name: str) -> float | None:
+        """Return the last finite number of this name; None if no record has one."""
+        known = self.known(name)
+        return float(self[name][known][-1]) if known.any() else None
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -86,30 +82,8 @@ class Columns(Mapping[str, np.ndarray]):
         )
 
 
-class _Gathered:
-    """The values of records, figure by figure, as arrays of blocks of records."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        # The blocks of each figure, behind the rows that have no value before the first.
-        self._blocks: dict[str, list[np.ndarray]] = {}
-
-    def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Add records, few enough to stay in the processor's cache."""
-        found = {name: _array(values) for name, values in _by_figure(records).items()}
-        for name in found:
-            self._blocks.setdefault(name, [_nothing(self.rows)] if self.rows else [])
-        for name, blocks in self._blocks.items():
-            blocks.append(found[name] if name in found else _nothing(len(records)))
-        self.rows += len(records)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the array of each figure."""
-        return {name: _joined(blocks) for name, blocks in self._blocks.items()}
-
-
-def _by_figure(records: Sequence[dict[str, Any]], prefix: str = "", depth: int = 0) -> dict[str, Sequence[Any]]:
-    """Return the values of each figure, by dotted names, of objects that are nested `depth` times in records."""
+def _by_figure(records: Sequence[dict[str, Any]], prefix: str = "") -> dict[str, Sequence[Any]]:
+    """Return the values of each figure of records, or of objects in them, by dotted names."""
     found: dict[str, Sequence[Any]] = {}
     names = dict.fromkeys(chain.from_iterable(records))
     alike = all(map(len(names).__eq__, map(len, records)))
@@ -120,9 +94,9 @@ def _by_figure(records: Sequence[dict[str, Any]], prefix: str = "", depth: int =
         columns = ([record.get(name) for record in records] for name in names)
     for name, values in zip(names, columns, strict=True):
         kinds = set(map(type, values))
-        if dict in kinds and depth < DEPTH:
+        if dict in kinds:
             inner = [each if type(each) is dict else {} for each in values]
-            found |= _by_figure(inner, f"{prefix}{name}.", depth + 1)
+            found |= _by_figure(inner, f"{prefix}{name}.")
             if kinds <= {dict, type(None)}:
                 continue
             values = [None if type(each) is dict else each for each in values]

@@ -23,14 +23,10 @@ NAME = 80
 
 def curve(metrics: Columns) -> tuple[str, np.ndarray, np.ndarray] | None:
     """Return a run's most telling curve: the figure's name, samples and values, all finite; None if there is none."""
-    samples = metrics.get("samples")
     for name in CURVES:
-        values = metrics.get(name)
-        if samples is None or values is None or samples.dtype != float or values.dtype != float:
-            continue
-        known = np.isfinite(samples) & np.isfinite(values)
-        if values.ndim == 1 == samples.ndim and known.any():
-            return name, samples[known], values[known]
+        known = metrics.known("samples") & metrics.known(name)
+        if known.any():
+            return name, metrics["samples"][known], metrics[name][known]
     return None
 
 
@@ -38,29 +34,16 @@ def as_html(
     name: str, state: str, summary: Mapping[str, Any] | None, metrics: Columns, notes: Sequence[str] = ()
 ) -> str:
     """Return a run's name and state, its last figures and its curve, and notes on them."""
-    rows = [(key, _last(metrics, key)) for key in (*FIGURES, *_evaluated(metrics))]
-    if summary is not None:
-        rows.append(("seconds", summary.get("seconds")))
-    cells = "".join(f"<tr><th>{_text(key)}</th><td>{_number(value)}</td></tr>" for key, value in rows if _known(value))
+    evaluated = [key for key in metrics if key.endswith(("_loss", "_accuracy"))]
+    rows = {key: metrics.last(key) for key in (*FIGURES, *evaluated)} | {"seconds": (summary or {}).get("seconds")}
+    cells = "".join(
+        f"<tr><th>{_text(key)}</th><td>{_number(value)}</td></tr>"
+        for key, value in rows.items()
+        if isinstance(value, int | float)
+    )
     drawn = "" if (found := curve(metrics)) is None else _drawn(*found)
     said = "".join(f"<p>{_text(note)}</p>" for note in notes)
     return f"<div><p><b>{_text(name)}</b>: {state}</p>{drawn}<table>{cells}</table>{said}</div>"
-
-
-def _evaluated(metrics: Columns) -> list[str]:
-    return [name for name in metrics if name.endswith(("_loss", "_accuracy"))]
-
-
-def _last(metrics: Columns, name: str) -> Any:
-    """Return the last known number of a figure."""
-    values = metrics.get(name)
-    if values is None or values.dtype != float or values.ndim > 1 or not (known := values[np.isfinite(values)]).size:
-        return None
-    return known[-1]
-
-
-def _known(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _number(value: float) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -61,7 +61,6 @@ class Kind(NamedTuple):
     lists: frozenset[str] | None = None
 
 
-OBJECT = Kind("object", msgspec.json.Decoder(dict[str, Any]), list[Any])
 RECORD = Kind(
     "record",
     msgspec.json.Decoder(dict[str, _Figure | _Figures | list[_Figure]]),
@@ -71,8 +70,8 @@ RECORD = Kind(
 EVENT = Kind("event", msgspec.json.Decoder(dict[str, _Detail]), list[_Event])
 
 
-def decoded(content: bytes, kind: Kind = OBJECT) -> tuple[list[dict[str, Any]], int]:
-    """Return the objects in whole lines of JSON, and how many lines are none of that kind and were left out."""
+def decoded(content: bytes, kind: Kind) -> tuple[list[dict[str, Any]], int]:
+    """Return the objects in complete lines of JSON, and the number of lines of another kind, which are skipped."""
 
     def of_kind(lines: bytes) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = kind.decoder.decode_lines(lines)
@@ -95,27 +94,21 @@ def decoded(content: bytes, kind: Kind = OBJECT) -> tuple[list[dict[str, Any]], 
         return found, skipped
 
 
-def blocks_of(file: BinaryIO, kind: Kind = OBJECT) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
-    """Yield the length of one block of whole lines after another, and what `decoded` returns of it."""
-    while end := (content := file.read(BLOCK) + file.readline()).rfind(b"\n") + 1:
-        yield end, *decoded(content[:end], kind)
-
-
 class Lines:
-    """The objects in a file of lines, which need not exist yet: each time, those that have been written since.
+    """The objects in a file of lines, which need not exist yet: each reading returns those written since the last.
 
     Parameters
     ----------
     file : Path
     kind : Kind
-        Lines that are none of this kind are left out.
+        Lines of another kind are skipped.
     place : int
         Bytes that are passed over.
 
     Attributes
     ----------
     skipped : int
-        Number of whole lines that were left out so far.
+        Number of complete lines that were skipped so far.
     anew : bool
         Whether the objects that were read last are all of a new file, or of one that has been cut shorter.
     """
@@ -137,8 +130,9 @@ class Lines:
                     self._place = self.skipped = 0
                 self._file_number = found.st_ino
                 file.seek(self._place)
-                for length, objects, skipped in blocks_of(file, self._kind):
-                    self._place += length
+                while end := (content := file.read(BLOCK) + file.readline()).rfind(b"\n") + 1:
+                    objects, skipped = decoded(content[:end], self._kind)
+                    self._place += end
                     self.skipped += skipped
                     yield objects
         except FileNotFoundError:
@@ -152,14 +146,14 @@ class Lines:
 
     @property
     def notes(self) -> list[str]:
-        """What to say of lines that were left out, and of a file that can't be read."""
+        """Notes on skipped lines, and on a file that can't be read."""
         kind, skipped = self._kind.name, self.skipped
         lines = f"1 line that is no {kind} is" if skipped == 1 else f"{skipped:,} lines that are no {kind}s are"
         return self._unread + ([f"{self._file.name}: {lines} left out"] if skipped else [])
 
 
 def read_object(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the object of a file of JSON without numbers beyond `LARGEST`, and what to say of what is left out.
+    """Return the object of a file of JSON without numbers beyond `LARGEST`, and notes on what is left out.
 
     It is None if there is no file, or the file isn't an object.
     """
@@ -181,3 +175,51 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_bounded(each) for each in value]
     return None if isinstance(value, int | float) and not abs(value) <= LARGEST else value
+
+
+class RankStatus(msgspec.Struct, kw_only=True):
+    """What a rank does; None where that isn't known.
+
+    Attributes
+    ----------
+    rank : int
+    role : str
+        Such as "worker 0" or "server 1".
+    host : str or None
+        None of a simulated cluster.
+    process : int or None
+        The process that plays the rank, by the rank that it began as.
+    state : str or None
+        "starting", "working", "trained" (its part of the training is over), "done" (the run is) or, of a worker whose
+        process has died, "dead".
+    samples : number or None
+        Samples that a worker has trained on.
+    samples_per_second : float or None
+        Since the last status; of the whole training when that is over.
+    seconds : float or None
+        Time of training so far, of which `shares` are the fractions by activity: those of a worker have the names of
+        a record's shares; a server's are "computing" and "rest".
+    staleness : float or None
+        Mean staleness of the pushes to a server since the last status that knew of any.
+    queue : number or None
+        Pushes that wait at a server.
+    memory : number or None
+        Bytes in memory of the process that plays it.
+    """
+
+    rank: int
+    role: str = ""
+    host: str | None = None
+    process: int | None = None
+    state: str | None = None
+    samples: float | None = None
+    samples_per_second: float | None = None
+    seconds: float | None = None
+    shares: Mapping[str, float | None] | None = None
+    staleness: float | None = None
+    queue: float | None = None
+    memory: float | None = None
+
+    def share(self, activity: str) -> float | None:
+        """Return the fraction of its time that it has spent on an activity."""
+        return (self.shares or {}).get(activity)

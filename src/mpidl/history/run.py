@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mpidl.errors import UsageError
 from mpidl.history.columns import Columns
 from mpidl.history.defaults import defaults, flat
 from mpidl.history.html import as_html
-from mpidl.history.lines import EVENT, RECORD, Lines, read_object
-from mpidl.history.ranks import RankStatus, ranks
+from mpidl.history.lines import EVENT, RECORD, Lines, RankStatus, read_object
 from mpidl.paths import read_text, run_directory
 from mpidl.schema import parse_toml
 from mpidl.storage.lock import is_locked
@@ -64,7 +66,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """The figures of the whole run; None if it hasn't ended, or not in order."""
+        """The figures of the whole run; None if it hasn't ended, or has failed."""
         return self._objects["summary.json"][0]
 
     @cached_property
@@ -74,18 +76,23 @@ class Run:
 
     @cached_property
     def ranks(self) -> list[RankStatus]:
-        """The ranks of the status, but those that aren't in order."""
-        return ranks(self.status)
+        """The ranks in the status, without malformed ones."""
+        listed = (self.status or {}).get("ranks")
+        found = []
+        for each in listed if isinstance(listed, list) else []:
+            with suppress(msgspec.ValidationError):
+                found.append(msgspec.convert(each, RankStatus))
+        return found
 
     @cached_property
     def metrics(self) -> Columns:
         """The run's records: "time" in seconds of training, "samples", "epoch", "train_loss" and so on."""
-        return Columns.read(self.directory / METRICS, RECORD)
+        return Columns(self.record_lines())
 
     @cached_property
     def events(self) -> Columns:
         """The run's events: "time" in seconds since the epoch, "event" with its kind, "rank", "role" and details."""
-        return Columns.of([self.event_list], self._events)
+        return Columns(self._events, [self.event_list])
 
     @cached_property
     def event_list(self) -> list[dict[str, Any]]:

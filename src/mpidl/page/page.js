@@ -17,13 +17,14 @@ const mpidl = {
     return String(Number((value / 1000 ** power).toPrecision(4))) + (power ? " " + prefixes[power] : "");
   },
 
+  // The plots over the run; parts of a timeline have axes of their own.
   figures() {
-    return Bokeh.documents.flatMap(each => each.roots());
+    return Bokeh.documents[0].roots().filter(each => !each.tags.includes("timeline"));
   },
 
   // Show everything over another axis.
   over(name) {
-    const {label, range: [start, end]} = mpidl.axes[name];
+    const [label, , [start, end]] = mpidl.axes[name];
     for (const figure of mpidl.figures()) {
       for (const {glyph} of figure.renderers) {
         if (glyph.type === "Quad") {
@@ -58,12 +59,13 @@ const mpidl = {
   paint() {
     const style = getComputedStyle(document.documentElement);
     const colour = name => style.getPropertyValue("--" + name).trim();
-    for (const figure of mpidl.figures()) {
+    for (const figure of Bokeh.documents[0].roots()) {
       for (const axis of [...figure.below, ...figure.left]) {
         axis.setv({major_label_text_color: colour("muted"), axis_label_text_color: colour("muted")});
       }
       for (const grid of figure.center) if ("grid_line_color" in grid) grid.grid_line_color = colour("grid");
-      for (const {glyph, tags: [name]} of figure.renderers) {
+      for (const {glyph} of figure.renderers) {
+        const [name] = glyph.tags;
         if ("line_color" in glyph && glyph.type !== "Quad") glyph.line_color = colour(name);
         if ("fill_color" in glyph) glyph.fill_color = colour(name);
       }
@@ -78,7 +80,7 @@ const mpidl = {
     for (const figure of mpidl.figures()) {
       const styles = hidden(document.getElementById("plot-" + figure.name), "style");
       for (const renderer of figure.renderers) {
-        const [, run, style] = renderer.tags;
+        const [, run, style] = renderer.glyph.tags;
         if (style >= 0) renderer.visible = !runs.includes(run) && !styles.includes(style);
       }
     }
@@ -94,13 +96,9 @@ const mpidl = {
     else mpidl.show();
   },
 
-  async begin() {
-    const read = id => JSON.parse(document.getElementById(id).textContent);
-    mpidl.axes = read("axes");
-    const content = read("document");
-    const places = content.roots.map(each => [each.id, "canvas-" + each.attributes.name]);
-    const item = {docid: "page", roots: Object.fromEntries(places), root_ids: places.map(([id]) => id)};
-    await Bokeh.embed.embed_items({page: content}, [item]);
+  // Bokeh calls this once all plots are drawn.
+  begin() {
+    mpidl.axes = JSON.parse(document.getElementById("axes").textContent);
     for (const button of document.querySelectorAll("button[aria-pressed]")) {
       button.addEventListener("click", () => mpidl.press(button));
     }
@@ -118,5 +116,3 @@ const mpidl = {
     performance.mark("drawn");
   },
 };
-
-mpidl.begin();

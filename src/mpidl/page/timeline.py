@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ WORKERS, OTHERS = 16, 8
 GRADIENT = KINDS.index("gradient")
 
 
-class Part(NamedTuple):
+class Excerpt(NamedTuple):
     """A part of a timeline.
 
     Attributes
@@ -34,17 +34,17 @@ class Part(NamedTuple):
     title : str
     begin : float
         Seconds after the run's first span.
-    ranks : list of dict
-        "label", and "spans": start and length in milliseconds after `begin`, and the number of the kind, one after
-        another.
+    ranks : dict of str to np.ndarray
+        Label of each rank, and a row for each of its spans: start and length in seconds after `begin`, and the number
+        of the kind.
     """
 
     title: str
     begin: float
-    ranks: list[dict[str, Any]]
+    ranks: dict[str, np.ndarray]
 
 
-def timeline(run: Run) -> list[Part]:
+def timeline(run: Run) -> list[Excerpt]:
     """Return the parts of a run's timeline; none if the run has not been traced."""
     if not (run.directory / DIRECTORY).is_dir():
         return []
@@ -53,20 +53,23 @@ def timeline(run: Run) -> list[Part]:
         return []
     first = min(float(each.spans["start"].min()) for each in ranks)
     last = max(float(each.spans["end"].max()) for each in ranks)
-    shown = _shown(ranks)
     begins = [(f"The first {SECONDS:g} s", first)]
     if last - first > 2 * SECONDS:
         title = f"The worst {SECONDS:g} s, in which the workers computed least"
         begins.append((title, _worst(ranks, first + SECONDS)))
-    return [Part(title, begin - first, [_within(each, begin) for each in shown]) for title, begin in begins]
+    shown = {escaped(f"{each.role} (rank {each.rank})"): each.spans for each in _shown(ranks)}
+    return [
+        Excerpt(title, begin - first, {label: _within(spans, begin) for label, spans in shown.items()})
+        for title, begin in begins
+    ]
 
 
 def _shown(ranks: Sequence[RankSpans]) -> list[RankSpans]:
     """Return the ranks that are shown: of many workers those that have computed fewest gradients."""
     workers = [each for each in ranks if each.role.startswith("worker")]
     slowest = sorted(workers, key=lambda each: int((each.spans["kind"] == GRADIENT).sum()))[:WORKERS]
-    others = [each for each in ranks if each not in workers][:OTHERS]
-    return [each for each in ranks if any(each is one for one in (*slowest, *others))]
+    others = [each for each in ranks if not each.role.startswith("worker")][:OTHERS]
+    return sorted([*slowest, *others], key=lambda each: each.rank)
 
 
 def _worst(ranks: Sequence[RankSpans], first: float) -> float:
@@ -92,18 +95,14 @@ def _kept(rank: RankSpans) -> float:
     return float(rank.spans["start"][1 + int(np.argmax(without))]) if without.size else 0.0
 
 
-def _within(rank: RankSpans, begin: float) -> dict[str, Any]:
-    """Return what a part shows of a rank."""
-    spans = rank.spans[(rank.spans["end"] > begin) & (rank.spans["start"] < begin + SECONDS)]
+def _within(spans: np.ndarray, begin: float) -> np.ndarray:
+    """Return the rows of a part for the spans of a rank."""
+    spans = spans[(spans["end"] > begin) & (spans["start"] < begin + SECONDS)]
     start = np.maximum(spans["start"] - begin, 0.0)
     length = np.minimum(spans["end"] - begin, SECONDS) - start
-    pixel = SECONDS / PIXELS
     # Of spans shorter than a pixel, the longest in each.
+    pixel = SECONDS / PIXELS
     order = np.lexsort((-length, (start / pixel).astype(int)))
     longest = order[np.diff((start[order] / pixel).astype(int), prepend=-1) > 0]
     chosen = np.union1d(np.flatnonzero(length >= pixel), longest)
-    numbers = np.column_stack([1e3 * start, 1e3 * length, spans["kind"]])[chosen]
-    return {
-        "label": escaped(f"{rank.role} (rank {rank.rank})"),
-        "spans": [round(each, 2) for each in numbers.ravel().tolist()],
-    }
+    return np.column_stack([start, length, spans["kind"]])[chosen]

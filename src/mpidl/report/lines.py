@@ -47,33 +47,35 @@ class Title(msgspec.Struct):
         return {name: value for name, value in report.items() if name in SHOWN or name.startswith(f"{self.split}_")}
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A part of a line, of more or less importance, in its forms: the longest first."""
 
     importance: int
     forms: list[str]
 
 
-def part(importance: int, form: str, value: float | None) -> Part:
+def part(importance: int, form: str, value: float | None) -> LinePart:
     """Return a part with a formatted value; one without text if there is none."""
-    return Part(importance, [] if value is None else [form.format(value)])
+    return LinePart(importance, [] if value is None else [form.format(value)])
 
 
-def fit(parts: Iterable[Part], width: int) -> str:
+def fit(parts: Iterable[LinePart], width: int) -> str:
     """Return a line of at most `width` characters; the least important parts are shortened, or omitted, first."""
-    kept = [Part(importance, list(forms)) for importance, forms in parts if forms]
+    kept = [LinePart(importance, list(forms)) for importance, forms in parts if forms]
     while kept:
         for gap in ("  ", " "):
             line = gap.join(each.forms[0] for each in kept)
             if len(line) <= width:
                 return line
         least = min(reversed(kept), key=lambda each: each.importance)
-        shorter = Part(least.importance, least.forms[1:])
+        shorter = LinePart(least.importance, least.forms[1:])
         kept = [shorter if each is least else each for each in kept if each is not least or shorter.forms]
     return ""
 
 
-def state(report: Mapping[str, Any], title: Title, rate: float | None, left: str | None, in_log: bool) -> list[Part]:
+def state(
+    report: Mapping[str, Any], title: Title, rate: float | None, left: str | None, in_log: bool
+) -> list[LinePart]:
     """Return the parts of a line about the state of a run.
 
     `rate` is the samples per second, and `left` the time left as text. A log has lines about evaluations, and a bar
@@ -90,8 +92,8 @@ def state(report: Mapping[str, Any], title: Title, rate: float | None, left: str
         _objective(report) if title.iterates else part(7, "loss {:.4g}", report.get("train_loss")),
         part(evaluated, title.accuracy + " {:.3f}", report.get(f"{title.split}_accuracy")),
         *_metrics(report, title, evaluated),
-        Part(4, servers),
-        Part(1 if title.iterates else 9, [left] if left else []),
+        LinePart(4, servers),
+        LinePart(1 if title.iterates else 9, [left] if left else []),
     ]
 
 
@@ -102,9 +104,9 @@ def tested(report: Mapping[str, Any], title: Title, width: int) -> list[str]:
     losses = part(9, named, _loss(report, title)).forms
     losses += part(9, split + " {:.4g}", report.get(f"{split}_loss")).forms
     parts = [
-        Part(FIRST, where.forms[-1:]),
+        LinePart(FIRST, where.forms[-1:]),
         part(LAST, _speed(report.get("samples_per_second")), report.get("samples_per_second")),
-        Part(9, [", ".join(losses)] if losses else []),
+        LinePart(9, [", ".join(losses)] if losses else []),
         part(8, title.accuracy + " {:.4f}", report.get(f"{split}_accuracy")),
     ]
     return _with_metrics(parts, _metrics(report, title), width)
@@ -119,10 +121,10 @@ def evaluation(report: Mapping[str, Any], title: Title, time: str, width: int) -
     named = "objective {:.4g}" if title.iterates else "train loss {:.4g}"
     found = [*accuracy, *losses]
     parts = [
-        Part(FIRST, [first]),
-        Part(9, [", ".join(found)] if found else []),
+        LinePart(FIRST, [first]),
+        LinePart(9, [", ".join(found)] if found else []),
         part(8, named, _loss(report, title)),
-        Part(LAST, [f"after {time}"]),
+        LinePart(LAST, [f"after {time}"]),
     ]
     return _with_metrics(parts, _metrics(report, title), width)
 
@@ -132,12 +134,12 @@ def _speed(rate: float | None) -> str:
     return "{:.0f}/s" if not rate or rate >= 10 else "{:.2g}/s"
 
 
-def _where(report: Mapping[str, Any], title: Title, importance: int) -> Part:
+def _where(report: Mapping[str, Any], title: Title, importance: int) -> LinePart:
     if not title.iterates:
-        return Part(importance, [f"epoch {report['epoch']:.1f}"])
+        return LinePart(importance, [f"epoch {report['epoch']:.1f}"])
     iteration = f"iteration {_number(report)}"
     evaluations = (report.get("iteration") or {}).get("total_evaluations")
-    return Part(FIRST, [*([] if evaluations is None else [f"{iteration}, {evaluations} evaluations"]), iteration])
+    return LinePart(FIRST, [*([] if evaluations is None else [f"{iteration}, {evaluations} evaluations"]), iteration])
 
 
 def _number(report: Mapping[str, Any]) -> int:
@@ -149,14 +151,14 @@ def _loss(report: Mapping[str, Any], title: Title) -> float | None:
     return (report.get("iteration") or {}).get("objective") if title.iterates else report.get("train_loss")
 
 
-def _objective(report: Mapping[str, Any]) -> Part:
+def _objective(report: Mapping[str, Any]) -> LinePart:
     if not (iteration := report.get("iteration")):
-        return Part(FIRST + 1, [])
+        return LinePart(FIRST + 1, [])
     objective = f"objective {loss(iteration['objective'])}"
-    return Part(FIRST + 1, [f"{objective}, gradient norm {loss(iteration['gradient_norm'])}", objective])
+    return LinePart(FIRST + 1, [f"{objective}, gradient norm {loss(iteration['gradient_norm'])}", objective])
 
 
-def _metrics(report: Mapping[str, Any], title: Title, importance: int = 7) -> list[Part]:
+def _metrics(report: Mapping[str, Any], title: Title, importance: int = 7) -> list[LinePart]:
     """Return parts for a run's own metrics and for the terms of its loss."""
     split = f"{title.split}_"
     names = [name.removeprefix(split) for name in report if name.startswith(split)]
@@ -164,7 +166,7 @@ def _metrics(report: Mapping[str, Any], title: Title, importance: int = 7) -> li
     return [part(importance, name.replace("_", " ") + " {:.4g}", report[split + name]) for name in own]
 
 
-def _with_metrics(parts: Sequence[Part], metrics: Sequence[Part], width: int) -> list[str]:
+def _with_metrics(parts: Sequence[LinePart], metrics: Sequence[LinePart], width: int) -> list[str]:
     """Return a line, with lines for the metrics if they don't fit into it."""
     texts = [text for each in metrics for text in each.forms]
     line = fit([*parts, *metrics], width)

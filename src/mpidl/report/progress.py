@@ -14,9 +14,10 @@ import msgspec
 
 from mpidl.errors import escaped
 from mpidl.launch import marks
-from mpidl.launch.output import STDERR, show, terminate, tolerate_loss
+from mpidl.launch.output import STDERR, send, show, terminate, tolerate_loss
 from mpidl.report import lines
 from mpidl.report.lines import Title
+from mpidl.report.text import clock
 
 #: Time constant of the averaged rate, in seconds.
 AVERAGING_TIME = 30.0
@@ -41,6 +42,12 @@ class Progress:
 
     drawn: bool
 
+    def __init__(self, title: Title) -> None:
+        self._title = title
+        # The averaged rate, and the time up to which it is known.
+        self._rate: float | None = None
+        self._time = 0.0
+
     def write(self, line: str) -> None:
         """Show a line of text."""
         raise NotImplementedError
@@ -64,46 +71,6 @@ class Progress:
     def close(self) -> None:
         """End the output."""
 
-
-def choose(title: Title, begun: bool = False) -> Progress:
-    """Return the progress for this process's stderr, or its launcher's; `begun` if another has shown the title."""
-    if os.environ.get(marks.TERMINAL):
-        return ForwardedProgress(title, begun)
-    return TerminalProgress(title) if os.isatty(2) else LogProgress(title, begun)
-
-
-class ForwardedProgress(Progress):
-    """Sends everything to ``mpidl train -n``, which draws: an MPI launcher holds back unfinished lines of its ranks."""
-
-    drawn = True
-
-    def __init__(self, title: Title, begun: bool = False) -> None:
-        self._title = title
-        if not begun:
-            self._tell("begin", title)
-
-    def write(self, line: str) -> None:
-        self._tell("write", line)
-
-    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
-        self._tell("update", [self._title.shown(report), evaluated, last])
-
-    def close(self) -> None:
-        self._tell("close", None)
-
-    @staticmethod
-    def _tell(verb: str, what: Any) -> None:
-        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}", terminate)
-
-
-class _Figures(Progress):
-    """The figures of reports, as texts."""
-
-    def __init__(self, title: Title) -> None:
-        self._title = title
-        self._rate: float | None = None
-        self._time = 0.0
-
     def _average(self, report: Mapping[str, Any], last: bool) -> None:
         """Update the exponentially weighted mean of the rate, weighting the report by the time it covers."""
         rate, seconds = report.get("samples_per_second"), report["time"] - self._time
@@ -121,10 +88,41 @@ class _Figures(Progress):
         if not self._rate:
             return None
         samples = (self._title.epochs - report["epoch"]) * self._title.samples
-        return f"{_duration(max(0.0, samples) / self._rate)} left"
+        return f"{clock(samples / self._rate)} left"
 
 
-class TerminalProgress(_Figures):
+def choose(title: Title, begun: bool = False) -> Progress:
+    """Return the progress for this process's stderr, or its launcher's; `begun` if another has shown the title."""
+    if os.environ.get(marks.TERMINAL):
+        return ForwardedProgress(title, begun)
+    return TerminalProgress(title) if os.isatty(2) else LogProgress(title, begun)
+
+
+class ForwardedProgress(Progress):
+    """Sends everything to ``mpidl train -n``, which draws: an MPI launcher holds back unfinished lines of its ranks."""
+
+    drawn = True
+
+    def __init__(self, title: Title, begun: bool = False) -> None:
+        super().__init__(title)
+        if not begun:
+            self._tell("begin", title)
+
+    def write(self, line: str) -> None:
+        self._tell("write", line)
+
+    def update(self, report: Mapping[str, Any], evaluated: bool = False, last: bool = False) -> None:
+        self._tell("update", [self._title.shown(report), evaluated, last])
+
+    def close(self) -> None:
+        self._tell("close", None)
+
+    @staticmethod
+    def _tell(verb: str, what: Any) -> None:
+        marks.tell(f"{marks.PROGRESS} {verb} {msgspec.json.encode(what).decode()}", terminate)
+
+
+class TerminalProgress(Progress):
     """A bar, with a line above it for each evaluation."""
 
     drawn = True
@@ -132,7 +130,19 @@ class TerminalProgress(_Figures):
     def __init__(self, title: Title) -> None:
         super().__init__(title)
         show(title.text, terminate)
-        self._bar = _bar(title.epochs)
+        from tqdm import tqdm
+
+        # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
+        tqdm.monitor_interval = 0
+        tqdm.set_lock(threading.RLock())
+        self._bar = tqdm(
+            total=title.epochs,
+            desc="starting",
+            bar_format="{percentage:3.0f}%|{bar}| {desc}",
+            ncols=_columns() - 1,
+            nrows=24,  # on a terminal without a known number of rows, tqdm would hide the bar
+            file=sys.stderr,
+        )
 
     def write(self, line: str) -> None:
         self.pass_on(escaped(line))
@@ -147,7 +157,7 @@ class TerminalProgress(_Figures):
         self._average(report, last)
         width = _columns() - 1
         if evaluated:
-            for line in lines.evaluation(report, self._title, _duration(report["time"]), width):
+            for line in lines.evaluation(report, self._title, clock(report["time"]), width):
                 self.write(line)
         self._bar.ncols = width
         self._bar.n = self._done(report) * self._title.epochs
@@ -161,7 +171,7 @@ class TerminalProgress(_Figures):
         self._bar.close()
 
 
-class LogProgress(_Figures):
+class LogProgress(Progress):
     """A line for each report, with the time of day."""
 
     drawn = False
@@ -189,20 +199,61 @@ class LogProgress(_Figures):
             self.write(" " * len(begin) + line)
 
 
-def _bar(epochs: float) -> Any:
-    from tqdm import tqdm
+class ProgressScreen:
+    """Shows a job's stderr on this process' own."""
 
-    # The only bar among MPI ranks needs neither tqdm's monitor thread nor its lock between processes.
-    tqdm.monitor_interval = 0
-    tqdm.set_lock(threading.RLock())
-    return tqdm(
-        total=epochs,
-        desc="starting",
-        bar_format="{percentage:3.0f}%|{bar}| {desc}",
-        ncols=_columns() - 1,
-        nrows=24,  # on a terminal without a known number of rows, tqdm would hide the bar
-        file=sys.stderr,
-    )
+    def __init__(self) -> None:
+        self._progress: TerminalProgress | None = None
+        self._line = b""
+
+    def hear(self, text: str) -> None:
+        """Act on a message of `ForwardedProgress`."""
+        verb, _, what = text.partition(" ")
+        if verb == "begin":
+            self._end_line()
+            self._progress = TerminalProgress(msgspec.json.decode(what, type=Title))
+        elif self._progress is None:
+            return
+        elif verb == "close":
+            self.close()
+        elif verb == "write":
+            self._progress.write(msgspec.json.decode(what))
+        elif verb == "update":
+            self._progress.update(*msgspec.json.decode(what))
+
+    def write(self, text: bytes) -> None:
+        """Show text, above the bar if there is one."""
+        if self._progress is None:
+            send(text, terminate)
+            return
+        *lines, self._line = (self._line + text).split(b"\n")
+        for line in lines:
+            self._progress.pass_on(line.decode(errors="replace").rstrip("\r"))
+
+    def close(self) -> None:
+        """Stop drawing the bar, and show an unfinished line."""
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        self._end_line()
+
+    def _end_line(self) -> None:
+        line, self._line = self._line, b""
+        if line:
+            send(line, terminate)
+
+
+def show_on_terminal(line: str) -> None:
+    """Show a line on this process's terminal or, if there is none, on stderr."""
+    try:
+        terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
+    except OSError:
+        show(line)
+        return
+    try:
+        os.write(terminal, f"{escaped(line)}\r\n".encode())
+    finally:
+        os.close(terminal)
 
 
 def _columns() -> int:
@@ -214,10 +265,3 @@ def _columns() -> int:
 
 def _clock() -> str:
     return time.strftime("%H:%M:%S")
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds as ``m:ss`` or ``h:mm:ss``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,7 +12,7 @@ import numpy as np
 from mpidl.engines import monotonic
 from mpidl.engines.virtual.cluster import VirtualReplica
 from mpidl.engines.virtual.server import VirtualServer
-from mpidl.history.ranks import RankStatus
+from mpidl.history.lines import RankStatus
 from mpidl.report.recorder import Recorder
 from mpidl.topology.roles import Roles
 from mpidl.transport.protocol import State

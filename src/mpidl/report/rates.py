@@ -51,11 +51,11 @@ class Rates:
         self._last = totals.samples, totals.seconds, sum(totals.spent.busy_seconds)
 
     def state(self) -> dict[str, Any]:
-        """Return what another goes on with."""
+        """Return the state for resuming."""
         return {"last": self._last, "grown": self._grown, "values": self.values}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another."""
+        """Resume from the `state` of another."""
         self._last, self._grown, self.values = tuple(state["last"]), state["grown"], dict(state["values"])
 
     def end(self, totals: Totals) -> None:
@@ -114,12 +114,12 @@ class RecentLoss:
         self._marks = deque([_Mark()])
 
     def state(self) -> Sequence[tuple[float, ...]]:
-        """Return what another goes on with: some of the moments at which later means may begin."""
+        """Return the state for resuming: some of the moments at which later means may begin."""
         marks = list(self._marks)
         return marks[:: -(-len(marks) // MARKS)]
 
     def load(self, state: Any) -> None:
-        """Go on with the `state` of another."""
+        """Resume from the `state` of another."""
         self._marks = deque(msgspec.convert(state, list[_Mark]))
 
     def mark(self, totals: Totals) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
-from itertools import chain, count
+from itertools import count
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ FILES = (".lock", ".mirrors", "config.toml", script.NOTE, "metrics.jsonl", "even
 
 
 def _is_record(content: bytes) -> bool:
-    """Return whether a content is that of a record, or nothing that a crash has left of one."""
+    """Return whether a content is a record, or the zeros that a crash has left of one."""
     with suppress(ValueError, RecursionError):
         return not content.strip(b"\0") or isinstance(msgspec.json.decode(content), dict)
     return False
 
 
-#: Files that no longer hold when a run goes on, and whether a content is that of such a file.
+#: Files that are outdated when a run is resumed, and whether a content is that of such a file.
 OUTDATED = {"summary.json": _is_record, "status.json": _is_record, FAILED: lambda content: not content}
 
 
@@ -56,17 +56,16 @@ class Recorder:
     """Writes the files of one run.
 
     A new run makes its own directory: NAME, or NAME-2, NAME-3, ... if that exists, so that no run overwrites another.
-    With `resume`, a run continues in its directory, and removes the old summary, and the records of
-    what it does again. No other run can use the directory
-    until the files are closed. The configuration is written with the directory's name as ``run.name``. Raise UsageError
-    if the directory can't be made or written, or another run uses it.
+    With `resume`, a run continues in its directory, and removes the old summary, and the records of what it repeats. No
+    other run can use the directory until the files are closed. The configuration is written with the directory's name
+    as ``run.name``. Raise UsageError if the directory can't be made or written, or another run uses it.
 
-    `token` is of this run alone, for `mpidl.storage.files.scratch`. With that of a run whose process has died, another
-    process goes on with the run's files, in the directory NAME. `counts` has the number of the run's events of each
+    `token` identifies this run, for `mpidl.storage.files.scratch`. Given that of a run whose process has died, another
+    process continues with the run's files, in the directory NAME. `counts` has the number of the run's events of each
     kind, those before a resume included; `last` is the last record before a resume.
 
     Loggers get what the files get: those that the configuration names, and those `given`. They start with the number
-    of `samples` after which the run begins or goes on.
+    of `samples` after which the run begins or resumes.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Recorder:
             write_whole(self.directory / script.NOTE, running.note())
 
     def _cut_off(self) -> None:
-        """Remove the records from the samples on at which the run goes on: they come again."""
+        """Remove the records from the samples on at which the run resumes: they will be written again."""
         with open_regular(self.directory / "metrics.jsonl") as lines:
             content = lines.read()
         start = end = len(content)
@@ -143,11 +142,11 @@ class Recorder:
         self._metrics.truncate(end)
 
     def state(self) -> dict[str, int]:
-        """Return what another process goes on with: the present sizes of the files, and the samples of the records."""
+        """Return the state for resuming in another process: sizes of the files, and samples of the last record."""
         return {"metrics": _size(self._metrics), "events": _size(self._events), "samples": self._samples}
 
     def load(self, state: Mapping[str, int]) -> None:
-        """Go on with the files as they were at the `state` of a process that has died.
+        """Resume with the files as they were at the `state` of a process that has died.
 
         Later records are cut off. Later events stay, as other ranks write events, too: each is not written again.
         """
@@ -290,18 +289,14 @@ def _resolved(config: Config, directory: Path) -> Config:
 
 
 def _new_directory(parent: Path, name: str) -> Path:
+    """Make a directory with a name or, if it exists, the first free of NAME-2, NAME-3, ..."""
     parent.mkdir(parents=True, exist_ok=True)
-    names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(directory for directory in map(parent.joinpath, names) if _made(directory))
-
-
-def _made(directory: Path) -> bool:
-    """Make a directory and return True, or return False if it exists."""
-    try:
-        directory.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    for number in count(1):
+        directory = parent / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            directory.mkdir()
+            break
+    return directory
 
 
 def encode(record: Mapping[str, Any]) -> bytes:

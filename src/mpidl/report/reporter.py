@@ -21,12 +21,11 @@ from mpidl.job.placed import PlacedJob
 from mpidl.launch import environment
 from mpidl.metrics.figures import Figures, known
 from mpidl.report.lines import Title
-from mpidl.report.progress import COLUMNS, choose
+from mpidl.report.progress import COLUMNS, choose, show_on_terminal
 from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
 from mpidl.report.recorder import Recorder
-from mpidl.report.screen import show_on_terminal
-from mpidl.report.text import as_word, continuing, died, replaced, resumption, size
+from mpidl.report.text import as_word, continuing, counted, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
 from mpidl.topology.roles import Roles
@@ -40,7 +39,7 @@ SPACING = 1e-3
 #: Part of an epoch that a quotient of samples may lack of a whole one.
 ROUNDING = 1e-9
 
-#: What `Reporter.state` has as it is.
+#: Attributes that `Reporter.state` contains unchanged.
 STATE = (
     "_origin", "_recorded_at", "_spaced_at", "due", "_reached", "_complete", "_interrupted", "_saved", "_iteration",
     "_accrued",
@@ -58,8 +57,8 @@ class Reporter:
     Parameters
     ----------
     origin : mapping, optional
-        Items of the summary about the origin of its figures; None if the reporter goes on with the state of another,
-        which has shown what the run is.
+        Items of the summary about the origin of its figures; None if the reporter resumes from the state of another,
+        which has shown the run's title.
 
     Attributes
     ----------
@@ -119,7 +118,7 @@ class Reporter:
         self.status = StatusFile(recorder, job.config.run.report)
 
     def state(self) -> dict[str, Any]:
-        """Return what a reporter of the same run in another process goes on with."""
+        """Return the state from which a reporter of the same run in another process resumes."""
         return {name: getattr(self, name) for name in STATE} | {
             "losses": dict(self._losses),
             "recent": self._recent.state(),
@@ -128,7 +127,7 @@ class Reporter:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the `state` of another, which may have been encoded; cut off what it wrote afterwards."""
+        """Resume from the `state` of another, which may have been encoded; cut off what it wrote afterwards."""
         for name in STATE:
             setattr(self, name, state[name])
         self._losses = dict(state["losses"])
@@ -172,15 +171,13 @@ class Reporter:
         """Record and show the roles of each host, with lines about them."""
         lines = placement(roles)
         self.recorder.event("placement", rank=0, role="coordinator", hosts=lines)
-        hosts, job = len(set(roles.hosts)), self._origin["job_id"]
-        self._progress.write(
-            f"{len(roles.hosts)} ranks on {hosts} host{'s' * (hosts > 1)}, {self._origin['mpi']}"
-            f"{'' if job is None else f', job {job}'}"
-        )
+        hosts, job = counted(len(set(roles.hosts)), "host"), self._origin["job_id"]
+        job = "" if job is None else f", job {job}"
+        self._progress.write(f"{len(roles.hosts)} ranks on {hosts}, {self._origin['mpi']}{job}")
         for line in lines:
             self._progress.write(shown(line, COLUMNS - 1))
-        for line in [line for note in notes for line in textwrap.wrap(note, COLUMNS - 1, break_on_hyphens=False)]:
-            self._progress.write(line)
+        for note in notes:
+            self._wrap(note)
 
     def placed(self, workers: Sequence[str], servers: Sequence[str] = ()) -> None:
         """Record and show the devices of the workers and servers that had a choice."""
@@ -189,7 +186,10 @@ class Reporter:
                 self.recorder.event("device", rank=0, role="coordinator", place=device, **{role: ranks})
         parts = [f"computing on {_counted(workers)}"] if workers else []
         parts += [f"shards on {_counted(servers)}"] if servers else []
-        for line in textwrap.wrap("; ".join(parts), COLUMNS - 1, break_on_hyphens=False):
+        self._wrap("; ".join(parts))
+
+    def _wrap(self, text: str) -> None:
+        for line in textwrap.wrap(text, COLUMNS - 1, break_on_hyphens=False):
             self._progress.write(line)
 
     def status_due(self, totals: Totals) -> None:
@@ -235,7 +235,7 @@ class Reporter:
             self._show(report, evaluated=True)
 
     def iterated(self, iteration: Iteration) -> None:
-        """Take note of an iteration of a coordinator, for the records to come."""
+        """Remember an iteration of a coordinator for the next records."""
         self._accrued = iteration.samples
         last = {name: getattr(iteration, name) for name in ITERATION}
         self._iteration = {"gradient_norm": iteration.gradient_norm, "iteration": last}

@@ -1,17 +1,22 @@
-"""Numbers, tables and the results of commands as text."""
+"""Numbers, tables, events and the results of commands as text."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from mpidl.errors import escaped
+from mpidl.errors import escaped, printable, shown
 from mpidl.launch import environment, script
 from mpidl.launch.output import say
 from mpidl.paths import argument, shell_word
 
 PREFIXES = ("", "k", "M", "G", "T", "P")
+#: Details of an event that aren't told, and most characters of one.
+LEFT_OUT = ("time", "event", "rank", "role", "virtual_time", "traceback")
+LONGEST = 60
 
 
 def quantity(value: float, unit: str) -> str:
@@ -30,6 +35,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def clock(seconds: float) -> str:
+    """Return a duration of up to 10^12 seconds as ``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(round(min(max(0.0, seconds), 1e12)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def loss(value: float | None) -> str:
     """Return a loss, or another figure of any magnitude, as text; JSON has None for what is not finite."""
     return "not finite" if value is None else f"{value:.4g}"
@@ -45,22 +57,21 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines of text, the first `left` columns aligned left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def titled(rows: Sequence[Mapping[str, str]], left: int = 0) -> list[str]:
+    """Return rows of cells by the titles of their columns as lines of text.
+
+    The first `left` columns are aligned left and the others right; empty ones are omitted.
+    """
+    titles = [title for title in rows[0] if any(row[title] for row in rows)]
+    cells = [titles, *([row[title] for title in titles] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
             cell.ljust(width) if number < left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for line in cells
     ]
-
-
-def titled(rows: Sequence[Mapping[str, str]], left: int = 0) -> list[str]:
-    """Return rows of cells by the titles of their columns as lines of text, without empty columns; see `table`."""
-    titles = [title for title in rows[0] if any(row[title] for row in rows)]
-    return table([titles, *([row[title] for title in titles] for row in rows)], left)
 
 
 #: Data that models are evaluated on.
@@ -72,13 +83,14 @@ def summary(summary: Mapping[str, Any]) -> str:
     staleness = "staleness mean {mean:.2f}, p50 {p50}, p99 {p99}, max {max}".format(**summary["staleness"])
     virtual = " of virtual time" if summary.get("virtual") else ""
     cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
+    sizes = f"{counted(summary['servers'], 'server')}, {counted(summary['replicas'], 'replica')}{cut}"
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_objective(summary),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {_count(summary, 'servers')}, {_count(summary, 'replicas')}{cut}, {staleness}",
+        f"{summary['algorithm']}: {sizes}, {staleness}",
         *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
@@ -91,10 +103,10 @@ def _incidents(summary: Mapping[str, Any]) -> list[str]:
     if not summary.get("failures"):
         return []
     recoveries = summary["recoveries"]
-    text = f"{_count(summary, 'failures')}, {recoveries} recover{'y' if recoveries == 1 else 'ies'}"
+    text = f"{counted(summary['failures'], 'failure')}, {recoveries} recover{'y' if recoveries == 1 else 'ies'}"
     if "goodput" in summary:
-        text += f", of which {_count(summary, 'restarts')}; {summary['samples_again']} samples were computed again: "
-        text += f"goodput {summary['goodput']:.0f} samples/s"
+        text += f", of which {counted(summary['restarts'], 'restart')}; "
+        text += f"{summary['samples_again']} samples were computed again: goodput {summary['goodput']:.0f} samples/s"
     return [text]
 
 
@@ -124,6 +136,39 @@ def replaced(rank: int, role: str, details: Mapping[str, Any]) -> str:
     lost = ", ".join(f"{count} {name}" for name, count in details["lost"].items()) or "nothing"
     taken = f"taken over by the process of rank {details['by']} in {duration(details['seconds'])}"
     return f"rank {rank} ({role}) goes on, {taken}; lost: {lost}"
+
+
+def in_words(event: Mapping[str, Any]) -> str:
+    """Return what an event says, as one line without control characters."""
+    return printable(_told(event))
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    kind, rank, role = (event.get(name) for name in ("event", "rank", "role"))
+    # An event of another kind, such as that of a simulation, lacks what these lines say.
+    with suppress(KeyError, TypeError, ValueError, AttributeError):
+        if kind == "failure" and isinstance(cause := event.get("cause"), str):
+            return f"rank {rank} ({role}) failed: {cause}"
+        if kind == "failure":
+            return died(rank, role, event)  # type: ignore[arg-type]
+        if kind == "recovery":
+            return replaced(rank, role, event)  # type: ignore[arg-type]
+    told = {name: value for name, value in event.items() if name not in LEFT_OUT and value is not None}
+    details = ", ".join(f"{name} {shown(_value(value), LONGEST)}" for name, value in told.items())
+    of = "" if role in (None, "coordinator") else f" ({role})"
+    return f"{kind}{of}{': ' * bool(details)}{details}"
+
+
+def _value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def time_of_day(seconds: Any) -> str:
+    """Return a time in seconds since the epoch as local time; "" if it is none, or none that a clock shows."""
+    with suppress(OverflowError, ValueError, OSError):
+        if isinstance(seconds, int | float):
+            return time.strftime("%H:%M:%S", time.localtime(seconds))
+    return ""
 
 
 def as_word(run_dir: str) -> str:
@@ -202,7 +247,3 @@ def _ending(summary: Mapping[str, Any]) -> list[str]:
         named, epochs = figure.replace("_", " "), f"{summary['best_epoch']:.4g} epochs"
         lines.append(f"{named} {summary[figure]:.4g} after {epochs}: step {summary['best_step']}")
     return lines
-
-
-def _count(summary: Mapping[str, Any], name: str) -> str:
-    return f"{summary[name]} {name if summary[name] != 1 else name.removesuffix('s')}"

@@ -17,7 +17,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.sandblaster import SandblasterCoordinator
 from mpidl.engines.totals import Totals, from_status
 from mpidl.errors import DivergenceError, MpidlError, Unfinished
-from mpidl.history.ranks import RankStatus
+from mpidl.history.lines import RankStatus
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob

@@ -14,7 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
-from mpidl.history.ranks import RankStatus
+from mpidl.history.lines import RankStatus
 from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
 from mpidl.job.checks import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of

@@ -44,7 +44,7 @@ def show(directory: Path) -> None:
     with suppress(KeyboardInterrupt), _keys() as pressed:
         while True:
             with console.capture() as drawn:
-                console.print(Screen(view(watched, *console.size)), end="")
+                console.print(Screen(view(watched, *console.size, console.options.ascii_only)), end="")
             _write(HOME + drawn.get().encode(console.encoding, "replace"))
             if pressed(EVERY):
                 return

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+import numpy as np
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from mpidl.errors import escaped, shown
 from mpidl.history.defaults import numbers
-from mpidl.history.ranks import RankStatus
-from mpidl.report.events import in_words, time_of_day
-from mpidl.report.text import duration, quantity
-from mpidl.top.curves import curve
+from mpidl.history.lines import RankStatus
+from mpidl.report.text import clock, duration, in_words, quantity, time_of_day
 from mpidl.top.watched import DEAD, Watched
 
 #: Colours of states; each is also a word.
@@ -35,21 +35,28 @@ CURVE, EVENTS, TALL, LONG = 8, 4, 40, 10
 QUIET = 5.0
 #: Most characters of a name, and of a sentence.
 NAME, SENTENCE = 60, 500
+#: Characters of increasing height, and the same where a terminal has ASCII only.
+BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+#: Ratio of the largest to the smallest value from which a curve is drawn in logarithms.
+LOGARITHMIC = 20.0
 
 
-def view(watched: Watched, width: int, height: int | None = None) -> Group:
-    """Return what a terminal of this width and height shows; without a height, everything."""
+def view(watched: Watched, width: int, height: int | None = None, plain: bool = False) -> Group:
+    """Return what a terminal of this width and height shows; without a height, everything.
+
+    `plain` says whether the terminal has only the characters of ASCII.
+    """
     head, ranks = [*_head(watched, width), *_ending(watched)], watched.ranks
     if height is None:
-        curve, table = _curve(watched, CURVE // 2), _ranks(ranks, width, len(ranks))
-        return Group(*head, *curve, Text(), *table, Text(), *_events(watched, LONG))
+        drawn, table = _curve(watched, width, CURVE // 2, plain), _ranks(ranks, width, len(ranks))
+        return Group(*head, *drawn, Text(), *table, Text(), *_events(watched, LONG))
     foot = [*_events(watched, EVENTS if height < TALL else 2 * EVENTS), Text("q quits", "dim", justify="right")]
     # One line names the curve, and one the columns.
     room = max(1, height - len(head) - len(foot) - 2)
     least = min(len(ranks) or 1, room - 1)
     rows = max(1, min(CURVE, room - least))
-    empty = max(0, room - least - rows)
-    return Group(*head, *_curve(watched, rows), *_ranks(ranks, width, room - rows), *[Text()] * empty, *foot)
+    empty = [Text()] * (room - least - rows)
+    return Group(*head, *_curve(watched, width, rows, plain), *_ranks(ranks, width, room - rows), *empty, *foot)
 
 
 def _text(text: object, style: str = "", most: int = NAME) -> Text:
@@ -70,7 +77,7 @@ def _head(watched: Watched, width: int) -> list[Text]:
     figures, state = watched.figures, watched.state
     first = [_text(state, STYLES[state])]
     if (total := figures.get("time", figures.get("seconds"))) is not None:
-        first.append(_text(f"{_clock(total)} of training"))
+        first.append(_text(f"{clock(total)} of training"))
     if state == "running" and watched.quiet >= QUIET:
         first.append(_text(f"no news for {duration(watched.quiet)}", "yellow"))
     # The end of a long path says more than its beginning.
@@ -94,7 +101,7 @@ def _progress(watched: Watched, figures: Mapping[str, float]) -> str:
         text = f"iteration {figures['iteration.number']:.0f}, {text}"
     samples, rate = figures.get("samples"), figures.get("samples_per_second")
     if whole and samples and rate and epoch and watched.state == "running":
-        text += f", {_clock((whole - epoch) * samples / epoch / rate)} left"
+        text += f", {clock((whole - epoch) * samples / epoch / rate)} left"
     return text
 
 
@@ -133,26 +140,10 @@ def _ending(watched: Watched) -> list[Text]:
     return [_text(said, STYLES[state], SENTENCE), *advice]
 
 
-def _clock(seconds: float) -> str:
-    hours, rest = divmod(int(min(max(0.0, seconds), 1e9)), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
-
-
 # The curve.
 
 
-class _Drawn:
-    """A curve, in the characters that a terminal has."""
-
-    def __init__(self, points: Sequence[tuple[float, float]], rows: int) -> None:
-        self._points, self._rows = points, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for each in curve(self._points, options.max_width, self._rows, options.ascii_only):
-            yield Text(each, style="cyan", no_wrap=True)
-
-
-def _curve(watched: Watched, rows: int) -> list[Any]:
+def _curve(watched: Watched, width: int, rows: int, plain: bool) -> list[Text]:
     """Return a curve of some lines, after one that says what it is."""
     name, points = watched.curve
     if not points:
@@ -160,7 +151,53 @@ def _curve(watched: Watched, rows: int) -> list[Any]:
     named = name.replace("iteration.", "").replace("_", " ")
     first, last = points[0], points[-1]
     said = f"{named} {first[1]:.4g} to {last[1]:.4g}, over {last[0]:,.0f} samples"
-    return [_text(said, "dim"), _Drawn(points, rows)]
+    lines = curve(points, width, rows, plain)
+    return [_text(said, "dim"), *(Text(line, style="cyan", no_wrap=True) for line in lines)]
+
+
+def curve(points: Sequence[tuple[float, float]], width: int, rows: int, plain: bool = False) -> list[str]:
+    """Return a curve as lines of text, the top first.
+
+    Parameters
+    ----------
+    points : sequence of (float, float)
+        Places and values; a run that was resumed has been at some of the places twice.
+    width, rows : int
+        Columns and lines of the text.
+    plain : bool
+        Whether only characters of ASCII may be used.
+    """
+    blocks = PLAIN if plain else BLOCKS
+    whole = len(blocks) - 1
+    heights = _heights(np.array(points, float).reshape(-1, 2), width, rows * whole)
+    return [
+        "".join(blocks[max(0, min(whole, height - row * whole))] for height in heights).rstrip()
+        for row in reversed(range(rows))
+    ]
+
+
+def _heights(points: np.ndarray, width: int, most: int) -> list[int]:
+    """Return the height of the mean value in each column, from 1 to `most`; 0 before the first.
+
+    Columns without a value are on straight lines between others.
+    """
+    places, values = points[np.isfinite(points).all(axis=1)].T
+    if not values.size:
+        return []
+    first, last = float(places.min()), float(places.max())
+    part = (places - first) / (last - first) if last > first else np.ones(len(places))
+    column = np.minimum(part * width, width - 1).astype(int)
+    number = np.bincount(column, minlength=width)
+    known = np.flatnonzero(number)
+    means = np.bincount(column, values / number[column])[known]
+    low, high = float(means.min()), float(means.max())
+    # Halves, so that differences can't overflow.
+    scaled = np.log(means) if low > 0 and log(high) - log(low) > log(LOGARITHMIC) else means / 2
+    low, high = float(scaled.min()), float(scaled.max())
+    drawn = np.interp(range(width), known, scaled)
+    height = (drawn - low) / (high - low) if high > low else np.full(width, 0.4 * (len(BLOCKS) - 1) / most)
+    heights: list[int] = np.where(np.arange(width) < known[0], 0, 1 + np.rint(height * (most - 1))).astype(int).tolist()
+    return heights
 
 
 # The ranks.

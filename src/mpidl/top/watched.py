@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from mpidl.history import Run
 from mpidl.history import open as opened
 from mpidl.history.defaults import numbers
 from mpidl.history.html import CURVES
-from mpidl.history.ranks import RankStatus
+from mpidl.history.lines import RankStatus
 from mpidl.history.run import CONFIG
 from mpidl.launch.script import NOTE
 from mpidl.report.text import continuing
@@ -111,10 +112,9 @@ class Watched:
         """Return what to do with a run that has ended too early."""
         if self.directory.absolute().parent.name == VIRTUAL:
             return "simulations can't be resumed"
-        try:
+        saved: list[int] = []
+        with suppress(MpidlError):
             saved = steps(self.directory / "checkpoints")
-        except MpidlError:
-            saved = []
         if not saved:
             return "no checkpoint was saved: start it again"
         command = "run" if (self.directory / NOTE).exists() else "train"
@@ -140,8 +140,6 @@ def _written(run: Path) -> float:
     """Return when a run was written last, in seconds since the epoch."""
     times = [0.0]
     for name in (CONFIG, "status.json", "metrics.jsonl"):
-        try:
+        with suppress(OSError):
             times.append((run / name).lstat().st_mtime)
-        except OSError:
-            continue
     return max(times)
