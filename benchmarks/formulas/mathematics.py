@@ -120,7 +120,7 @@ MATHEMATICS = (
     Wrong("shards/policies/immediate.py", "root *= 1 - decay", "root *= 1"),
     Wrong("shards/policies/immediate.py", "            moved += 1\n", ""),
     Wrong("shards/policies/immediate.py", "self._rate * shard.rate_factor", "self._rate"),
-    Wrong("shards/policies/immediate.py", "staleness <= self._bound", "staleness < self._bound"),
+    Wrong("shards/shard.py", "push.staleness <= self.policy.bound", "push.staleness < self.policy.bound"),
     Wrong("shards/policies/gather.py", "gathered /= self._count", "gathered /= 1"),
     Wrong("shards/policies/first.py", "gathered /= self._given[chunk]", "gathered /= self._count"),
     Wrong("shards/policies/first.py", "gathered /= self._given[chunk]", "gathered /= len(self._givers[chunk])"),

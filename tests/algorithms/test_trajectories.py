@@ -218,7 +218,7 @@ POLICIES = [
     ("softsync", {"n": 9}, 8, "Gather", {"count": 1, "scale": "inverse"}),
     ("ssp", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
     ("sync", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
-    ("downpour", {"max_staleness": 4}, 2, "DropStale", {"bound": 4}),
+    ("downpour", {"max_staleness": 4}, 2, "ApplyAtOnce", {"bound": 4, "by_arrival": True, "sums": False}),
 ]
 
 

@@ -16,7 +16,6 @@ from mpidl.shards.policies import (
     DampedChange,
     DelayCompensated,
     DelayedNesterov,
-    DropStale,
     FirstOfStep,
     Gather,
     GradientTable,
@@ -42,13 +41,13 @@ CASES = {
     "first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5)),
     "gradient_table": (Adam(0.1), lambda: GradientTable(WORKERS)),
     "rescaled": (Adagrad(0.1), lambda: RescaledRate(WORKERS)),
-    "drop": (Adagrad(0.1), lambda: DropStale(ApplyAtOnce(), 1)),
-    "drop_gather": (Adagrad(0.1), lambda: DropStale(Gather(2), 1)),
-    "drop_table": (Adagrad(0.1), lambda: DropStale(GradientTable(WORKERS), 2)),
-    "drop_rescaled": (Adagrad(0.1), lambda: DropStale(RescaledRate(WORKERS), 1)),
-    "drop_first": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS), 1)),
-    "drop_first_with_grace": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS, 1.5), 1)),
-    "drop_compensated": (Adagrad(0.1), lambda: DropStale(DelayCompensated(0.3), 1)),
+    "drop": (Adagrad(0.1), lambda: ApplyAtOnce().drop_above(1)),
+    "drop_gather": (Adagrad(0.1), lambda: Gather(2).drop_above(1)),
+    "drop_table": (Adagrad(0.1), lambda: GradientTable(WORKERS).drop_above(2)),
+    "drop_rescaled": (Adagrad(0.1), lambda: RescaledRate(WORKERS).drop_above(1)),
+    "drop_first": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS).drop_above(1)),
+    "drop_first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5).drop_above(1)),
+    "drop_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3).drop_above(1)),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd
-from mpidl.shards.policies import ApplyAtOnce, DropStale, Gather, RescaledRate, inverse
+from mpidl.shards.policies import ApplyAtOnce, Gather, RescaledRate, inverse
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.sparse.messages import Part, plain
@@ -20,7 +20,7 @@ IDS, DIMENSION = np.array([3, -5, 11, 2**40]), 3
 @pytest.mark.parametrize(
     "policy",
     [lambda: RescaledRate(3), lambda: ApplyAtOnce(inverse), lambda: Gather(1, inverse), lambda: Gather(3, inverse),
-     lambda: DropStale(Gather(2, inverse), 3)],
+     lambda: Gather(2, inverse).drop_above(3)],
 )  # fmt: skip
 def test_rows_are_updated_as_parameters_with_the_same_gradients(rule, policy):
     random, size = np.random.default_rng(1), IDS.size * DIMENSION

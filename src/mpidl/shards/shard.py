@@ -101,14 +101,14 @@ class Shard(ShardState):
         batches : (int, int)
             The numbers of the first and the last minibatch that the push was computed on.
         """
+        staleness = self.clock - fetched
         if chunk == self.chunks - 1:
-            staleness = self.clock - fetched
-            self.begun += self.policy.takes(staleness)
+            self.begun += staleness <= self.policy.bound
             self.open[worker] = PushHeader(worker, self.begun, fetched, staleness, batches)
         push = self.open[worker]
         self.batch = push.batches[1]
-        staleness = self.clock - fetched
-        if values is not None:
+        accepted = push.staleness <= self.policy.bound
+        if accepted and values is not None:
             if self.policy.adds_up:
                 values = self._damping.damped(chunk, values, push.staleness)
             self.policy.apply_chunk(self, chunk, values, push)
@@ -119,7 +119,10 @@ class Shard(ShardState):
         self.pushes += 1
         self.staleness.add(staleness)
         dropped = self.dropped
-        self.policy.end_push(self, push)
+        if accepted:
+            self.policy.end_push(self, push)
+        else:
+            self.drop(push)
         if self.beside is not None:
             self.beside.end_push(self, self.policy, push, self.dropped > dropped)
         return True

@@ -3,7 +3,7 @@
 from mpidl.shards.policies.first import FirstOfStep
 from mpidl.shards.policies.gather import DelayedNesterov, Gather
 from mpidl.shards.policies.gradient_table import GradientTable
-from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, DropStale
+from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated
 from mpidl.shards.policies.policy import Policy, Scale, inverse, inverse_plus_one, unscaled
 from mpidl.shards.policies.rescaled import RescaledRate
 from mpidl.shards.state import PushHeader
@@ -15,7 +15,6 @@ __all__ = [
     "DampedChange",
     "DelayCompensated",
     "DelayedNesterov",
-    "DropStale",
     "FirstOfStep",
     "Gather",
     "GradientTable",

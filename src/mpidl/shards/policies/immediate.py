@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -51,61 +50,6 @@ class Assign(Policy):
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.assign(chunk, values)
-
-
-class DropStale(Policy):
-    """Drop pushes with a staleness above `bound`, and leave the others to another policy."""
-
-    by_arrival = True
-
-    def __init__(self, policy: Policy, bound: int) -> None:
-        self._policy, self._bound = policy, bound
-        self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
-        self.stateless, self.vectors, self.count = policy.stateless, policy.vectors, policy.count
-
-    def __copy__(self) -> DropStale:
-        return DropStale(copy(self._policy), self._bound)
-
-    def attach(self, shard: ShardState) -> None:
-        self._policy.attach(shard)
-
-    def pass_time(self, shard: ShardState, now: float) -> float:
-        return self._policy.pass_time(shard, now)
-
-    def remove_worker(self, shard: ShardState, worker: int) -> None:
-        self._policy.remove_worker(shard, worker)
-
-    def add_worker(self, worker: int) -> None:
-        self._policy.add_worker(worker)
-
-    def expect_all(self) -> None:
-        self._policy.expect_all()
-
-    def apply_rest(self, shard: ShardState) -> None:
-        self._policy.apply_rest(shard)
-
-    def takes(self, staleness: int) -> bool:
-        return staleness <= self._bound
-
-    def factor(self, push: PushHeader) -> float:
-        return self._policy.factor(push)
-
-    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        if self.takes(push.staleness):
-            self._policy.apply_chunk(shard, chunk, values, push)
-
-    def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Count a dropped push, which doesn't advance the clock."""
-        if self.takes(push.staleness):
-            self._policy.end_push(shard, push)
-        else:
-            shard.drop(push)
-
-    def state(self) -> dict[str, Any]:
-        return self._policy.state()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._policy.load(state)
 
 
 class _Compensating(Policy):
