@@ -10,6 +10,7 @@ from mpidl.job.placed import place
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.policies import (
+    AccumulateGradients,
     AddChange,
     ApplyAtOnce,
     Assign,
@@ -17,7 +18,6 @@ from mpidl.shards.policies import (
     DelayCompensated,
     DelayedNesterov,
     FirstOfStep,
-    Gather,
     inverse,
     inverse_plus_one,
 )  # fmt: skip
@@ -61,7 +61,7 @@ def test_add_scales_the_change_by_staleness():
 
 
 def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
-    shard = make(Gather(3, inverse), Adagrad(0.1))
+    shard = make(AccumulateGradients(3, inverse), Adagrad(0.1))
     reference = Shard(shard.range, shard.parameters.copy(), ScheduledRule(Adagrad(0.1)), ApplyAtOnce(), SIZE)
     for worker, (seed, staleness) in enumerate([(1, 0), (2, 2), (3, 5)]):
         assert shard.clock == 0
@@ -82,7 +82,7 @@ def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
 @pytest.mark.parametrize("rule", [Adagrad(0.1), Adam(0.1)])
 def test_staleness_divides_the_rate_and_not_the_gradient(rule):
     """Adagrad and Adam undo what divides all gradients alike."""
-    fresh, stale = (make(Gather(1, inverse), rule) for _ in range(2))
+    fresh, stale = (make(AccumulateGradients(1, inverse), rule) for _ in range(2))
     start = fresh.parameters.copy()
     for step in range(4):
         push(fresh, gradient(step), fetched=fresh.clock)
@@ -91,7 +91,7 @@ def test_staleness_divides_the_rate_and_not_the_gradient(rule):
 
 
 def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate():
-    shard, start = make(Gather(3, inverse)), np.arange(SIZE) - 4.0
+    shard, start = make(AccumulateGradients(3, inverse)), np.arange(SIZE) - 4.0
     for worker, staleness in enumerate([1, 4, 2]):
         push(shard, gradient(worker), worker, fetched=-staleness)
     expected = start - 0.5 * (gradient(0) + gradient(1) / 4 + gradient(2) / 2) / 3
@@ -99,7 +99,7 @@ def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate()
 
 
 def test_gather_counts_chunks_that_arrive_interleaved():
-    shard = make(Gather(2))
+    shard = make(AccumulateGradients(2))
     before = shard.parameters.copy()
     first, second = gradient(1), gradient(2)
     for number in reversed(range(shard.chunks)):

@@ -23,10 +23,9 @@ from mpidl.rma.server import ServerLink
 from mpidl.rma.turn import Turn
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Adam
-from mpidl.shards.average import AVERAGE, Average
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.policies import ApplyAtOnce, inverse
-from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
 from mpidl.storage.deltas import ShardFiles

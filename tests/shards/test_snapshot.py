@@ -12,7 +12,7 @@ from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, valu
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import DelayCompensated, FirstOfStep, Gather
+from mpidl.shards.policies import FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard, Snapshot
 from rows import in_turn
@@ -170,20 +170,6 @@ def test_the_next_cut_has_the_same_memory():
         copies.append((served.snapshot.copy, *served.snapshot.copy.vectors.values()))
     assert all(mine is first for copy in copies for mine, first in zip(copy, copies[0], strict=True))
     assert not np.shares_memory(served.snapshot.copy.parameters, served.shard.parameters)
-
-
-def test_a_worker_that_leaves_is_awaited_no_more():
-    served = Served("apply", 21, 4, "float32")
-    served.ordered = 1
-    served.act(0, "mark")
-    served.act(1, "push")
-    served.act(2, "leave")
-    assert not served.snapshot.complete
-    while is_open(served.shard, 1):
-        served.act(1, "push")
-    served.act(1, "mark")
-    assert served.snapshot.complete
-    served.check()
 
 
 def test_a_cut_of_nobody_is_complete():
@@ -358,16 +344,3 @@ def test_a_step_waits_again_for_all_workers_of_a_resumed_run():
     resumed.receive_push(2, 0, np.full(5, 9.0))
     assert resumed.clock == 1
     assert resumed.parameters.tolist() == [-7.0] * 5
-
-
-@pytest.mark.parametrize("make_inner", [lambda: Gather(2), lambda: FirstOfStep(2, 3), lambda: DelayCompensated(2, 0.9)])
-def test_a_policy_is_copied_with_the_one_within_it(make_inner):
-    shard, fresh = (
-        Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), make_inner().drop_above(3), 2) for _ in range(2)
-    )
-    copy = shard.copy()
-    push_all(shard, 1)
-    assert_same(listed(copy), listed(fresh))
-    push_all(copy, 4)
-    push_all(fresh, 4)
-    assert_same(listed(copy), listed(fresh))

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpidl.algorithms.coordination import Operate
 from mpidl.algorithms.curvature import DIRECTION, GRADIENT, PREVIOUS, ROUNDING, Operating
-from mpidl.shards.matrix import Gather, Identity, Product, Update, whole
+from mpidl.shards.matrix import Gather, Identity, Product, RankUpdate, whole
 from mpidl.shards.vectors import Combine
 
 #: The matrix on the shards, and the vector of its product with a change of the gradient.
@@ -75,7 +75,7 @@ class InverseHessian:
         return (Product(DIRECTION, INVERSE, -self._gradient),)
 
     def learn(self, step: float, gradient: str) -> Operating[None]:
-        """Update the matrix by a step, unless the curvature along it isn't positive."""
+        """RankUpdate the matrix by a step, unless the curvature along it isn't positive."""
         change = Combine(PREVIOUS, ((1.0, gradient), (-1.0, PREVIOUS)))
         s, y = map(whole, (yield Operate((change, Gather(DIRECTION), Gather(PREVIOUS)))))
         s *= step
@@ -90,7 +90,7 @@ class InverseHessian:
         phi, tau = self_scaling(b, h, s.size) if self._scaled else (1.0, 1.0)
         mixed = -phi / curvature / tau
         weights = np.array([[(phi * h / tau + 1) / curvature, mixed], [mixed, (phi - 1) / square / tau]])
-        yield Operate((Update(INVERSE, 1 / tau, np.stack([s, product], axis=1), weights),))
+        yield Operate((RankUpdate(INVERSE, 1 / tau, np.stack([s, product], axis=1), weights),))
         self._updates += 1
 
     def forget(self) -> Operating[None]:

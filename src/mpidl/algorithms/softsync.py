@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mpidl.algorithms.algorithm import Algorithm, Replica, push_each_gradient
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.schema import Count
-from mpidl.shards.policies import Gather, Policy, inverse, unscaled
+from mpidl.shards.policies import AccumulateGradients, Policy, inverse, unscaled
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,4 @@ class Softsync(Algorithm):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""
-        return Gather(max(1, replicas // self.n), inverse if self.modulate else unscaled)
+        return AccumulateGradients(max(1, replicas // self.n), inverse if self.modulate else unscaled)

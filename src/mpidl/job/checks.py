@@ -18,7 +18,7 @@ from mpidl.data.columns import LABELS_PER_CHECK, wrong_label
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
-from mpidl.shards.average import AVERAGE
+from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.table_files import check_tables
 

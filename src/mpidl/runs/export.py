@@ -9,7 +9,7 @@ from mpidl.errors import UsageError, nearest, quoted
 from mpidl.nn.onnx import to_onnx
 from mpidl.paths import check_new
 from mpidl.runs.load import network_of
-from mpidl.sparse.exported import dense, ids_and_rows, weights
+from mpidl.sparse.saved import dense, ids_and_rows, weights
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import checkpoint_of, read
 from mpidl.storage.tensor_files import SUFFIXES, save

@@ -73,8 +73,8 @@ class ShardState:
         "parameters" and the current vectors of `state` by their names; `bind` replaces entries.
     pieces, statistics : list of Range
         The chunks, and the statistics, within the shard.
-    chunk_size, chunks : int
-        Elements of a chunk, and number of chunks.
+    chunks : int
+        Number of chunks.
     begun, pushes, dropped : int
         Number of accepted pushes whose first chunk has arrived, of complete pushes, and of pushes that the policy has
         dropped.
@@ -104,7 +104,7 @@ class ShardState:
         clock: int = 0,
     ) -> None:
         self.range, self.scheduled_rule = range, rule
-        self.rule, self._rate_at = rule.rule, rule.rate_at
+        self._rule, self._rate_at = rule.rule, rule.rate_at
         if state is None:
             state = {} if rule.rule is None else dict(zip(rule.rule.states, rule.rule.init(parameters), strict=True))
         self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
@@ -113,7 +113,7 @@ class ShardState:
         self.batch = -1
         self.staleness = Histogram()
         self.on_drop: Callable[[PushHeader], None] = lambda push: None
-        self.chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
+        self._chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
         self.chunks = len(self.pieces)
         self._slices = [slice(*piece) for piece in self.pieces]
         in_vector = [piece.shift(range.start) for piece in self.pieces]
@@ -130,7 +130,7 @@ class ShardState:
 
     def _cut(self) -> None:
         """Cut the vectors that the rule updates into chunks."""
-        states = () if self.rule is None else self.rule.states
+        states = () if self._rule is None else self._rule.states
         self._views = [(self.parameters[s], tuple(self.vectors[name][s] for name in states)) for s in self._slices]
 
     @property
@@ -169,7 +169,7 @@ class ShardState:
     @property
     def rate(self) -> float:
         """The rule's rate for the push of the last chunk, or for the first before that; 0 without a rule."""
-        return 0.0 if self.rule is None else self.rule.rate * self.rate_factor
+        return 0.0 if self._rule is None else self._rule.rate * self.rate_factor
 
     @property
     def rate_factor(self) -> float:
