@@ -21,7 +21,7 @@ BOOKKEEPING = (
     ),
     Wrong("sparse/server_tables.py", "list(parts) for worker", "parts for worker"),
     Wrong("sparse/server_tables.py", "summed /= total", "summed /= len(found)"),
-    Wrong("sparse/unpushed.py", "gradients[found.places] = given", "gradients[:] = given"),
+    Wrong("sparse/rows.py", "gradients[found.places] = given", "gradients[:] = given"),
     Wrong(
         "tables/admission.py",
         "max(counters[one], count), max(counters[other], count)",

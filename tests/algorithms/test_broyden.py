@@ -12,7 +12,7 @@ from mpidl.algorithms.sandblaster import Sandblaster
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.errors import UsageError
 from mpidl.parameters import shards
-from mpidl.shards.matrix import Gather, Identity, Product, Update, whole
+from mpidl.shards.matrix import Gather, Identity, Product, RankUpdate, whole
 from mpidl.shards.vectors import Dot, Vectors, merged
 
 START = np.array([-1.2, 1.0, 0.7, -0.3, 0.2, 1.4])
@@ -64,7 +64,7 @@ def test_operations_on_rows_of_matrices(count):
     (pieces, square) = carried_out(Gather("v"), Dot((("v", "v"),)))
     np.testing.assert_array_equal(whole(pieces), x)
     assert square == pytest.approx(x @ x)
-    found = carried_out(Product("r", "m", x), Gather("r"), Update("m", 0.5, columns, weights), Product("r", "m", x))
+    found = carried_out(Product("r", "m", x), Gather("r"), RankUpdate("m", 0.5, columns, weights), Product("r", "m", x))
     np.testing.assert_allclose(whole(found[0]), matrix @ x)
     rows = np.concatenate([part["m"] for part in parts])
     np.testing.assert_allclose(rows, matrix / 2 + columns @ weights @ columns.T)

@@ -10,15 +10,14 @@ from mpidl.job.placed import place
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.policies import (
+    AccumulateGradients,
     AddChange,
     ApplyAtOnce,
     Assign,
     DampedChange,
     DelayCompensated,
     DelayedNesterov,
-    DropStale,
     FirstOfStep,
-    Gather,
     inverse,
     inverse_plus_one,
 )  # fmt: skip
@@ -62,7 +61,7 @@ def test_add_scales_the_change_by_staleness():
 
 
 def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
-    shard = make(Gather(3, inverse), Adagrad(0.1))
+    shard = make(AccumulateGradients(3, inverse), Adagrad(0.1))
     reference = Shard(shard.range, shard.parameters.copy(), ScheduledRule(Adagrad(0.1)), ApplyAtOnce(), SIZE)
     for worker, (seed, staleness) in enumerate([(1, 0), (2, 2), (3, 5)]):
         assert shard.clock == 0
@@ -83,7 +82,7 @@ def test_gather_gives_the_weighted_mean_of_any_workers_to_the_rule():
 @pytest.mark.parametrize("rule", [Adagrad(0.1), Adam(0.1)])
 def test_staleness_divides_the_rate_and_not_the_gradient(rule):
     """Adagrad and Adam undo what divides all gradients alike."""
-    fresh, stale = (make(Gather(1, inverse), rule) for _ in range(2))
+    fresh, stale = (make(AccumulateGradients(1, inverse), rule) for _ in range(2))
     start = fresh.parameters.copy()
     for step in range(4):
         push(fresh, gradient(step), fetched=fresh.clock)
@@ -92,7 +91,7 @@ def test_staleness_divides_the_rate_and_not_the_gradient(rule):
 
 
 def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate():
-    shard, start = make(Gather(3, inverse)), np.arange(SIZE) - 4.0
+    shard, start = make(AccumulateGradients(3, inverse)), np.arange(SIZE) - 4.0
     for worker, staleness in enumerate([1, 4, 2]):
         push(shard, gradient(worker), worker, fetched=-staleness)
     expected = start - 0.5 * (gradient(0) + gradient(1) / 4 + gradient(2) / 2) / 3
@@ -100,7 +99,7 @@ def test_gradients_of_equal_staleness_are_those_of_plain_sgd_at_a_divided_rate()
 
 
 def test_gather_counts_chunks_that_arrive_interleaved():
-    shard = make(Gather(2))
+    shard = make(AccumulateGradients(2))
     before = shard.parameters.copy()
     first, second = gradient(1), gradient(2)
     for number in reversed(range(shard.chunks)):
@@ -167,7 +166,7 @@ def test_the_damping_of_adag_follows_the_rate():
 
 
 def test_what_is_too_stale_is_dropped_and_counted():
-    policy = DropStale(ApplyAtOnce(), bound=2)
+    policy = ApplyAtOnce().drop_above(2)
     shard = make(policy)
     for _ in range(4):
         push(shard, gradient())
@@ -181,7 +180,7 @@ def test_what_is_too_stale_is_dropped_and_counted():
 
 def test_a_dropped_push_is_no_step_of_the_rule():
     """Adam's correction of its bias depends on the number of steps."""
-    shard, reference = make(DropStale(ApplyAtOnce(), 1), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
+    shard, reference = make(ApplyAtOnce().drop_above(1), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
     for step in range(4):
         push(shard, gradient(step))
         push(shard, gradient(7), fetched=shard.clock - 2)

@@ -208,12 +208,12 @@ POLICIES = [
     ("hogwild", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
     ("rescaled", {}, 3, "RescaledRate", {"workers": 3}),
     ("ringleader", {}, 3, "GradientTable", {"workers": 3}),
-    ("softsync", {}, 8, "Gather", {"count": 8, "scale": "inverse"}),
-    ("softsync", {"n": 3, "modulate": False}, 8, "Gather", {"count": 2, "scale": "unscaled"}),
-    ("softsync", {"n": 9}, 8, "Gather", {"count": 1, "scale": "inverse"}),
+    ("softsync", {}, 8, "AccumulateGradients", {"count": 8, "scale": "inverse"}),
+    ("softsync", {"n": 3, "modulate": False}, 8, "AccumulateGradients", {"count": 2, "scale": "unscaled"}),
+    ("softsync", {"n": 9}, 8, "AccumulateGradients", {"count": 1, "scale": "inverse"}),
     ("ssp", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
     ("sync", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
-    ("downpour", {"max_staleness": 4}, 2, "DropStale", {"bound": 4}),
+    ("downpour", {"max_staleness": 4}, 2, "ApplyAtOnce", {"bound": 4, "by_arrival": True, "sums": False}),
 ]
 
 

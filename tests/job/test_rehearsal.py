@@ -19,11 +19,11 @@ from mpidl.nn import Dense, Flatten, Network, SparseEmbedding
 from mpidl.nn.kernels.cpu import elementwise
 from mpidl.rules import rule
 from mpidl.runs.one_process import OneProcess
-from mpidl.tables import admission, distinct, entries, first, index, rows
+from mpidl.tables import admission, distinct, entries, index, rows
 from mpidl.wire import wire
 
 KERNELS = (elementwise.relu, elementwise.backprop_relu)
-TABLES = (admission, distinct, entries, first, index, rows)
+TABLES = (admission, distinct, entries, index, rows)
 LAYERS = [{"type": "dense", "units": 8, "activation": "relu"}, {"type": "dense", "units": 10}]
 
 

@@ -10,7 +10,7 @@ import pytest
 from nodes import NODES, Nodes
 
 from mpidl.errors import MpidlError
-from mpidl.mirrors.exchange import Address, Keeper, Memory, Remote
+from mpidl.mirrors.exchange import Address, Keeper, NodeMemory, Remote
 from mpidl.mirrors.memory import TOKEN, is_private, sweep
 from mpidl.parameters import Range
 from mpidl.storage import writer
@@ -97,7 +97,7 @@ def test_links_to_mirrors_are_not_followed(nodes, tmp_path):
     assert [is_private(each) for each in (places[0], tmp_path / "link")] == [True, False]
     (tmp_path / shard_file(9)).symlink_to(tmp_path / "elsewhere2" / shard_file(1))
     with pytest.raises(OSError, match="a link, expected a regular file"):
-        Memory(tmp_path, b"key").open("", shard_file(9))
+        NodeMemory(tmp_path, b"key").open("", shard_file(9))
 
 
 def remove_copy(nodes):
@@ -230,37 +230,31 @@ class Torn:
         raise ConnectionResetError
 
 
-def test_half_a_file_is_not_taken_for_a_whole(tmp_path, monkeypatch):
-    memory = Memory(tmp_path, b"key")
-    monkeypatch.setattr(memory, "open", lambda mirror, name: Torn(b"content" * 9))
-    keeper = Keeper(0, memory, b"key")
-    try:
-        with Remote(keeper.address, b"key") as other, pytest.raises(MpidlError, match="has ended the connection"):
-            other.copy(".2-ab.interim", shard_file(0), tmp_path)
-    finally:
-        keeper.close()
+@pytest.fixture
+def keeper(tmp_path):
+    keeper = Keeper(0, NodeMemory(tmp_path, b"key"), b"key")
+    yield keeper
+    keeper.close()
 
 
-def test_another_node_is_not_taken_for_the_one_that_is_asked(tmp_path):
-    keeper = Keeper(0, Memory(tmp_path, b"key"), b"key")
-    try:
-        other = Remote(Address(1, keeper.address.hosts, keeper.address.port), b"key")
-        with pytest.raises(MpidlError, match="another node answers at"), other:
-            pass
-    finally:
-        keeper.close()
+def test_half_a_file_is_not_taken_for_a_whole(keeper, tmp_path, monkeypatch):
+    monkeypatch.setattr(NodeMemory, "open", lambda self, mirror, name: Torn(b"content" * 9))
+    with Remote(keeper.address, b"key") as other, pytest.raises(MpidlError, match="has ended the connection"):
+        other.copy(".2-ab.interim", shard_file(0), tmp_path)
 
 
-def test_a_keeper_talks_to_those_who_know_the_key(tmp_path):
-    keeper = Keeper(0, Memory(tmp_path, b"key"), b"key")
-    try:
-        with Remote(keeper.address, b"key") as other:
-            assert other.describe(".2-ab.interim") == {}
-            with pytest.raises(MpidlError, match="has ended the connection"):
-                other.copy(".2-ab.interim", shard_file(0), tmp_path)
-        with pytest.raises(MpidlError, match="can't be reached"), Remote(keeper.address, b"another"):
-            pass
-    finally:
-        keeper.close()
-    with pytest.raises(MpidlError, match="can't be reached"), Remote(keeper.address, b"key"):
+def test_another_node_is_not_taken_for_the_one_that_is_asked(keeper):
+    other = Remote(Address(1, keeper.address.hosts, keeper.address.port), b"key")
+    with pytest.raises(MpidlError, match="another node answers at"), other:
         pass
+
+
+def test_a_keeper_talks_to_those_who_know_the_key(keeper, tmp_path):
+    with Remote(keeper.address, b"key") as other:
+        assert other.describe(".2-ab.interim") == {}
+        with pytest.raises(MpidlError, match="has ended the connection"):
+            other.copy(".2-ab.interim", shard_file(0), tmp_path)
+    for key in (b"another", b"key"):
+        with pytest.raises(MpidlError, match="can't be reached"), Remote(keeper.address, key):
+            pass
+        keeper.close()

@@ -112,7 +112,7 @@ def play(
     Rank 0 is the relay, the last ones are servers on another node, and rank 1 is also the coordinator.
     """
     from mpidl.relays.residuals import RelayResiduals
-    from mpidl.relays.role import Relay
+    from mpidl.relays.role import RelayRole
     from mpidl.relays.routes import routes
     from mpidl.rma.transport import Transport
     from mpidl.roles.server import Server
@@ -145,7 +145,7 @@ def play(
                 ]
             residuals = RelayResiduals(0, partial(scratch, path), capacity.wire, ranges, dtype, capacity.statistics)
             clocks = np.zeros(len(ranges), np.int64)
-            found = relay = Relay(0, vector, clocks, residuals, copies, merging=merging)
+            found = relay = RelayRole(0, vector, clocks, residuals, copies, merging=merging)
             relay.bind(opened)
             opened.quiesce()
             relay.run()
@@ -157,7 +157,7 @@ def play(
                 if holder == number
             }
             for shard in own.values():
-                shard.beside = beside_shard()
+                shard.side_state = beside_shard()
             server = Server(number, own, path, partial(scratch, path), workers=len(roles.pushers()))
             server.bind(opened)
             opened.quiesce()

@@ -16,7 +16,7 @@ from mpidl.sparse.server_tables import OPEN, OPEN_IDS
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.checkpoints import newest_good
 from mpidl.storage.table_files import BY_ROW, COUNTS, TOUCHES, saved_tables
-from mpidl.tables.first import FirstValues
+from mpidl.tables.rows import InitialRows
 
 pytestmark = pytest.mark.mpi(min_size=3)
 ROWS, SIZE, SEED = 50, 3, 7
@@ -32,7 +32,7 @@ def pair():
     dense = network(Embedding(ROWS, SIZE))
     views, own = dense.layout.views(dense.parameters), sparse.layout.views(sparse.parameters)
     ids = np.arange(ROWS)
-    FirstValues(sparse.tables[0], SEED).write(ids, np.zeros_like(ids), views["0-embedding/weight"])
+    InitialRows(sparse.tables[0], SEED).write(ids, np.zeros_like(ids), views["0-embedding/weight"])
     for name, values in own.items():
         views[name][...] = values
     return sparse, dense

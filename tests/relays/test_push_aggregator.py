@@ -93,7 +93,7 @@ def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_n
     take()
     assert aggregator.whole
     gathered = aggregator.swap()
-    assert [[each.tolist() for each in own] for own in gathered.beside] == [[[0] * 3, [1] * 3]] * 2
+    assert [[each.tolist() for each in own] for own in gathered.side_data] == [[[0] * 3, [1] * 3]] * 2
     assert gathered.vector.tolist() == [0 + 1 + 10 + 11] * 12
     for inbox in inboxes:
         inbox.arrive(message(1, 2, REQUEST))

@@ -10,15 +10,14 @@ from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.policies import (
+    AccumulateGradients,
     AddChange,
     ApplyAtOnce,
     Assign,
     DampedChange,
     DelayCompensated,
     DelayedNesterov,
-    DropStale,
     FirstOfStep,
-    Gather,
     GradientTable,
     RescaledRate,
     inverse,
@@ -36,19 +35,16 @@ CASES = {
     "delay_compensated_adaptively": (Adagrad(0.1), lambda: DelayCompensated(2.0, 0.9)),
     "adag": (Sgd(), lambda: DampedChange(0.2)),
     "adag_by_norm": (Sgd(), lambda: DampedChange(0.2, norm=True)),
-    "gather": (Adam(0.1), lambda: Gather(3, inverse)),
+    "gather": (Adam(0.1), lambda: AccumulateGradients(3, inverse)),
     "delayed_nesterov": (Nesterov(0.7, 0.9), lambda: DelayedNesterov(3)),
     "first_of_step": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS)),
     "first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5)),
     "gradient_table": (Adam(0.1), lambda: GradientTable(WORKERS)),
     "rescaled": (Adagrad(0.1), lambda: RescaledRate(WORKERS)),
-    "drop": (Adagrad(0.1), lambda: DropStale(ApplyAtOnce(), 1)),
-    "drop_gather": (Adagrad(0.1), lambda: DropStale(Gather(2), 1)),
-    "drop_table": (Adagrad(0.1), lambda: DropStale(GradientTable(WORKERS), 2)),
-    "drop_rescaled": (Adagrad(0.1), lambda: DropStale(RescaledRate(WORKERS), 1)),
-    "drop_first": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS), 1)),
-    "drop_first_with_grace": (Adagrad(0.1), lambda: DropStale(FirstOfStep(2, WORKERS, 1.5), 1)),
-    "drop_compensated": (Adagrad(0.1), lambda: DropStale(DelayCompensated(0.3), 1)),
+    "drop": (Adagrad(0.1), lambda: ApplyAtOnce().drop_above(1)),
+    "drop_gather": (Adagrad(0.1), lambda: AccumulateGradients(2).drop_above(1)),
+    "drop_first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5).drop_above(1)),
+    "drop_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3).drop_above(1)),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import AddChange, ApplyAtOnce, Assign, DropStale, FirstOfStep, Gather
+from mpidl.shards.policies import AccumulateGradients, AddChange, ApplyAtOnce, Assign, FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
@@ -29,7 +29,8 @@ def push(staleness):
 
 @pytest.mark.parametrize("staleness", [0, 1, 6])
 @pytest.mark.parametrize(
-    ("policy", "sign"), [(ApplyAtOnce(), -1), (AddChange(), 1), (Gather(1), -1), (DropStale(ApplyAtOnce(), 9), -1)]
+    ("policy", "sign"),
+    [(ApplyAtOnce(), -1), (AddChange(), 1), (AccumulateGradients(1), -1), (ApplyAtOnce().drop_above(9), -1)],
 )
 def test_a_stale_push_moves_statistics_less(policy, sign, staleness):
     shard, (values, before) = make(policy), push(staleness)

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import ApplyAtOnce, DropStale, FirstOfStep, Gather
+from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
@@ -112,20 +112,12 @@ def test_a_resumed_step_begins_its_window_anew():
 
 
 def test_without_a_window_time_changes_nothing():
-    shard = make(DropStale(FirstOfStep(2, 3), 5))
+    shard = make(FirstOfStep(2, 3).drop_above(5))
     give(shard, 0, whole(shard))
     assert shard.pass_time(math.inf) == math.inf
     assert shard.clock == 0
-    for policy in (ApplyAtOnce(), Gather(2)):
+    for policy in (ApplyAtOnce(), AccumulateGradients(2)):
         assert make(policy).pass_time(1.0) == math.inf
-
-
-def test_a_window_within_a_bound_of_staleness():
-    shard = make(DropStale(FirstOfStep(1, 2, 1.0), 5))
-    give(shard, 0, whole(shard))
-    assert shard.pass_time(1.0) == 2.0
-    shard.pass_time(2.0)
-    assert shard.clock == 1
 
 
 def test_a_step_resumed_in_the_middle_of_a_push_stays_closed_to_others():

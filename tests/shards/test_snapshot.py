@@ -12,7 +12,7 @@ from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, valu
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import DelayCompensated, DropStale, FirstOfStep, Gather
+from mpidl.shards.policies import FirstOfStep
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard, Snapshot
 from rows import in_turn
@@ -172,20 +172,6 @@ def test_the_next_cut_has_the_same_memory():
     assert not np.shares_memory(served.snapshot.copy.parameters, served.shard.parameters)
 
 
-def test_a_worker_that_leaves_is_awaited_no_more():
-    served = Served("apply", 21, 4, "float32")
-    served.ordered = 1
-    served.act(0, "mark")
-    served.act(1, "push")
-    served.act(2, "leave")
-    assert not served.snapshot.complete
-    while is_open(served.shard, 1):
-        served.act(1, "push")
-    served.act(1, "mark")
-    assert served.snapshot.complete
-    served.check()
-
-
 def test_a_cut_of_nobody_is_complete():
     shard = make("gather", 21, 4, "float32")
     snapshot = Snapshot(shard)
@@ -303,7 +289,7 @@ def test_a_step_in_work_goes_on_with_workers_that_begin_anew(workers, resumes):
 
 @pytest.mark.parametrize("grace", [0.0, 100.0])
 def test_a_step_waits_for_who_gave_to_it_and_begins_anew(grace):
-    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), DropStale(FirstOfStep(3, 3, grace), 9), 2)
+    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), FirstOfStep(3, 3, grace).drop_above(9), 2)
     shard.receive_push(1, 0, np.full(5, 3.0))
     shard.remove_worker(1)
     shard.receive_push(0, 0, np.full(5, 9.0))
@@ -358,16 +344,3 @@ def test_a_step_waits_again_for_all_workers_of_a_resumed_run():
     resumed.receive_push(2, 0, np.full(5, 9.0))
     assert resumed.clock == 1
     assert resumed.parameters.tolist() == [-7.0] * 5
-
-
-@pytest.mark.parametrize("make_inner", [lambda: Gather(2), lambda: FirstOfStep(2, 3), lambda: DelayCompensated(2, 0.9)])
-def test_a_policy_is_copied_with_the_one_within_it(make_inner):
-    shard, fresh = (
-        Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), DropStale(make_inner(), 3), 2) for _ in range(2)
-    )
-    copy = shard.copy()
-    push_all(shard, 1)
-    assert_same(listed(copy), listed(fresh))
-    push_all(copy, 4)
-    push_all(fresh, 4)
-    assert_same(listed(copy), listed(fresh))

@@ -14,7 +14,7 @@ from mpidl.rules import Sgd
 from mpidl.shards.policies import ApplyAtOnce
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard, Snapshot
-from mpidl.sparse.messages import Part, plain
+from mpidl.sparse.messages import TableRows, plain
 from mpidl.sparse.saved import SavedRows
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.storage.checkpoint import Checkpoint
@@ -153,12 +153,12 @@ def test_rows_that_a_marked_worker_updates_before_the_copy_is_complete_are_in_th
     """The copy's clock falls behind the shard's, which has that worker's pushes, too."""
     rule, dtype = Sgd(1.0), np.dtype(np.float64)
     shard = Shard(Range(0, 1), np.zeros(1), ScheduledRule(rule), ApplyAtOnce(), 1)
-    shard.beside = ServerTables([Table(SPECS[0], rule, dtype=dtype)], rule, plain(dtype))
+    shard.side_state = ServerTables([Table(SPECS[0], rule, dtype=dtype)], rule, plain(dtype))
     snapshot, files, read = Snapshot(shard), ShardFiles(full_every=9), []
 
     def push(worker, word):
-        part = Part(0, np.array([word]), np.ones((1, SPECS[0].dimension)))
-        for each in (snapshot.receive_beside, shard.beside.receive):
+        part = TableRows(0, np.array([word]), np.ones((1, SPECS[0].dimension)))
+        for each in (snapshot.receive_side_data, shard.side_state.receive):
             each(worker, [part])
         for each in (snapshot, shard):
             each.receive_chunk(worker, 0, 0, np.zeros(1), (0, 1))

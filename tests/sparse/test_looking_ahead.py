@@ -27,7 +27,7 @@ class Rows:
 
 def batches(rows, depth, announced, count=5):
     """Take batches of 2 samples as a loader does, which announces the next ones."""
-    split = LookingAhead(ArraySplit(IDS, np.zeros((20, 1))).as_integers(), rows, rows, depth)
+    split = LookingAhead(ArraySplit(IDS, np.zeros((20, 1))).as_integers(), rows, rows.ask, rows.begin, depth)
     assert split.lookahead == max(1, depth)
     parts, announced_so_far = [np.array([2 * k, 2 * k + 1]) for k in range(count)], 1
     for number, part in enumerate(parts):

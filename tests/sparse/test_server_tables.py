@@ -1,12 +1,17 @@
 """A server's tables: what pushes have for rows is applied when the shard's clock advances, once, also in a copy."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mpidl import Sgd
-from mpidl.sparse.messages import Part, plain
+from mpidl.parameters import Range
+from mpidl.rules import Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd
+from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, RescaledRate, inverse
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+from mpidl.sparse.messages import TableRows, plain
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
@@ -31,7 +36,7 @@ class Server(ServerTables):
 
 def part(values):
     """Return gradients of ids, a dict of numbers."""
-    return Part(0, np.array(list(values), np.int64), np.array([[each] for each in values.values()], DTYPE))
+    return TableRows(0, np.array(list(values), np.int64), np.array([[each] for each in values.values()], DTYPE))
 
 
 def rows(of):
@@ -97,3 +102,34 @@ def test_the_mean_is_over_the_number_that_the_policy_gathers():
     server.shard.clock = 7
     server.settle(server.shard, SimpleNamespace(count=4))
     assert rows(server) == {1: -1.5}
+
+
+IDS, DIMENSION = np.array([3, -5, 11, 2**40]), 3
+
+
+@pytest.mark.parametrize("rule", [Sgd(0.1), Momentum(0.1), Nesterov(0.1), Adagrad(0.1), Adam(0.1), Adamw(0.1)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        lambda: RescaledRate(3),
+        lambda: ApplyAtOnce(inverse),
+        *(partial(AccumulateGradients, count, inverse) for count in (1, 3)),
+        lambda: AccumulateGradients(2, inverse).drop_above(3),
+    ],
+)
+def test_rows_are_updated_as_parameters_with_the_same_gradients(rule, policy):
+    random, size = np.random.default_rng(1), IDS.size * DIMENSION
+    table = Table(TableSpec("words", DIMENSION, scale=0.5), rule, capacity=9, dtype=np.float64)
+    first = np.empty((IDS.size, DIMENSION))
+    table.read(IDS, first)
+    shard = Shard(Range(0, size), first.reshape(-1).copy(), ScheduledRule(rule, lambda batch: 0.9), policy(), size)
+    shard.side_state = ServerTables([table], rule, plain(np.dtype(np.float64)))
+    for number in range(40):
+        worker, gradient = int(random.choice(3, p=[0.7, 0.2, 0.1])), random.normal(size=size)
+        shard.side_state.receive(worker, [TableRows(0, IDS, gradient.reshape(first.shape))])
+        shard.receive_push(worker, max(0, shard.clock - number % 5), gradient)
+    shard.apply_rest()
+    rows = np.empty_like(first)
+    table.read(IDS, rows)
+    assert rows.reshape(-1) == pytest.approx(shard.parameters, rel=1e-12)
+    assert np.abs(rows - first).min() > 0

@@ -51,7 +51,7 @@ def engine_of(model, split, algorithm, rule, servers, replicas, times=None, tabl
         for part in shards(model.parameters.size, servers)
     ]
     for part, beside in zip(parts, tables, strict=False):
-        part.beside = beside
+        part.side_state = beside
     options = {"beside": VirtualTables(model, split, tables, ahead)} if tables else {}
     schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
     training = Training(algorithm, adapt(model), split, schedule, **options)

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from mpidl.errors import UsageError
 from mpidl.rules import Adagrad, Adam, Sgd
-from mpidl.tables.deltas import ROWS, left
 from mpidl.tables.distinct import owner
 from mpidl.tables.lookups import TableSpec
-from mpidl.tables.table import Table
+from mpidl.tables.table import ROWS, Table, left
 
 SPEC = TableSpec("users", 2)
 BY_ROW = ("ids", "rows", "state", "uses")
@@ -221,17 +220,6 @@ def test_values_that_are_not_finite(bad):
     assert rows.finite(since=2)
     push(rows, [3, 4], 3)
     assert rows.finite()
-
-
-def test_updates_without_ids_and_ids_at_the_ends():
-    rows = table(max_age=2)
-    push(rows, [], 1)
-    push(rows, [2**63 - 1, -(2**63)], 2)
-    push(rows, [], 4)
-    assert len(rows) == 2
-    push(rows, [], 5)
-    assert len(rows) == 0
-    assert rows.evicted == 2
 
 
 def test_nothing_is_left_of_what_a_table_had_before_it_loads():

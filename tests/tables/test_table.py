@@ -12,7 +12,7 @@ from mpidl.errors import MpidlError
 from mpidl.rules import Adagrad, Adam, Sgd
 from mpidl.tables.distinct import owner
 from mpidl.tables.entries import Entries
-from mpidl.tables.index import Index
+from mpidl.tables.index import RowIndex
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.table import Table
 
@@ -103,7 +103,7 @@ def test_a_full_table_says_what_to_set():
 @given(st.data())
 def test_index_with_removals(data):
     capacity = data.draw(st.sampled_from([1, 5, 37, 600]))
-    index, rows = Index(), {}
+    index, rows = RowIndex(), {}
     for _ in range(data.draw(st.integers(1, 10))):
         new = data.draw(
             st.lists(IDS.filter(lambda id, known=rows: id not in known), unique=True, max_size=capacity - len(rows))
@@ -124,7 +124,7 @@ def test_index_with_removals(data):
 
 def test_index_of_many_ids():
     ids = np.random.default_rng(0).permutation(np.arange(-50_000, 150_000) * 8191)
-    index, found = Index(), np.empty(ids.size, np.int64)
+    index, found = RowIndex(), np.empty(ids.size, np.int64)
     for start in range(0, ids.size, 7001):
         rows = np.arange(start, min(start + 7001, ids.size))
         index.add(ids[rows], rows + 1)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpidl.algorithms.coordination import Operate
-from mpidl.shards.matrix import Gather, Identity, Product, Update, whole
+from mpidl.shards.matrix import Gather, Identity, Product, RankUpdate, whole
 from mpidl.shards.vectors import Combine, Dot, Operation
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class InverseHessian:
         phi, tau = self_scaling(b, h, s.size) if self._scaled else (1.0, 1.0)
         mixed = -phi / curvature / tau
         weights = np.array([[(phi * h / tau + 1) / curvature, mixed], [mixed, (phi - 1) / square / tau]])
-        yield Operate((Update(INVERSE, 1 / tau, np.stack([s, product], axis=1), weights),))
+        yield Operate((RankUpdate(INVERSE, 1 / tau, np.stack([s, product], axis=1), weights),))
         self._updates += 1
 
     def forget(self) -> Operating[None]:

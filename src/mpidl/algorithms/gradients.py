@@ -11,7 +11,15 @@ from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Rule
 from mpidl.schema import Count, Fraction, Natural, NonNegative
-from mpidl.shards.policies import DelayCompensated, FirstOfStep, Gather, GradientTable, Policy, inverse, unscaled
+from mpidl.shards.policies import (
+    AccumulateGradients,
+    DelayCompensated,
+    FirstOfStep,
+    GradientTable,
+    Policy,
+    inverse,
+    unscaled,
+)
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ class Softsync(EachGradient):
 
     def policy(self, replicas: int) -> Policy:
         """Return the policy that gathers floor(replicas / n) gradients, the paper's c."""
-        return Gather(max(1, replicas // self.n), inverse if self.modulate else unscaled)
+        return AccumulateGradients(max(1, replicas // self.n), inverse if self.modulate else unscaled)
 
 
 @dataclass(frozen=True)

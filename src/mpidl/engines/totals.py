@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mpidl.shards.beside import FIGURES
 from mpidl.shards.shard import Shard
+from mpidl.shards.side_state import FIGURES
 from mpidl.shards.staleness import Histogram
 
 
@@ -110,7 +110,7 @@ class ShardCounts:
     dropped : int
         Number of pushes that they have dropped.
     beside : dict of str to int
-        The figures (`mpidl.shards.beside.FIGURES`) of what pushes have changed beside the parameters; empty if nothing.
+        The figures (`mpidl.shards.side_state.FIGURES`) of the shards' side state; empty if there is none.
     """
 
     dropped: int = 0
@@ -119,7 +119,7 @@ class ShardCounts:
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> ShardCounts:
         """Return the sums over shards in this process."""
-        kept = [each.beside.figures() for each in shards if each.beside is not None]
+        kept = [each.side_state.figures() for each in shards if each.side_state is not None]
         beside = {name: sum(each[name] for each in kept) for name in FIGURES if kept}
         return cls(sum(each.dropped for each in shards), beside)
 

@@ -22,7 +22,7 @@ from mpidl.history.defaults import flat
 from mpidl.metrics.metric import Scoring
 from mpidl.nn.model import CompleteModel
 from mpidl.schema import LARGEST
-from mpidl.shards.average import AVERAGE
+from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.table_files import check_tables
 

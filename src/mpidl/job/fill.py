@@ -12,8 +12,8 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
 from mpidl.rules.segments import Segment, unfrozen
-from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import ShardOnDevice
+from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
 

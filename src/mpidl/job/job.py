@@ -28,7 +28,7 @@ from mpidl.nn.adaptation import adapt
 from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.paths import user_path
-from mpidl.shards.average import AVERAGE
+from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.storage.checkpoint import CONSTANTS, Checkpoint
 from mpidl.tables.sources import FirstRows
 

@@ -24,8 +24,7 @@ from mpidl.partition.sections import Sections
 from mpidl.rules import RateSchedule
 from mpidl.rules.segments import Segment
 from mpidl.schema import LARGEST
-from mpidl.shards.average import AVERAGE, Average
-from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
 from mpidl.shards.state import PARAMETERS
 from mpidl.storage.position import Position
 

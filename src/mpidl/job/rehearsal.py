@@ -26,9 +26,8 @@ from mpidl.nn.model import BATCH, Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment
-from mpidl.shards.average import AVERAGE
 from mpidl.shards.on_device import rehearse
-from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.scheduled_rule import AVERAGE, ScheduledRule
 
 #: Steps of the rehearsal of an algorithm: later steps may do more than the first.
 STEPS = 3

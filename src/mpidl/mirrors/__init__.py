@@ -1,1 +1,1 @@
-"""Mirrors: interim checkpoints in the memory of nodes, from which a job that starts again goes on."""
+"""Mirrors: interim checkpoints in the memory of nodes, used when a job restarts."""

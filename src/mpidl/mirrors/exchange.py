@@ -10,8 +10,8 @@ import fcntl
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -43,8 +43,8 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
 
-class Memory:
-    """The mirrors in this node's memory, and what other nodes do with them; `key` is the job's."""
+class NodeMemory:
+    """The mirrors in this node's memory, for this and other nodes; `key` is the job's."""
 
     def __init__(self, place: Path, key: bytes) -> None:
         self._place, self._key = place, key
@@ -83,7 +83,7 @@ class Keeper:
     `address` is where; `node` is this node's number.
     """
 
-    def __init__(self, node: int, memory: Memory, key: bytes) -> None:
+    def __init__(self, node: int, memory: NodeMemory, key: bytes) -> None:
         self._node, self._memory, self._key = node, memory, key
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
@@ -109,7 +109,8 @@ class Keeper:
 
     def _answer(self, connection: socket.socket) -> None:
         """Answer the requests that come through a connection."""
-        with suppress(*BROKEN), _messages(connection) as messages:
+        with suppress(*BROKEN), connection, Connection(connection.dup().detach()) as messages:
+            _impatient(connection)
             deliver_challenge(messages, self._key)
             answer_challenge(messages, self._key)
             _patient(connection)
@@ -140,7 +141,7 @@ class Keeper:
 
 
 class Remote:
-    """The mirrors in another node's memory; a context. Methods are those of `Memory`, and raise errors of `BROKEN`."""
+    """The mirrors in another node's memory; a context. Its methods are those of `NodeMemory`, and raise `BROKEN`."""
 
     def __init__(self, address: Address, key: bytes) -> None:
         self._address, self._key = address, key
@@ -218,16 +219,8 @@ class Remote:
         return MpidlError(f"{self._address.hosts[0]} has ended the connection")
 
 
-@contextmanager
-def _messages(connection: socket.socket) -> Iterator[Connection]:
-    """Yield what sends and receives messages through a socket; close both at the end."""
-    with connection, Connection(connection.dup().detach()) as messages:
-        _impatient(connection)
-        yield messages
-
-
 def _impatient(connection: socket.socket) -> None:
-    """Let a stranger who connects and says nothing wait for a moment only."""
+    """Time out soon: the other side has not shown yet that it knows the key."""
     connection.settimeout(None)
     for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         connection.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", int(CONNECTING), 0))

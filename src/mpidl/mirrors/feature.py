@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mpidl.errors import MpidlError, as_line, outcome
 from mpidl.launch.output import say
-from mpidl.mirrors.exchange import BROKEN, Address, Keeper, Memory, Remote
+from mpidl.mirrors.exchange import BROKEN, Address, Keeper, NodeMemory, Remote
 from mpidl.mirrors.memory import discard, identity, make_room, place_of, prepare, recover, sweep
 from mpidl.storage.files import INDEX, INTERIM, scratch
 from mpidl.storage.writer import CheckpointIndex, check_room
@@ -29,7 +29,7 @@ class Mirrors:
     """The mirrors of a run, as its ranks make them every `every` seconds.
 
     Each rank writes its files into its node's memory. The coordinator has each node copy those of the node before, so
-    that the loss of a node leaves one of each; the last mirror goes when the next one is complete.
+    that one copy of each survives the loss of a node. The last mirror is removed when the next one is complete.
 
     `place` is that in this node's memory, `token` the one of `mpidl.storage.files.scratch`, `key` the job's.
     `addresses` has those of the nodes' keepers, of which number `own` is this node's.
@@ -69,15 +69,15 @@ class Mirrors:
         """Remove all mirrors of the run from this node."""
         discard(self._place)
 
-    def _nodes(self, stack: ExitStack) -> list[Memory | Remote]:
+    def _nodes(self, stack: ExitStack) -> list[NodeMemory | Remote]:
         """Return the memory of each node."""
-        here = Memory(self._place, self._key)
+        here = NodeMemory(self._place, self._key)
         return [
             here if number == self._own else stack.enter_context(Remote(address, self._key))
             for number, address in enumerate(self._addresses)
         ] or [here]
 
-    def _complete(self, directory: Path, index: CheckpointIndex, nodes: Sequence[Memory | Remote]) -> None:
+    def _complete(self, directory: Path, index: CheckpointIndex, nodes: Sequence[NodeMemory | Remote]) -> None:
         mirror = directory.name
         held = _of_each([partial(node.describe, mirror) for node in nodes])
         found = {name: each for files in held for name, each in files.items()}
@@ -124,7 +124,7 @@ def _prepared(run: Path) -> Path:
 
 
 def _made(place: Path, run: Path, needed: int) -> Path:
-    """Make the place of a run's mirrors, and remove those of others that are of no use."""
+    """Make the place of a run's mirrors, and remove the places of runs that are over."""
     sweep(place.parent)
     prepare(place, run)
     check_room(place, needed)
@@ -184,7 +184,7 @@ def begin(
             place = _made(place_of(known), run, needed)
             if len(firsts) == 1:
                 return None
-            keeper = Keeper(number, Memory(place, key), key)
+            keeper = Keeper(number, NodeMemory(place, key), key)
             stack.callback(keeper.close)
             return keeper.address
 

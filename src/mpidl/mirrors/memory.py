@@ -1,4 +1,4 @@
-"""The mirrors of a run in a node's memory, and going on from those that are left.
+"""The mirrors of a run in a node's memory, and how a job resumes from those that are left.
 
 Their place is a directory of that run alone, which only its user can enter.
 """
@@ -39,10 +39,10 @@ def place_of(identity: str) -> Path:
 
 
 def identity(run: Path, make: bool = False) -> str | None:
-    """Return what the mirrors of a run are known by on every node; None if it has never made any.
+    """Return the name of a run's mirrors, the same on every node; None if it has never made any.
 
-    If it is to `make` some, it has one afterwards. That of a copy of the directory is another. Raise OSError if the
-    file that says so can't be read or written.
+    With `make` it gets a name if it has none. A copy of the run's directory has another name. Raise OSError if the
+    file with its token can't be read or written.
     """
     try:
         token = read_text(run / TOKEN, of_run=True)
@@ -91,7 +91,7 @@ def keep_only(place: Path, mirror: str) -> None:
 
 
 def make_room(place: Path, mirror: str = "") -> None:
-    """Remove all mirrors from a place but one and the last complete one: others have been given up."""
+    """Remove all mirrors from a place except one and the last complete one: the others are abandoned."""
     last = ""
     with suppress(OSError):
         last = read_text(place / LAST, of_run=True).decode(errors="replace")
@@ -101,9 +101,9 @@ def make_room(place: Path, mirror: str = "") -> None:
 
 
 def discard(place: Path) -> None:
-    """Remove a place with all of its mirrors; what isn't this package's stays."""
+    """Remove a place with all of its mirrors; other files stay."""
     with suppress(OSError):
-        # Of several ranks that do so, one has it to itself.
+        # If several ranks do this at the same time, the rename succeeds for one of them.
         aside = place.rename(place.with_name(f"{place.stem}.{secrets.token_hex(4)}"))
         (aside / LAST).unlink(missing_ok=True)
         make_room(aside)
@@ -125,7 +125,7 @@ def sweep(parent: Path) -> None:
 
 def _is_over(place: Path) -> bool:
     run = Path(os.fsdecode(read_text(place / RUN, of_run=True)))
-    # A file system that isn't mounted here says nothing.
+    # Keep the mirrors of a run whose file system isn't mounted here.
     return run.parent.is_dir() and (identity(run) != place.name or (run / "summary.json").exists())
 
 
@@ -134,7 +134,7 @@ Gather = Callable[[Any], list[Any]]
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class _Found(NamedTuple):
+class _MirrorIndex(NamedTuple):
     """A mirror of which this node has the index: its step, and its other files with their seals."""
 
     step: int
@@ -183,21 +183,21 @@ def _identity(run: Path) -> str | None:
 
 
 def _memory(place: Path) -> tuple[str, int, int]:
-    """Return what tells the memory of this node from that of others."""
+    """Return a value that identifies the memory of this node."""
     with suppress(OSError):
         status = place.stat()
         return BOOT.read_text(), status.st_dev, status.st_ino
     return "", os.getpid(), 0
 
 
-def _indexes(place: Path) -> dict[str, _Found]:
+def _indexes(place: Path) -> dict[str, _MirrorIndex]:
     """Return the mirrors in this node's memory whose index is there and good, by the names of their directories."""
     found = {}
     for mirror in mirrors(place):
         with suppress(MpidlError):
             step, seals, _ = verify_index(mirror)
             if all(map(MEMBER.fullmatch, seals)):
-                found[mirror.name] = _Found(step, {name: str(seal) for name, seal in seals.items()})
+                found[mirror.name] = _MirrorIndex(step, {name: str(seal) for name, seal in seals.items()})
     return found
 
 
@@ -215,19 +215,23 @@ def _good(mirror: Path, files: Sequence[tuple[str, str]]) -> list[str]:
 
 def _restore(mirror: Path, target: Path, step: int, holders: dict[str, int], rank: int, gather: Gather) -> None:
     """Copy a mirror's files into the run's directory, each by its holder, the index last; then name the checkpoint."""
-    own = [name for name, holder in holders.items() if holder == rank and name != INDEX]
 
-    def copy_all() -> None:
-        for name in own:
-            _copy(mirror / name, target / name)
+    def make() -> None:
+        with open_directory(target, make=True):
+            pass
 
-    stages: list[Callable[[], object]] = [
-        partial(_make, target) if rank == 0 else lambda: None,
-        copy_all,
-        partial(_finish, mirror, target, step) if holders[INDEX] == rank else lambda: None,
-    ]
-    for stage in stages:
-        for error in gather(outcome(partial(_written, target, stage))):
+    def copy_own() -> None:
+        for name, holder in holders.items():
+            if holder == rank and name != INDEX:
+                _copy(mirror / name, target / name)
+
+    def finish() -> None:
+        _copy(mirror / INDEX, target / INDEX)
+        sync(target)
+        give_name(target, step)
+
+    for stage, takes_part in ((make, rank == 0), (copy_own, True), (finish, holders[INDEX] == rank)):
+        for error in gather(outcome(partial(_written, target, stage)) if takes_part else None):
             if isinstance(error, MpidlError):
                 raise error
 
@@ -237,17 +241,6 @@ def _written(target: Path, stage: Callable[[], object]) -> None:
         stage()
     except OSError as error:
         raise cannot_write(target, error) from error
-
-
-def _make(target: Path) -> None:
-    with open_directory(target, make=True):
-        pass
-
-
-def _finish(mirror: Path, target: Path, step: int) -> None:
-    _copy(mirror / INDEX, target / INDEX)
-    sync(target)
-    give_name(target, step)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -19,20 +19,22 @@ from mpidl.relays.virtual import VirtualRelay
 from mpidl.wire import Differences
 
 if TYPE_CHECKING:
-    from mpidl.relays.beside import Merging
-    from mpidl.relays.role import Relay
+    from mpidl.relays.role import RelayRole
+    from mpidl.relays.side_channel import Merging
 
 __all__ = ["VirtualRelay", "make", "routes"]
 
 
-def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int, merging: Merging | None = None) -> Relay:
+def make(
+    ready: ReadyJob, number: int, shards: Sequence[Range], relays: int, merging: Merging | None = None
+) -> RelayRole:
     """Return relay `number` of a job with `relays` relays, which begins with the job's parameters.
 
-    `merging` is for what workers exchange beside vectors, if they do. Raise MpidlError if a file of the checkpoint
+    `merging` is for the side channel, if workers have one. Raise MpidlError if a file of the checkpoint
     can't be read.
     """
     # Plans and virtual clusters need no MPI.
-    from mpidl.relays.role import Relay
+    from mpidl.relays.role import RelayRole
 
     placed, job, statistics = ready.placed, ready.job, ready.placed.statistics
     parameters = np.empty(placed.layout.size, job.dtype)
@@ -46,7 +48,7 @@ def make(ready: ReadyJob, number: int, shards: Sequence[Range], relays: int, mer
         copies = [
             Differences(wire_fetch, parameters[slice(*part)], statistics=within(statistics, part)) for part in shards
         ]
-    return Relay(number, parameters, np.array(clocks), residuals, copies, statistics, merging)
+    return RelayRole(number, parameters, np.array(clocks), residuals, copies, statistics, merging)
 
 
 def _residual(placed: PlacedJob, number: int, relays: int) -> np.ndarray:

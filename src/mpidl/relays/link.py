@@ -11,7 +11,6 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.relays.routes import RelayedRoutes
 from mpidl.rma.answers import AnswerReader, Answers
-from mpidl.rma.backoff import Backoff
 from mpidl.rma.differences import DifferenceFetch, take_answers
 from mpidl.rma.fetches import ShardReader, ShownShards
 from mpidl.rma.mailboxes import Inbox
@@ -30,8 +29,8 @@ class RelayLink:
 
     Error feedback encodes the pushes of each ring to each shard, and `copies` the fetches of each shard. The workers
     are the ranks of `replicas` replicas; each has a mailbox for each shard, in `inboxes`, with `chunks` elements a
-    chunk. `rings` are two. For each shard, `answers` and `asked` are the ends of answers to what workers ask for beside
-    pushes, and to what is asked for them; empty in a job without that.
+    chunk. `rings` are two. For each shard, `answers` and `asked` are the ends of answers on the side channel, to
+    workers and from servers; empty in a job without one.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class RelayLink:
     ) -> None:
         window, capacity, relay, routes = shared.window, shared.capacity, shared.roles.relays[number], shared.routes
         assert isinstance(routes, RelayedRoutes)
-        self._shared = shared
         workers = [shared.workers.index(rank) for rank in relay.workers]
         self.orders, self.reports = OwnOrders(shared), ForwardedReports(shared, "intermediaries", number, workers)
         self.shards: list[Range] = list(capacity.shards)
@@ -59,12 +57,12 @@ class RelayLink:
             Inbox(window, geometry, ranks[shard], shared.doorbells, shard) for shard, geometry in enumerate(geometries)
         ]
         of_all = [holders[shard] for shard in range(len(self.shards))]
-        beside = [(each, capacity.beside) for each in of_all if capacity.beside]
-        self.answers = [Answers(window, ranks[shard], shared.doorbells, shard, slot) for (_, shard), slot in beside]
+        slots = [(each, capacity.beside) for each in of_all if capacity.beside]
+        self.answers = [Answers(window, ranks[shard], shared.doorbells, shard, slot) for (_, shard), slot in slots]
         self._parts = [slice(*shard) for shard in self.shards]
         self._shown, self._reader = ShownShards(window, self._parts), ShardReader(window, of_all, self._parts)
         first = shared.roles.pushers().index(relay.rank)
-        self.asked = [AnswerReader(window, rank, first, shard, slot) for (rank, shard), slot in beside]
+        self.asked = [AnswerReader(window, rank, first, shard, slot) for (rank, shard), slot in slots]
         self._fetches = {
             shard: DifferenceFetch(window, rank, first, copy, shared.doorbells, shard)
             for (rank, shard), copy in zip(of_all, copies, strict=False)
@@ -83,10 +81,6 @@ class RelayLink:
         ]
         self._after = np.zeros((len(self.shards), len(ShardClock)), np.int64)
         self._bytes_read = 0
-
-    def backoff(self) -> Backoff:
-        """Return a back-off for this rank."""
-        return self._shared.backoff()
 
     def start_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
         """Read all shards into a vector and, before each, its `protocol.ShardClock` into a row of `clocks`.

@@ -23,7 +23,7 @@ class Gathered(NamedTuple):
     `fetched` has the oldest clock of each shard at which one of the pushes was computed, and `batches` the first and
     the last minibatch. If `late`, the pushes came after their workers' marks, in a checkpoint that others have not
     marked yet. `taken` has, for each worker with a push, the number of its chunks taken from each shard's mailbox.
-    `beside` has, for each shard, the messages that the pushes have beside their vectors, bytes as uint8.
+    `side_data` has, for each shard, the messages of the pushes for the side channel, bytes as uint8.
     """
 
     vector: np.ndarray
@@ -31,7 +31,7 @@ class Gathered(NamedTuple):
     batches: tuple[int, int]
     late: bool
     taken: dict[int, list[int]]
-    beside: list[list[np.ndarray]]
+    side_data: list[list[np.ndarray]]
 
 
 class PushAggregator:
@@ -46,7 +46,7 @@ class PushAggregator:
     added to each other, and `late` says which the sum has. While `closing`, no further push is taken before those that
     have begun are whole.
 
-    What lies between pushes beside vectors is taken at once: a worker that waits for an answer may have a push in the
+    Side data between pushes is taken at once: a worker that waits for an answer may have a push in the
     sum. `requests` has, for each shard, what workers have asked for: the worker and a message.
     """
 
@@ -62,7 +62,7 @@ class PushAggregator:
         self._begun, self._missing = [0] * workers, [0] * workers
         self.active, self.marked = set(range(workers)), set[int]()
         self.requests = [deque[tuple[int, np.ndarray]]() for _ in shards]
-        # For each shard, what workers have sent beside vectors, and their next push changes.
+        # For each shard, the side data of each worker's next push.
         self._coming = [defaultdict[int, list[np.ndarray]](list) for _ in shards]
         # The workers with a push in the sum that the servers are applying.
         self._under_way = set[int]()
@@ -71,7 +71,7 @@ class PushAggregator:
 
     def _begin(self) -> None:
         self._here: set[int] = set()
-        self._beside = [list[np.ndarray]() for _ in self._shards]
+        self._side_data = [list[np.ndarray]() for _ in self._shards]
         self._pushes = 0
         self._touched = [[False] * count for count in self._counts]
         self._fetched: list[int | None] = [None] * len(self._shards)
@@ -139,7 +139,7 @@ class PushAggregator:
 
     def _add(self, shard: int, message: PushMessage) -> None:
         if self._coming[shard]:
-            self._beside[shard] += self._coming[shard].pop(message.worker, ())
+            self._side_data[shard] += self._coming[shard].pop(message.worker, ())
         start = self._shards[shard].start + message.chunk * self._chunks[shard]
         part = self._vectors[0][start : start + message.values.size]
         if self._touched[shard][message.chunk]:
@@ -170,7 +170,7 @@ class PushAggregator:
             vector[part] /= self._pushes
         fetched = [0 if clock is None else clock for clock in self._fetched]
         taken = {worker: [inbox.taken(worker) for inbox in self._inboxes] for worker in self._here}
-        gathered = Gathered(vector, fetched, self._batches, self.late, taken, self._beside)
+        gathered = Gathered(vector, fetched, self._batches, self.late, taken, self._side_data)
         self._vectors.reverse()
         self._under_way = self._here
         self._begin()
@@ -194,7 +194,7 @@ class PushAggregator:
             self._show(worker)
 
     def rest(self, worker: int) -> list[list[np.ndarray]]:
-        """Return, for each shard, what a worker that has ended has sent beside vectors since its last push."""
+        """Return, for each shard, the side data that a worker which has ended has sent since its last push."""
         return [own.pop(worker, []) for own in self._coming]
 
     def next_message(self) -> PushMessage | None:

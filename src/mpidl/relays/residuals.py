@@ -74,7 +74,7 @@ class RelayResiduals:
             late.residual[:] = 0
 
     def save(self, order: int, reports: StatusReports) -> None:
-        """Write the residual of the early ring for an order, and give up the file of an earlier one."""
+        """Write the residual of the early ring for an order, and abandon the file of an earlier one."""
         self.order, self._writing = order, BackgroundTask()
         if not self.feedback:
             reports.saved(SavedFiles(order, intermediary=self._number))

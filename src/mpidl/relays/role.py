@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
-from mpidl.relays.beside import BesidePushes, Merging
 from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
+from mpidl.relays.side_channel import Merging, SideChannel
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.transport.protocol import END, Phase, PushMessage, ShardClock, State
@@ -24,7 +24,7 @@ from mpidl.wire import Differences
 POST_EVERY, POST_LAST_EVERY = 0.1, 5e-3
 
 
-class Relay(Role):
+class RelayRole(Role):
     """Exchanges with the servers for the workers of its node until they stop pushing.
 
     To its workers it is a server with all shards. In an exchange it pushes the sum of their pushes, waits until the
@@ -41,7 +41,7 @@ class Relay(Role):
 
     `parameters`, of shape (size,), are those of the last fetch, at first the initial ones; `clocks`, of shape
     (shards,), are the shards' initial clocks. `copies`, if fetches are encoded, are parts of the parameters. `merging`
-    is for what workers exchange beside vectors, if they do.
+    is for what workers exchange through the side channel, if they do.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Relay(Role):
     def bind(self, transport: Transport) -> None:
         """Relay between the ranks of a transport."""
         self._link = link = RelayLink(transport, self._number, self.residuals.feedback, self._copies)
-        self._backoff, self._post_every = link.backoff(), link.reports.interval(POST_EVERY)
+        self._backoff, self._post_every = transport.backoff(), link.reports.interval(POST_EVERY)
         self._aggregator = PushAggregator(
             link.inboxes, link.shards, link.chunks, self.parameters.dtype, link.replicas, time.perf_counter,
             self._statistics,
         )  # fmt: skip
-        self._beside = BesidePushes(link, self._aggregator.requests, self._merging)
+        self._side = SideChannel(link, self._aggregator.requests, self._merging)
         link.show(self.parameters, self._clocks)
         link.reports.post(self.status.row)
 
@@ -93,7 +93,7 @@ class Relay(Role):
             self.report_interruption(self._link.reports)
             if time.perf_counter() - self._posted > self._post_every:
                 self._post()
-            if self._aggregator.take() | self._beside.forward() | worked():
+            if self._aggregator.take() | self._side.forward() | worked():
                 self._backoff.reset()
                 self._backoff.progress()
             else:
@@ -115,7 +115,7 @@ class Relay(Role):
         started, gathered = time.perf_counter(), aggregator.swap()
         ring = link.rings[LATE if gathered.late else EARLY]
         before = ring.bytes
-        self._send_beside(LATE if gathered.late else EARLY, gathered.beside)
+        self._send_side_data(LATE if gathered.late else EARLY, gathered.side_data)
         with self.status.push:
             ring.begin(gathered.fetched, gathered.batches)
             self._until(lambda: ring.send(gathered.vector))
@@ -133,9 +133,9 @@ class Relay(Role):
         link.show(self.parameters, self._clocks)
         aggregator.show_applied(gathered, time.perf_counter() - started)
 
-    def _send_beside(self, number: int, gathered: Sequence[list[np.ndarray]] = ()) -> None:
-        """Send in a ring what pushes have for each shard beside vectors, and workers that have ended have left."""
-        ring, messages = self._link.rings[number], self._beside.messages(number, gathered)
+    def _send_side_data(self, number: int, gathered: Sequence[list[np.ndarray]] = ()) -> None:
+        """Send in a ring the side data of pushes for each shard, and what workers that have ended have left."""
+        ring, messages = self._link.rings[number], self._side.messages(number, gathered)
         self.status.figures["bytes_pushed"] += sum(message.size for own in messages for _, message in own)
         with self.status.push:
             self._until(lambda: ring.send_beside(messages))
@@ -156,19 +156,19 @@ class Relay(Role):
         if not aggregator.active and aggregator.empty and not self._ended:
             self._post()
             for number, ring in enumerate(self._link.rings):
-                self._send_beside(number)
+                self._send_side_data(number)
                 self._until(ring.end)
             self._ended = True
         return found
 
     def _mark(self, number: int) -> None:
-        self._send_beside(number)
+        self._send_side_data(number)
         self._until(lambda: self._link.rings[number].mark(self._order))
 
     def _take_message(self, message: PushMessage) -> None:
         aggregator, worker = self._aggregator, message.worker
         if message.chunk == END:
-            self._beside.keep(LATE if worker in aggregator.marked else EARLY, aggregator.rest(worker))
+            self._side.keep(LATE if worker in aggregator.marked else EARLY, aggregator.rest(worker))
             aggregator.active.discard(worker)
             aggregator.window.leaves(worker)
         elif message.batches[0] > self._order:
@@ -183,5 +183,5 @@ class Relay(Role):
 
     def _post(self) -> None:
         self._posted = time.perf_counter()
-        self.status.figures["bytes_fetched"] = self._link.bytes_fetched + self._beside.bytes_fetched
+        self.status.figures["bytes_fetched"] = self._link.bytes_fetched + self._side.bytes_fetched
         self._link.reports.post(self.status.row)

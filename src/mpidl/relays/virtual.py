@@ -37,7 +37,7 @@ class Sum(PushInFlight):
 
 
 class VirtualRelay(Exchanger):
-    """Exchanges with the servers for `replicas` of its node, encoding pushes by `wire`; see `mpidl.relays.role.Relay`.
+    """Exchanges with the servers for `replicas` of its node, as `mpidl.relays.role.RelayRole`; `wire` encodes pushes.
 
     The arithmetic of a push is done when it leaves its replica; the sum waits until all pushes in it have arrived.
     """

@@ -166,16 +166,16 @@ class ServedShard:
 
     def _receive_beside(self, message: PushMessage) -> None:
         """Keep what the worker's next push changes beside the parameters."""
-        assert self.shard.beside is not None, "a worker has sent what this job doesn't keep"
-        received = self.shard.beside.unpack(message.values)
-        self.shard.beside.receive(message.worker, received)
-        self._snapshot.receive_beside(message.worker, received)
+        assert self.shard.side_state is not None, "a worker has sent what this job doesn't keep"
+        received = self.shard.side_state.unpack(message.values)
+        self.shard.side_state.receive(message.worker, received)
+        self._snapshot.receive_side_data(message.worker, received)
 
     def _answer(self, message: PushMessage) -> None:
         """Answer a worker from what is kept beside the parameters."""
-        assert self.shard.beside is not None
+        assert self.shard.side_state is not None
         assert self.link.answers is not None
-        self.link.answers.write(message.worker, partial(self.shard.beside.answer, message.values))
+        self.link.answers.write(message.worker, partial(self.shard.side_state.answer, message.values))
 
     def _lose(self, message: PushMessage) -> None:
         """Give up a chunk that another process was applying when it ended: it may have been applied in part."""
@@ -220,7 +220,7 @@ class ServedShard:
 
     def _mark(self, worker: int, order: int) -> None:
         """Take no more pushes of a worker into the checkpoint of an order; the first mark begins that."""
-        self.shard.end_beside(worker)
+        self.shard.end_side_state(worker)
         if order > self.order:
             self._begin_snapshot(order)
             point("mark-taken")

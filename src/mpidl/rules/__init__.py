@@ -1,7 +1,6 @@
 """Update rules: how a server applies a gradient to its shard."""
 
-from mpidl.rules.adaptive import Adagrad, Adam, Adamw, Rmsprop
-from mpidl.rules.momentum import Momentum, Nesterov, Sgd
+from mpidl.rules.optimizers import Adagrad, Adam, Adamw, Momentum, Nesterov, Rmsprop, Sgd
 from mpidl.rules.rule import Rule
 from mpidl.rules.schedule import RateSchedule
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from mpidl.rules.scalar import ScalarForm, kernel, loop
+from mpidl.rules.scalar import kernel, loop
 from mpidl.schema import Checked
 
 
-class Rule(Checked, ScalarForm):
+class Rule(Checked):
     """An update rule: a frozen dataclass of hyperparameters and one scalar form.
 
     The scalar form updates one element, and is compiled for NumPy and for CuPy vectors. Its arguments are the element,
@@ -38,6 +38,9 @@ class Rule(Checked, ScalarForm):
     array([-0.5,  0. ,  0.5], dtype=float32)
     """
 
+    name: ClassVar[str]
+    states: ClassVar[tuple[str, ...]] = ()
+    scalar: ClassVar[Callable[..., tuple[float, ...]]]
     rate: float
 
     def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:

@@ -7,15 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple
-
-
-class ScalarForm:
-    """The class variables of an update rule from which its loops are compiled; see `Rule`."""
-
-    name: ClassVar[str]
-    states: ClassVar[tuple[str, ...]] = ()
-    scalar: ClassVar[Callable[..., tuple[float, ...]]]
+from typing import Any, NamedTuple
 
 
 class Parts(NamedTuple):
@@ -32,7 +24,7 @@ class Parts(NamedTuple):
     results: list[ast.expr]
 
 
-def read(rule: type[ScalarForm], decaying: bool = False) -> Parts:
+def read(rule: type[Any], decaying: bool = False) -> Parts:
     """Return the parts of a rule's scalar form.
 
     Parameters
@@ -92,7 +84,7 @@ class _Renaming(ast.NodeTransformer):
         return ast.Name(self._new, node.ctx) if node.id == self._old else node
 
 
-def loop(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> Callable[..., None]:
+def loop(rule: type[Any], sparse: bool = False, decaying: bool = False) -> Callable[..., None]:
     """Return the compiled loop; its arguments are the parameters, the states, the gradient and the coefficients.
 
     If `sparse`, the loop skips elements whose gradient is 0. If `decaying`, weight decay is the last argument.
@@ -105,11 +97,11 @@ def loop(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -
     return jit(scope[_name(rule, sparse, decaying)])
 
 
-def _name(rule: type[ScalarForm], sparse: bool, decaying: bool) -> str:
+def _name(rule: type[Any], sparse: bool, decaying: bool) -> str:
     return f"{rule.name}{'_sparse' * sparse}{'_decaying' * decaying}"
 
 
-def loop_source(rule: type[ScalarForm], sparse: bool = False, decaying: bool = False) -> str:
+def loop_source(rule: type[Any], sparse: bool = False, decaying: bool = False) -> str:
     """Return the loop's source in Python: the scalar form between reads and writes of the vectors' elements.
 
     It is a single function because Numba's cache misses changes in the functions that a cached one calls.
@@ -156,15 +148,7 @@ OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
-class KernelSource(NamedTuple):
-    """Source of a `cupy.ElementwiseKernel`: its inputs, the vectors it changes in place, and its body."""
-
-    inputs: str
-    outputs: str
-    body: str
-
-
-def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None]:
+def kernel(rule: type[Any], decaying: bool = False) -> Callable[..., None]:
     """Return the compiled function; its arguments are the parameters, the states, the gradient and the coefficients.
 
     If `decaying`, weight decay is the last argument. Contraction to fused multiply-add is off, so that the kernel
@@ -182,8 +166,8 @@ def kernel(rule: type[ScalarForm], decaying: bool = False) -> Callable[..., None
     return apply
 
 
-def kernel_source(rule: type[ScalarForm], decaying: bool = False) -> KernelSource:
-    """Return the kernel's source, in which `T` is the vectors' type."""
+def kernel_source(rule: type[Any], decaying: bool = False) -> tuple[str, str, str]:
+    """Return a `cupy.ElementwiseKernel`'s inputs, the vectors it changes in place, and its body; `T` is their type."""
     form = read(rule, decaying)
     changed = [form.element, *form.states]
     known = set(changed)
@@ -194,11 +178,10 @@ def kernel_source(rule: type[ScalarForm], decaying: bool = False) -> KernelSourc
     # All results are computed before any is stored: a result may read what another changes.
     body += [f"T new_{name} = {_expression(result)};" for name, result in zip(changed, form.results, strict=True)]
     body += [f"{name} = new_{name};" for name in changed]
-    return KernelSource(
-        inputs=", ".join(f"T {name}" for name in (form.gradient, *form.coefficients)),
-        outputs=", ".join(f"T {name}" for name in changed),
-        body="\n".join(body),
+    inputs, outputs = (
+        ", ".join(f"T {name}" for name in names) for names in ((form.gradient, *form.coefficients), changed)
     )
+    return inputs, outputs, "\n".join(body)
 
 
 def _expression(node: ast.expr) -> str:

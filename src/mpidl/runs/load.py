@@ -14,8 +14,7 @@ from mpidl.nn.onnx import to_onnx
 from mpidl.parameters import Range
 from mpidl.paths import check_new, run_directory
 from mpidl.schema import Natural, build, convert
-from mpidl.sparse.exported import dense, ids_and_rows, weights
-from mpidl.sparse.saved import give_rows
+from mpidl.sparse.saved import dense, give_rows, ids_and_rows, weights
 from mpidl.storage.checkpoint import STATE, Checkpoint
 from mpidl.storage.checkpoints import Trained, checkpoint_of, read
 from mpidl.storage.tensor_files import SUFFIXES, save

@@ -155,7 +155,7 @@ def _make_server(world: World, ready: ReadyJob, held: Sequence[Held], transport:
         memory = transport.vectors(place)
         state = [memory[name] if name in memory else np.empty(part.size, job.dtype) for name in job.states]
         found = fill(ready.placed, part, memory[PARAMETERS], chunk, state, xp)
-        found.beside = sparse.of_server(ready.placed, found.clock, number, len(world.roles.servers))
+        found.side_state = sparse.of_server(ready.placed, found.clock, number, len(world.roles.servers))
         return found
 
     shards = {place: shard(place, part) for place, (part, holder, _) in enumerate(held) if holder == number}

@@ -1,8 +1,8 @@
-"""A shard's numbers in memory that outlives its process, so that another process can go on with the shard.
+"""A shard's counters in memory that outlives its process, so that another process can take the shard over.
 
 Each ring of pushes has a row: the number of the message being applied, the number of those applied, the header of the
 push that was begun last, and two entries with the shard's numbers at the end of a push. Both numbers are raised by
-storing one word. Header and entry are written before `APPLIED` is raised to the number of their message, an entry in
+storing one word. OpenPush and entry are written before `APPLIED` is raised to the number of their message, an entry in
 the place of the older one. So the row has a whole entry wherever the process ends, and a message was being applied then
 if `APPLYING` is ahead of `APPLIED`.
 """
@@ -20,7 +20,7 @@ from mpidl.shards.staleness import BINS
 from mpidl.shards.state import PushHeader
 
 
-class Header(NamedTuple):
+class OpenPush(NamedTuple):
     """A push with several chunks; `applied` is the number of its first message, and `push` the worker's of it."""
 
     applied: int
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 #: Places in a row.
 APPLYING, APPLIED, HEADER = 0, 1, 2
-ENTRIES = HEADER + len(Header._fields)
+ENTRIES = HEADER + len(OpenPush._fields)
 _ENTRY = len(Entry._fields)
 _ROW = ENTRIES + 2 * _ENTRY
 _WORD = np.dtype(np.int64).itemsize
@@ -80,7 +80,7 @@ class Ledger:
         self._rows = numbers[BINS:].reshape(-1, _ROW)
         # Views to which Python stores a number in a third of the time that an array takes.
         self._words, self._bytes = numbers[BINS:].data, numbers[BINS:].view(np.uint8).data
-        self._pack_header = Struct(f"={len(Header._fields)}q").pack_into
+        self._pack_header = Struct(f"={len(OpenPush._fields)}q").pack_into
         self._pack_entry = Struct(f"={_ENTRY}q").pack_into
         self._sequence, self._applied = 0, [0] * len(self._rows)
         # The place of each ring's last entry.
@@ -137,7 +137,7 @@ class Ledger:
         """
         shard, found, entries = self._shard, [], []
         for ring, row in enumerate(self._rows.tolist()):
-            applied, header = row[APPLIED], Header(*row[HEADER:ENTRIES])
+            applied, header = row[APPLIED], OpenPush(*row[HEADER:ENTRIES])
             both = [Entry(*row[start : start + _ENTRY]) for start in (ENTRIES, ENTRIES + _ENTRY)]
             entry = max(each for each in both if each.applied <= applied)
             self._applied[ring], self._current[ring] = applied, both.index(entry)

@@ -54,12 +54,12 @@ class Product:
 
     def carry_out(self, vectors: Vectors) -> list[Result]:
         rows = vectors[self.matrix]
-        vectors[self.target][:] = rows @ _beside(rows, self.values)
+        vectors[self.target][:] = rows @ _copied_like(rows, self.values)
         return []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Update:
+class RankUpdate:
     """target = factor * target + columns @ weights @ columns.T for a matrix, given all elements of the columns.
 
     Attributes
@@ -76,8 +76,8 @@ class Update:
 
     def carry_out(self, vectors: Vectors) -> list[Result]:
         rows, start = vectors[self.target], vectors.start
-        left = _beside(rows, self.columns[start : start + len(rows)] @ self.weights)
-        right = _beside(rows, np.ascontiguousarray(self.columns.T))
+        left = _copied_like(rows, self.columns[start : start + len(rows)] @ self.weights)
+        right = _copied_like(rows, np.ascontiguousarray(self.columns.T))
         size = max(1, BLOCK // rows.shape[1])
         for first in range(0, len(rows), size):
             block = rows[first : first + size]
@@ -110,7 +110,7 @@ def nbytes(item: object) -> int:
     return sum(each.nbytes for each in arrays if each is not None)
 
 
-def _beside(rows: Any, values: NDArray[np.float64]) -> Any:
+def _copied_like(rows: Any, values: NDArray[np.float64]) -> Any:
     """Return a copy of a host array where the rows of a matrix are."""
     copy = np.empty_like(rows, shape=values.shape)
     from_host(values, copy)

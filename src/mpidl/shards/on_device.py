@@ -72,7 +72,7 @@ class ShardOnDevice(Shard):
         published = np.empty_like(self._published)
         state = {name: np.empty(own.shape, own.dtype) for name, own in self.vectors.items() if name != PARAMETERS}
         twin = ShardOnDevice(
-            self.range, published, self.scheduled_rule, copy(self.policy), self.chunk_size, xp=self._xp, state=state
+            self.range, published, self.scheduled_rule, copy(self.policy), self._chunk_size, xp=self._xp, state=state
         )
         twin.load(self.state())
         return twin

@@ -1,16 +1,16 @@
-"""A rule with everything that determines how a shard applies it, and damping of stale changes of statistics."""
+"""How a shard applies a rule: its schedule and exceptions, damping of stale statistics, and a moving average."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mpidl.parameters.ranges import Range, within
-from mpidl.rules import Rule
+from mpidl.rules import Rule, Sgd
 from mpidl.rules.segments import Segment
 
 
@@ -85,3 +85,27 @@ class Damping:
         """Damp a change, shape (piece's size,), in place."""
         for part in self._parts[piece]:
             change[part] /= staleness + 1
+
+
+#: Name of the vector of the average.
+AVERAGE = "ema"
+
+
+@dataclass(frozen=True)
+class Average:
+    """Moves the average of a chunk towards the parameters: ``average += (1 - decay) * (parameters - average)``.
+
+    Each update of the shard's parameters is one step. The average begins with their first values.
+
+    References
+    ----------
+    B. Polyak, A. Juditsky (1992), Acceleration of stochastic approximation by averaging.
+    """
+
+    decay: float
+    _adding: ClassVar[Any] = Sgd()
+
+    def __call__(self, shard: Any, chunk: int) -> None:
+        # A step of SGD whose gradient, with weight decay -1, is the parameters minus the average.
+        average, rate = shard.part(shard.vectors[AVERAGE], chunk), self.decay - 1
+        self._adding.update(average, (), shard.chunk(chunk), 1, rate, decay=-1.0)

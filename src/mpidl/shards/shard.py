@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from mpidl.parameters.ranges import Range
-from mpidl.shards.beside import Beside
 from mpidl.shards.policies import Policy
 from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.side_state import SideState
 from mpidl.shards.state import PARAMETERS, PushHeader, ShardState, prefixed, selected
 
 #: Bytes of a chunk: it stays in a server's cache between arrival and update.
@@ -24,10 +24,10 @@ CHUNK_BYTES = 512 * 1024
 class Shard(ShardState):
     """One range of the parameters, its state, and its own instance of the policy for the pushes to it.
 
-    `beside` is what the pushes change beside it, if anything.
+    `side_state` is what pushes change besides the parameters, if anything.
     """
 
-    beside: Beside | None = None
+    side_state: SideState | None = None
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Shard(ShardState):
         """Return another shard in the same state, with memory of its own."""
         vectors = {name: np.empty_like(vector) for name, vector in self.vectors.items()}
         parameters = vectors.pop(PARAMETERS)
-        twin = Shard(self.range, parameters, self.scheduled_rule, copy(self.policy), self.chunk_size, state=vectors)
+        twin = Shard(self.range, parameters, self.scheduled_rule, copy(self.policy), self._chunk_size, state=vectors)
         twin.load(self.state())
-        twin.beside = None if self.beside is None else self.beside.copy()
+        twin.side_state = None if self.side_state is None else self.side_state.copy()
         return twin
 
     def become(self, other: Shard) -> None:
-        """Take over the state of a copy, or of the shard that this one is a copy of, with what is beside it."""
+        """Take over the state of a copy, or of the shard that this one is a copy of, with its side state."""
         self.load(other.state())
-        if self.beside is not None:
-            self.beside.load(other.beside)
+        if self.side_state is not None:
+            self.side_state.load(other.side_state)
 
     def on_host(self) -> dict[str, np.ndarray]:
         """Return `state` in the host's memory; not a copy if it is there already."""
         return self.state()
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint has of the shard: `on_host`, with the arrays of what is beside it."""
-        return self.on_host() | ({} if self.beside is None else dict(self.beside.arrays()))
+        """Return what a checkpoint has of the shard: `on_host`, with the arrays of its side state."""
+        return self.on_host() | ({} if self.side_state is None else dict(self.side_state.arrays()))
 
     def bring(self, values: np.ndarray) -> Any:
         """Return `values` from the host's memory on the device of the shard's vectors; valid until the next call."""
@@ -101,14 +101,14 @@ class Shard(ShardState):
         batches : (int, int)
             The numbers of the first and the last minibatch that the push was computed on.
         """
+        staleness = self.clock - fetched
         if chunk == self.chunks - 1:
-            staleness = self.clock - fetched
-            self.begun += self.policy.takes(staleness)
+            self.begun += staleness <= self.policy.bound
             self.open[worker] = PushHeader(worker, self.begun, fetched, staleness, batches)
         push = self.open[worker]
         self.batch = push.batches[1]
-        staleness = self.clock - fetched
-        if values is not None:
+        accepted = push.staleness <= self.policy.bound
+        if accepted and values is not None:
             if self.policy.adds_up:
                 values = self._damping.damped(chunk, values, push.staleness)
             self.policy.apply_chunk(self, chunk, values, push)
@@ -119,9 +119,12 @@ class Shard(ShardState):
         self.pushes += 1
         self.staleness.add(staleness)
         dropped = self.dropped
-        self.policy.end_push(self, push)
-        if self.beside is not None:
-            self.beside.end_push(self, self.policy, push, self.dropped > dropped)
+        if accepted:
+            self.policy.end_push(self, push)
+        else:
+            self.drop(push)
+        if self.side_state is not None:
+            self.side_state.end_push(self, self.policy, push, self.dropped > dropped)
         return True
 
     def receive_push(self, worker: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)) -> None:
@@ -176,12 +179,12 @@ class Shard(ShardState):
         """Expect no more pushes of a worker."""
         self.policy.remove_worker(self, worker)
         self._settle_all()
-        self.end_beside(worker)
+        self.end_side_state(worker)
 
-    def end_beside(self, worker: int) -> None:
-        """Apply what a worker has sent for `beside` since its last push."""
-        if self.beside is not None:
-            self.beside.end_worker(self, self.policy, worker)
+    def end_side_state(self, worker: int) -> None:
+        """Apply what a worker has sent for `side_state` since its last push."""
+        if self.side_state is not None:
+            self.side_state.end_worker(self, self.policy, worker)
 
     def add_worker(self, worker: int) -> None:
         """Expect pushes of a new worker."""
@@ -191,13 +194,13 @@ class Shard(ShardState):
         """Apply all gradients that the policy has gathered; no more pushes follow."""
         self.policy.apply_rest(self)
         self.settle()
-        if self.beside is not None:
-            self.beside.apply_rest(self, self.policy)
+        if self.side_state is not None:
+            self.side_state.apply_rest(self, self.policy)
 
     def _settle_all(self) -> None:
         self.settle()
-        if self.beside is not None:
-            self.beside.settle(self, self.policy)
+        if self.side_state is not None:
+            self.side_state.settle(self, self.policy)
 
 
 class Snapshot:
@@ -262,10 +265,10 @@ class Snapshot:
     def end(self, worker: int) -> None:
         """Accept no more pushes of a worker; side data sent since its last one are part of the copy."""
         if worker in self._awaited:
-            self.copy.end_beside(worker)
+            self.copy.end_side_state(worker)
             self.mark(worker)
 
-    def receive_beside(self, worker: int, values: Any) -> None:
-        """Give the copy what the next push has for `Shard.beside`, if the worker has not made its mark."""
-        if worker in self._awaited and self.copy.beside is not None:
-            self.copy.beside.receive(worker, values)
+    def receive_side_data(self, worker: int, values: Any) -> None:
+        """Give the copy what the next push has for `Shard.side_state`, if the worker has not made its mark."""
+        if worker in self._awaited and self.copy.side_state is not None:
+            self.copy.side_state.receive(worker, values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,8 +73,8 @@ class ShardState:
         "parameters" and the current vectors of `state` by their names; `bind` replaces entries.
     pieces, statistics : list of Range
         The chunks, and the statistics, within the shard.
-    chunk_size, chunks : int
-        Elements of a chunk, and number of chunks.
+    chunks : int
+        Number of chunks.
     begun, pushes, dropped : int
         Number of accepted pushes whose first chunk has arrived, of complete pushes, and of pushes that the policy has
         dropped.
@@ -105,7 +104,7 @@ class ShardState:
         clock: int = 0,
     ) -> None:
         self.range, self.scheduled_rule = range, rule
-        self.rule, self._rate_at = rule.rule, rule.rate_at
+        self._rule, self._rate_at = rule.rule, rule.rate_at
         if state is None:
             state = {} if rule.rule is None else dict(zip(rule.rule.states, rule.rule.init(parameters), strict=True))
         self.vectors: dict[str, Any] = {PARAMETERS: parameters, **state}
@@ -114,17 +113,15 @@ class ShardState:
         self.batch = -1
         self.staleness = Histogram()
         self.on_drop: Callable[[PushHeader], None] = lambda push: None
-        self.chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
+        self._chunk_size, self.pieces = chunk, chunks(Range(0, range.size), chunk)
         self.chunks = len(self.pieces)
         self._slices = [slice(*piece) for piece in self.pieces]
         in_vector = [piece.shift(range.start) for piece in self.pieces]
         if rule.rule is not None:
-            of_range = partial(SegmentedRule, rule.rule, statistics=rule.statistics, segments=rule.segments)
-            self._rules, self._rule_of_all = [of_range(each) for each in in_vector], of_range(range)
+            self._rules = [SegmentedRule(rule.rule, each, rule.statistics, rule.segments) for each in in_vector]
         self.statistics = within(rule.statistics, range)
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
         self._damping = Damping(rule.statistics, in_vector, parameters)
-        self._damping_of_all = Damping(rule.statistics, [range], parameters)
         self.open: dict[int, PushHeader] = {}
         self._bound: set[str] = set()
         # Chunks that have changed since the last call of `settle`.
@@ -133,9 +130,8 @@ class ShardState:
 
     def _cut(self) -> None:
         """Cut the vectors that the rule updates into chunks."""
-        states = () if self.rule is None else self.rule.states
-        self._state = tuple(self.vectors[name] for name in states)
-        self._views = [(self.parameters[s], tuple(vector[s] for vector in self._state)) for s in self._slices]
+        states = () if self._rule is None else self._rule.states
+        self._views = [(self.parameters[s], tuple(self.vectors[name][s] for name in states)) for s in self._slices]
 
     @property
     def parameters(self) -> Any:
@@ -172,14 +168,8 @@ class ShardState:
 
     @property
     def rate(self) -> float:
-        """The rule's rate for the push of the last chunk."""
-        assert self.rule is not None
-        return self.rule.rate * self.rate_factor
-
-    @property
-    def last_rate(self) -> float:
-        """The rule's rate for the last push, or for the first before that; 0 without a rule."""
-        return 0.0 if self.rule is None else self.rate
+        """The rule's rate for the push of the last chunk, or for the first before that; 0 without a rule."""
+        return 0.0 if self._rule is None else self._rule.rate * self.rate_factor
 
     @property
     def rate_factor(self) -> float:
@@ -227,10 +217,11 @@ class ShardState:
         The gradient's elements for statistics are changed. The `ordinal` of the update counts from 1; `batch` is the
         number of the gradient's, and `staleness` counts the updates since its parameters were read.
         """
-        assert self.rule is not None
         self.batch = batch
-        self._damping_of_all.damp(0, gradient, staleness)
-        self._rule_of_all.update(self.parameters, self._state, gradient, ordinal, self.rate, sparse=True)
+        for chunk, (parameters, state) in enumerate(self._views):
+            own = self.part(gradient, chunk)
+            self._damping.damp(chunk, own, staleness)
+            self._rules[chunk].update(parameters, state, own, ordinal, self.rate, sparse=True)
 
     def state(self) -> dict[str, Any]:
         """Return everything that the shard keeps between two chunks.

@@ -19,12 +19,23 @@ from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
 from mpidl.shards.state import BLOCK
 
+#: A step of this rule with rate -f adds f times a vector.
+ADDING = Sgd()
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
     """Inner products of pairs of vectors: a float for each pair, summed over the shards."""
 
     pairs: tuple[tuple[str, str], ...]
+
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        pairs = [(vectors[a], vectors[b]) for a, b in self.pairs]
+        totals = [0.0] * len(pairs)
+        for block in vectors.blocks:
+            for i, (a, b) in enumerate(pairs):
+                totals[i] += float(np.dot(a[block], b[block]))
+        return [*totals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,17 @@ class Combine:
     target: str
     terms: tuple[tuple[float, str], ...] = ()
 
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        target, terms = vectors[self.target], [(factor, vectors[name]) for factor, name in self.terms]
+        for block in vectors.blocks:
+            out = target[block]
+            total = vectors.scratch[: out.size]
+            total.fill(0)
+            for factor, vector in terms:
+                ADDING.update(total, (), vector[block], 1, -factor)
+            out[:] = total
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
@@ -42,6 +64,11 @@ class Multiply:
     target: str
     vector: str
 
+    def carry_out(self, vectors: Vectors) -> list[Result]:
+        product = vectors[self.target]
+        product *= vectors[self.vector]
+        return []
+
 
 #: Parts of a vector, by the place of the first element of each.
 Pieces = dict[int, np.ndarray]
@@ -49,15 +76,12 @@ Pieces = dict[int, np.ndarray]
 Result = float | Pieces
 
 
-class OwnOperation(Protocol):
-    """An operation that executes itself on a shard. One that changes a vector or a matrix has its name as `target`."""
+class Operation(Protocol):
+    """An operation on a shard's vectors. One that changes a vector or a matrix has its name as `target`."""
 
     def carry_out(self, vectors: Vectors) -> list[Result]:
         """Execute the operation and return this shard's part of its results."""
         ...
-
-
-Operation = Dot | Combine | Multiply | OwnOperation
 
 
 def merged(answers: Iterable[Sequence[Result]]) -> list[Result]:
@@ -77,11 +101,9 @@ class Vectors:
     """Executes a coordinator's operations on one shard.
 
     The NumPy or CuPy vectors, (n,) by name, and matrices, (n, columns), are changed in place; every operation looks its
-    names up again. It processes `block` elements at a time, or all of them. `start` is the place of the shard's first
-    element in the whole vector.
+    names up again. It processes `block` elements at a time, or all of them, which `blocks` lists; `scratch` has the
+    size of one. `start` is the place of the shard's first element in the whole vector.
     """
-
-    _adding = Sgd()
 
     def __init__(self, vectors: Mapping[str, Any], block: int | None = BLOCK, start: int = 0) -> None:
         self._vectors, self.start = vectors, start
@@ -89,8 +111,8 @@ class Vectors:
         size = len(any_vector)
         self.range = Range(start, start + size)
         block = max(1, size) if block is None else block
-        self._blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
-        self._sum = np.empty_like(any_vector[:block])
+        self.blocks = [slice(start, min(start + block, size)) for start in range(0, size, block)]
+        self.scratch = np.empty_like(any_vector[:block])
 
     def __getitem__(self, name: str) -> Any:
         return self._vectors[name]
@@ -100,46 +122,19 @@ class Vectors:
 
     def rehearse(self) -> None:
         """Compile the operations by executing them on a vector of one element."""
-        one = Vectors({"one": np.zeros_like(self._sum[:1])})
+        one = Vectors({"one": np.zeros_like(self.scratch[:1])})
         one.carry_out((Dot((("one", "one"),)), Combine("one", ((1.0, "one"),)), Multiply("one", "one")))
 
     def carry_out(self, operations: Iterable[Operation]) -> list[Result]:
         """Execute operations in order and return this shard's part of their results."""
         results: list[Result] = []
         for operation in operations:
-            match operation:
-                case Dot(pairs):
-                    results += self._dots(pairs)
-                case Combine(target, terms):
-                    self._combine(self._vectors[target], terms)
-                case Multiply(target, vector):
-                    product = self._vectors[target]
-                    product *= self._vectors[vector]
-                case _:
-                    results += operation.carry_out(self)
+            results += operation.carry_out(self)
         return results
 
     def view(self, name: str, part: Range) -> Any:
         """Return a part of a vector that lies in this shard, by its place in the whole vector."""
         return self._vectors[name][slice(*part.shift(-self.range.start))]
-
-    def _dots(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        vectors = [(self._vectors[a], self._vectors[b]) for a, b in pairs]
-        totals = [0.0] * len(pairs)
-        for block in self._blocks:
-            for i, (a, b) in enumerate(vectors):
-                totals[i] += float(np.dot(a[block], b[block]))
-        return totals
-
-    def _combine(self, target: Any, terms: Sequence[tuple[float, str]]) -> None:
-        vectors = [(factor, self._vectors[name]) for factor, name in terms]
-        for block in self._blocks:
-            out = target[block]
-            total = self._sum[: out.size]
-            total.fill(0)
-            for factor, vector in vectors:
-                self._adding.update(total, (), vector[block], 1, -factor)
-            out[:] = total
 
 
 class Accrual:
@@ -159,8 +154,6 @@ class Accrual:
     losses, weights : array, shape (units,)
         For each complete unit, the sum of its batches' losses, each times the batch's weight, and of these weights.
     """
-
-    _adding = Sgd()
 
     def __init__(self, vectors: Vectors, pieces: Sequence[tuple[int, int]]) -> None:
         self._vectors, self._slices = vectors, [slice(*piece) for piece in pieces]
@@ -193,7 +186,7 @@ class Accrual:
             return False
         self._accrued[unit, chunk] = True
         target = self._vectors[self._targets[unit]]
-        self._adding.update(target[self._slices[chunk]], (), values, 1, -1.0)
+        ADDING.update(target[self._slices[chunk]], (), values, 1, -1.0)
         if not self._accrued[unit].all():
             return False
         self.complete += 1

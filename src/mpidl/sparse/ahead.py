@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +15,25 @@ from mpidl.nn.model import CompleteModel
 from mpidl.tables.lookups import Wanted
 
 
-class Prefetcher(Protocol):
-    """Where rows are asked for ahead, batch by batch in their order."""
-
-    def ask(self, wanted: Sequence[Wanted]) -> None:
-        """Ask for the rows of a batch."""
-
-    def begin(self) -> None:
-        """Begin the first batch that was asked for and has not begun."""
-
-
 class LookingAhead(Split):
     """The samples of another split; rows of the next `depth` batches are asked for before the present one computes.
+
+    `ask` asks for the rows of a batch, and `begin` begins the first batch that was asked for and has not begun.
 
     References
     ----------
     B. Jiang et al. (2019), XDL: an industrial deep learning framework for high-dimensional sparse data.
     """
 
-    def __init__(self, split: Split, model: CompleteModel, rows: Prefetcher, depth: int) -> None:
-        self._split, self._model, self._rows = split, model, rows
+    def __init__(
+        self,
+        split: Split,
+        model: CompleteModel,
+        ask: Callable[[Sequence[Wanted]], None],
+        begin: Callable[[], None],
+        depth: int,
+    ) -> None:
+        self._split, self._model, self._ask, self._begin = split, model, ask, begin
         self.samples, self.contiguous, self.by_parts, self.chunk = (
             split.samples, split.contiguous, split.by_parts, split.chunk,
         )  # fmt: skip
@@ -61,7 +59,7 @@ class LookingAhead(Split):
             return self._split.gather(indices, epoch)
         _, _, batch, asked = self._read.popleft()
         if asked:
-            self._rows.begin()
+            self._begin()
         self._read_ahead()
         return batch
 
@@ -72,5 +70,5 @@ class LookingAhead(Split):
             batch = deepcopy(self._split.gather(indices, epoch))
             wanted = self._model.wanted(batch)
             if wanted is not None:
-                self._rows.ask(wanted)
+                self._ask(wanted)
             self._read.append((indices, epoch, batch, wanted is not None))

@@ -16,7 +16,7 @@ from mpidl.nn.model import CompleteModel
 from mpidl.rules import Rule
 from mpidl.shards.shard import Shard
 from mpidl.sparse.merging import MergedRows
-from mpidl.sparse.messages import Form, Forms, Part, plain
+from mpidl.sparse.messages import RowEncoding, RowEncodings, TableRows, plain
 from mpidl.sparse.saved import resume
 from mpidl.sparse.server_tables import ServerTables
 from mpidl.sparse.virtual import Moved, PredictedRows, VirtualTables, moved_by
@@ -44,13 +44,13 @@ def of_worker(ready: ReadyJob, most: int, servers: int, direct: bool) -> SideCha
     job = ready.job
     if not job.original.tables:
         return SideChannel()
-    forms = _forms(job) if direct else plain(job.dtype)
-    return RemoteRows(ready.local.host, forms, most, servers, _ahead(job, ready.placed.replicas))
+    encodings = _encodings(job) if direct else plain(job.dtype)
+    return RemoteRows(ready.local.host, encodings, most, servers, _ahead(job, ready.placed.replicas))
 
 
 def of_intermediary(job: Job, most: int) -> MergedRows | None:
     """Return what makes fewer messages of several workers', of at most `most` bytes; None without tables."""
-    return MergedRows(job.original.tables, _forms(job), most) if job.original.tables else None
+    return MergedRows(job.original.tables, _encodings(job), most) if job.original.tables else None
 
 
 def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Shard], alone: bool) -> VirtualSideChannel:
@@ -66,7 +66,7 @@ def in_one_process(placed: PlacedJob, model: CompleteModel, shards: Sequence[Sha
     for number, shard in enumerate(shards):
         found = of_server(placed, shard.clock, number, len(shards))
         assert found is not None
-        shard.beside = found
+        shard.side_state = found
         servers.append(found)
     return VirtualTables(model, job.dataset.train, servers, 0 if alone else _ahead(job, placed.replicas))
 
@@ -87,21 +87,21 @@ def predicted(job: Job, servers: int, replicas: int, scale: float) -> VirtualSid
     if not job.original.tables:
         return VirtualSideChannel()
     wanted = job.original.wanted(job.dataset.train.take(job.portions.minibatches(0)[0]))
-    parts: list[list[Part]] = [[] for _ in range(servers)]
+    parts: list[list[TableRows]] = [[] for _ in range(servers)]
     for table, ids in wanted or ():
         found, dimension = distinct(ids, servers), job.original.tables[table].dimension
         for server, own in zip(parts, found.parts, strict=True):
             part = found.ids[own]
-            server.append(Part(table, part, np.empty((part.size, dimension), job.dtype)))
-    moved = (moved_by(each, _forms(job)) for each in parts)
+            server.append(TableRows(table, part, np.empty((part.size, dimension), job.dtype)))
+    moved = (moved_by(each, _encodings(job)) for each in parts)
     return PredictedRows([Moved(*(nbytes / scale for nbytes in each)) for each in moved], _ahead(job, replicas))
 
 
-def _forms(job: Job) -> Forms:
-    """Return the forms of rows: wire formats that keep some of the values, or the signs, are for vectors alone."""
+def _encodings(job: Job) -> RowEncodings:
+    """Return the encodings of rows: wire formats that keep some of the values, or the signs, are for vectors alone."""
     wires = job.algorithm.wire, job.algorithm.wire_fetch
-    pushed, fetched = (Form(job.dtype, parse(wire) if wire in ("bf16", "int8") else None) for wire in wires)
-    return Forms(pushed, fetched)
+    pushed, fetched = (RowEncoding(job.dtype, parse(wire) if wire in ("bf16", "int8") else None) for wire in wires)
+    return RowEncodings(pushed, fetched)
 
 
 def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> ServerTables | None:
@@ -113,7 +113,7 @@ def of_server(placed: PlacedJob, clock: int, number: int, servers: int) -> Serve
     tables = [_table(job, spec, rule, servers) for spec in job.original.tables]
     for table in tables:
         table.warm()
-    found = ServerTables(tables, rule, _forms(job), clock)
+    found = ServerTables(tables, rule, _encodings(job), clock)
     if job.checkpoint is not None:
         resume(found, job.checkpoint, number, servers, job.same_algorithm)
     else:

@@ -1,7 +1,7 @@
 """Messages about rows: parts of several tables one after the other.
 
-A part is the table's number and the number of ids, both int64, the ids, and in a push their gradients in a `Form`. The
-answer to a request has the rows of each part, likewise.
+A part is the table's number and the number of ids, both int64, the ids, and in a push their gradients in a
+`RowEncoding`. The answer to a request has the rows of each part, likewise.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.wire import Wire
+from mpidl.wire.wire import padded, plain_bytes
 
 WORD = 8
 
 
-class Part(NamedTuple):
+class TableRows(NamedTuple):
     """Some ids of a table, int64 (n,), and their rows or gradients, (n, dimension)."""
 
     table: int
@@ -24,14 +25,9 @@ class Part(NamedTuple):
     values: np.ndarray
 
 
-def padded(nbytes: int) -> int:
-    """Return a number of bytes, filled up to a multiple of 8."""
-    return -(-nbytes // WORD) * WORD
-
-
-def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
+def grouped(parts: Sequence[TableRows], most: int) -> Iterator[list[TableRows]]:
     """Yield parts that fit into messages of `most` bytes each, with values as they are, and divide larger ones."""
-    group: list[Part] = []
+    group: list[TableRows] = []
     room = most
     for table, ids, values in parts:
         start, row = 0, WORD + values.shape[1] * values.itemsize
@@ -43,17 +39,17 @@ def grouped(parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
                 group, room = [], most
                 continue
             own = slice(start, start + count)
-            group.append(Part(table, ids[own], values[own]))
+            group.append(TableRows(table, ids[own], values[own]))
             room -= 2 * WORD + WORD * count + padded(count * (row - WORD))
             start += count
     if group:
         yield group
 
 
-class Form:
+class RowEncoding:
     """How rows travel: as they are or, by a wire format, with less precision.
 
-    What an encoding leaves over is lost: a worker may never see an id again.
+    The error of an encoding is lost, without feedback: a worker may never see an id again.
     """
 
     def __init__(self, dtype: np.dtype, wire: Wire | None = None) -> None:
@@ -61,7 +57,7 @@ class Form:
 
     def nbytes(self, elements: int) -> int:
         """Return the bytes of a number of elements, a multiple of 8."""
-        return padded(elements * self.dtype.itemsize) if self._wire is None else self._wire.size(elements, self.dtype)
+        return (plain_bytes if self._wire is None else self._wire.size)(elements, self.dtype)
 
     def write(self, values: np.ndarray, data: np.ndarray) -> None:
         """Write contiguous values as bytes, uint8 of shape (nbytes,)."""
@@ -99,44 +95,46 @@ class Form:
         return found
 
 
-class Forms(NamedTuple):
-    """The forms of gradients that are pushed, and of rows that are fetched."""
+class RowEncodings(NamedTuple):
+    """The encodings of gradients that are pushed, and of rows that are fetched."""
 
-    pushed: Form
-    fetched: Form
-
-
-def plain(dtype: np.dtype) -> Forms:
-    """Return the forms that change no bits."""
-    return Forms(Form(dtype), Form(dtype))
+    pushed: RowEncoding
+    fetched: RowEncoding
 
 
-def answer_bytes(parts: Sequence[Part], form: Form) -> int:
+def plain(dtype: np.dtype) -> RowEncodings:
+    """Return the encodings that change no bits."""
+    return RowEncodings(RowEncoding(dtype), RowEncoding(dtype))
+
+
+def answer_bytes(parts: Sequence[TableRows], encoding: RowEncoding) -> int:
     """Return the bytes of the values of parts, such as the answer to a request for them."""
-    return sum(form.nbytes(values.size) for _, _, values in parts)
+    return sum(encoding.nbytes(values.size) for _, _, values in parts)
 
 
-def message_bytes(parts: Sequence[Part], form: Form | None) -> int:
-    """Return the bytes of a message; a request has no values, and no form."""
-    return sum(2 * WORD + ids.nbytes for _, ids, _ in parts) + (0 if form is None else answer_bytes(parts, form))
+def message_bytes(parts: Sequence[TableRows], encoding: RowEncoding | None) -> int:
+    """Return the bytes of a message; a request has no values, and no encoding."""
+    return sum(2 * WORD + ids.nbytes for _, ids, _ in parts) + (
+        0 if encoding is None else answer_bytes(parts, encoding)
+    )
 
 
-def pack(parts: Sequence[Part], form: Form | None) -> np.ndarray:
-    """Return a message, uint8; a request has no form."""
-    message, start = np.empty(message_bytes(parts, form), np.uint8), 0
+def pack(parts: Sequence[TableRows], encoding: RowEncoding | None) -> np.ndarray:
+    """Return a message, uint8; a request has no encoding."""
+    message, start = np.empty(message_bytes(parts, encoding), np.uint8), 0
     for table, ids, values in parts:
         message[start : start + 2 * WORD].view(np.int64)[:] = table, ids.size
         start += 2 * WORD
         message[start : start + ids.nbytes].view(np.int64)[:] = ids
         start += ids.nbytes
-        if form is not None:
-            stop = start + form.nbytes(values.size)
-            form.write(values, message[start:stop])
+        if encoding is not None:
+            stop = start + encoding.nbytes(values.size)
+            encoding.write(values, message[start:stop])
             start = stop
     return message
 
 
-def unpack(message: np.ndarray, dimensions: Sequence[int], form: Form | None) -> Iterator[Part]:
+def unpack(message: np.ndarray, dimensions: Sequence[int], encoding: RowEncoding | None) -> Iterator[TableRows]:
     """Yield the parts of a message, on its memory where that is possible; those of a request have no values."""
     start = 0
     while start < message.size:
@@ -144,28 +142,9 @@ def unpack(message: np.ndarray, dimensions: Sequence[int], form: Form | None) ->
         start += 2 * WORD
         ids = message[start : start + WORD * count].view(np.int64)
         start += ids.nbytes
-        if form is None:
-            yield Part(table, ids, np.empty((count, 0)))
+        if encoding is None:
+            yield TableRows(table, ids, np.empty((count, 0)))
             continue
-        stop = start + form.nbytes(count * dimensions[table])
-        yield Part(table, ids, form.read(message[start:stop], (count, dimensions[table])))
+        stop = start + encoding.nbytes(count * dimensions[table])
+        yield TableRows(table, ids, encoding.read(message[start:stop], (count, dimensions[table])))
         start = stop
-
-
-class Request(NamedTuple):
-    """A request to a server: the message, the rows that it asks for, and where their bytes go."""
-
-    message: np.ndarray
-    rows: Sequence[np.ndarray]
-    targets: Sequence[np.ndarray]
-
-    @classmethod
-    def of(cls, parts: Sequence[Part], form: Form) -> Request:
-        """Return the request for parts, whose values are to be the rows."""
-        rows = [part.values for part in parts]
-        return cls(pack(parts, None), rows, [form.target(each) for each in rows])
-
-    def fill(self, form: Form) -> None:
-        """Make rows of the bytes that have arrived."""
-        for rows, target in zip(self.rows, self.targets, strict=True):
-            form.fill(rows, target)

@@ -1,21 +1,34 @@
-"""The tables of a checkpoint in use: rows by id for evaluations and predictions, and what a server restores."""
+"""The tables of a checkpoint: rows for evaluations and predictions, what a server restores, and tensors for export."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mpidl.errors import MpidlError, UsageError, quoted
+from mpidl.nn import Embedding, Network, SparseEmbedding
 from mpidl.rules import RULES, Adagrad
 from mpidl.schema import Natural, convert
 from mpidl.sparse.server_tables import OPEN, OPEN_FACTORS, OPEN_IDS, ServerTables
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import readable
-from mpidl.storage.table_files import COUNTS, IDS, ROWS, TOUCHES, RowPart, SavedTable, check_tables, saved_tables, take
+from mpidl.storage.table_files import (
+    BLOCK,
+    COUNTS,
+    IDS,
+    ROWS,
+    TOUCHES,
+    RowPart,
+    SavedTable,
+    check_tables,
+    saved_tables,
+    take,
+)
 from mpidl.tables.distinct import distinct, owner
-from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, WithTables
+from mpidl.tables.rows import InitialRows
 from mpidl.tables.table import Table
 
 #: Bytes of the touches that say which of the counts is halved next.
@@ -35,34 +48,24 @@ class SavedRows:
         check_tables(checkpoint, tables)
         saved, seed = saved_tables(checkpoint), first_seed(checkpoint)
         self._saved = [saved[spec.name] for spec in tables]
-        self._tables = [SavedValues(each, seed) for each in self._saved]
+        for each in self._saved:
+            each.check()
+        self._parts = [[_Rows(part) for part in each.parts] for each in self._saved]
+        self._first = [InitialRows(each.spec, seed) for each in self._saved]
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:
-        return self._tables[table].look_up(ids)
+        saved, parts = self._saved[table], self._parts[table]
+        found = distinct(ids, len(parts))
+        rows = np.empty((found.ids.size, saved.spec.dimension), saved.dtype)
+        known = np.zeros(found.ids.size, np.int64)
+        for own, part in zip(found.parts, parts, strict=True):
+            part.read(found.ids[own], rows[own], known[own])
+        self._first[table].write(found.ids, known, rows)
+        return Lookup(rows, found)
 
     def stored(self, table: int, server: int, servers: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the ids of a server that have rows in a table, and these, block by block."""
         return ((block[IDS], block[ROWS]) for block in self._saved[table].blocks(server, servers))
-
-
-class SavedValues:
-    """The values of a table in a checkpoint, and the first values of others by the run's seed."""
-
-    def __init__(self, saved: SavedTable, seed: int) -> None:
-        saved.check()
-        self._dimension, self._dtype = saved.spec.dimension, saved.dtype
-        self._parts = [_Rows(part) for part in saved.parts]
-        self._first = FirstValues(saved.spec, seed)
-
-    def look_up(self, ids: np.ndarray) -> Lookup:
-        """Return the values of ids, int64 (n,)."""
-        found = distinct(ids, len(self._parts))
-        rows = np.empty((found.ids.size, self._dimension), self._dtype)
-        known = np.zeros(found.ids.size, np.int64)
-        for own, part in zip(found.parts, self._parts, strict=True):
-            part.read(found.ids[own], rows[own], known[own])
-        self._first.write(found.ids, known, rows)
-        return Lookup(rows, found)
 
 
 class _Rows:
@@ -169,3 +172,78 @@ def _open(saved: SavedTable, server: int, servers: int) -> dict[str, np.ndarray]
     ids, gradients, pushes = (np.concatenate([each[name] for each in found]) for name in OPEN[:3])
     own = owner(ids, servers) == server
     return dict(zip(OPEN, (ids[own], gradients[own], pushes[own], found[0][OPEN_FACTORS]), strict=True))
+
+
+def ids_and_rows(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Return each table's ids, int64 (n,), and rows (n, dimension), as "NAME.ids" and "NAME.rows".
+
+    Raise UsageError if they are larger than the memory, and MpidlError if a file can't be read.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, saved in saved_tables(checkpoint).items():
+        _check_memory(saved, len(saved))
+        found |= {f"{name}.{array}": saved.read(array) for array in (IDS, ROWS)}
+    return found
+
+
+def weights(checkpoint: Checkpoint, to: str) -> dict[str, np.ndarray]:
+    """Return the rows of all ids of each table, (rows, dimension), by its name: first values for those without a row.
+
+    Raise UsageError if a table takes any id, which the format `to` has no place for, or if its rows are larger than the
+    memory; and MpidlError if a file can't be read.
+    """
+    return {name: _weight(saved, first_seed(checkpoint), to) for name, saved in saved_tables(checkpoint).items()}
+
+
+def dense(network: Network, weights: Mapping[str, np.ndarray]) -> Network:
+    """Return a network with the weights of its tables, by their names, among its parameters."""
+    if not network.tables:
+        return network
+    layers, own = [], {}
+    for layer, name in zip(network.layers, network.graph.names, strict=True):
+        if isinstance(layer, SparseEmbedding):
+            if layer.pools:
+                raise UsageError(f"--to onnx: layer {quoted(name)}: bags have no operator in ONNX")
+            own[f"{name}/weight"] = weight = weights[layer.spec(name).name]
+            layer = Embedding(*weight.shape, name=layer.name, inputs=layer.inputs)
+        layers.append(layer)
+    whole = Network(layers, network.input_shape, loss=network.loss, dtype=network.dtype.name)
+    own |= network.layout.views(network.parameters)
+    for name, tensor in whole.layout.views(whole.parameters).items():
+        tensor[...] = own[name]
+    return whole
+
+
+def _weight(saved: SavedTable, seed: int, to: str) -> np.ndarray:
+    spec = saved.spec
+    if spec.rows is None:
+        raise UsageError(
+            f"--to {to}: table {quoted(spec.name)} takes any id, expected a number of rows; npz and safetensors have "
+            "ids and rows"
+        )
+    _check_memory(saved, spec.rows)
+    saved.check()
+    values, first = np.empty((spec.rows, spec.dimension), saved.dtype), InitialRows(spec, seed)
+    for start in range(0, spec.rows, BLOCK):
+        ids = np.arange(start, min(start + BLOCK, spec.rows))
+        first.write(ids, np.zeros_like(ids), values[start : start + BLOCK])
+    for part in saved.parts:
+        if part.ids.size and not 0 <= part.ids.min() <= part.ids.max() < spec.rows:
+            raise MpidlError(f"{part.file}: table {quoted(spec.name)} has ids beyond its {spec.rows} rows")
+        start = 0
+        for rows, places in part.mapped(ROWS):
+            values[part.ids[start : start + places.size]] = rows[places]
+            start += places.size
+    if spec.padding is not None and 0 <= spec.padding < spec.rows:
+        values[spec.padding] = 0
+    return values
+
+
+def _check_memory(saved: SavedTable, rows: int) -> None:
+    needed = rows * saved.spec.dimension * saved.dtype.itemsize
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise UsageError(
+            f"table {quoted(saved.spec.name)}: {rows:,} rows take {needed / 1e9:,.1f} GB, this machine has "
+            f"{present / 1e9:,.1f} GB of memory"
+        )

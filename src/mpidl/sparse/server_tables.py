@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mpidl.rules import Rule
-from mpidl.shards.beside import FIGURES
 from mpidl.shards.policies import Policy
+from mpidl.shards.side_state import FIGURES
 from mpidl.shards.state import PushHeader, ShardState
-from mpidl.sparse.messages import Forms, Part, unpack
+from mpidl.sparse.messages import RowEncodings, TableRows, unpack
 from mpidl.tables.distinct import add_to, distinct
 from mpidl.tables.table import Table
 
@@ -19,35 +19,35 @@ OPEN = OPEN_IDS, OPEN_GRADIENTS, OPEN_PUSHES, OPEN_FACTORS = "open_ids", "open_g
 
 
 class ServerTables:
-    """Rows of tables beside a shard (`mpidl.shards.beside.Beside`).
+    """Rows of tables beside a shard (`mpidl.shards.side_state.SideState`).
 
     What a push has for rows is kept until the push has ended, when the shard's policy has decided about it, and applied
     when the shard's clock advances: the mean of what has been accepted since the last time, by the tables' rule.
-    `forms` are those in which rows travel, and `clock` is the shard's.
+    `encodings` are those in which rows travel, and `clock` is the shard's.
     """
 
-    def __init__(self, tables: Sequence[Table], rule: Rule, forms: Forms, clock: int = 0) -> None:
-        self.tables, self._rule, self.forms, self._dtype = tables, rule, forms, forms.fetched.dtype
+    def __init__(self, tables: Sequence[Table], rule: Rule, encodings: RowEncodings, clock: int = 0) -> None:
+        self.tables, self._rule, self.encodings, self._dtype = tables, rule, encodings, encodings.fetched.dtype
         self._dimensions = [table.spec.dimension for table in tables]
         self._clock = clock
-        self._coming: dict[int, list[Part]] = {}
-        self._accepted: list[tuple[list[Part], float]] = []
+        self._coming: dict[int, list[TableRows]] = {}
+        self._accepted: list[tuple[list[TableRows], float]] = []
 
-    def unpack(self, data: np.ndarray) -> list[Part]:
-        return list(unpack(data.copy(), self._dimensions, self.forms.pushed))
+    def unpack(self, data: np.ndarray) -> list[TableRows]:
+        return list(unpack(data.copy(), self._dimensions, self.encodings.pushed))
 
     def answer(self, request: np.ndarray, answer: np.ndarray) -> None:
-        form, start = self.forms.fetched, 0
+        encoding, start = self.encodings.fetched, 0
         for table, ids, _ in unpack(request, self._dimensions, None):
             shape = ids.size, self._dimensions[table]
-            data = answer[start : start + form.nbytes(shape[0] * shape[1])]
-            rows = np.empty(shape, self._dtype) if form.encoded else form.read(data, shape)
+            data = answer[start : start + encoding.nbytes(shape[0] * shape[1])]
+            rows = np.empty(shape, self._dtype) if encoding.encoded else encoding.read(data, shape)
             self.tables[table].read(ids, rows)
-            if form.encoded:
-                form.write(rows, data)
+            if encoding.encoded:
+                encoding.write(rows, data)
             start += data.size
 
-    def receive(self, worker: int, values: Sequence[Part]) -> None:
+    def receive(self, worker: int, values: Sequence[TableRows]) -> None:
         self._coming.setdefault(worker, []).extend(values)
 
     def end_push(self, shard: ShardState, policy: Policy, push: PushHeader, dropped: bool) -> None:
@@ -78,7 +78,9 @@ class ServerTables:
                 found = [(self._of(table, parts), factor) for parts, factor in accepted]
                 self._update(own, found, step, rate, count)
 
-    def _update(self, table: Table, found: Sequence[tuple[Part, float]], step: int, rate: float, count: int) -> None:
+    def _update(
+        self, table: Table, found: Sequence[tuple[TableRows, float]], step: int, rate: float, count: int
+    ) -> None:
         """Apply the weighted mean of what pushes have for a table, with their mean weight as its weight."""
         if not any(part.ids.size for part, _ in found):
             return
@@ -96,7 +98,7 @@ class ServerTables:
         table.update(ids, summed, step, rate, total / count)
 
     def copy(self) -> ServerTables:
-        twin = ServerTables([table.copy() for table in self.tables], self._rule, self.forms, self._clock)
+        twin = ServerTables([table.copy() for table in self.tables], self._rule, self.encodings, self._clock)
         twin._take_over(self)
         return twin
 
@@ -141,13 +143,13 @@ class ServerTables:
                 self._accepted = [([], float(factor)) for factor in arrays[OPEN_FACTORS]]
             for push, (parts, _) in enumerate(self._accepted):
                 own = arrays[OPEN_PUSHES] == push
-                parts.append(Part(number, arrays[OPEN_IDS][own], arrays[OPEN_GRADIENTS][own]))
+                parts.append(TableRows(number, arrays[OPEN_IDS][own], arrays[OPEN_GRADIENTS][own]))
 
-    def _of(self, number: int, parts: Sequence[Part]) -> Part:
+    def _of(self, number: int, parts: Sequence[TableRows]) -> TableRows:
         """Return what a push has for a table, as one part."""
         own = [part for part in parts if part.table == number]
         if len(own) == 1:
             return own[0]
         ids, values = [part.ids for part in own], [part.values for part in own]
         none = np.empty(0, np.int64), np.empty((0, self._dimensions[number]), self._dtype)
-        return Part(number, np.concatenate([none[0], *ids]), np.concatenate([none[1], *values]))
+        return TableRows(number, np.concatenate([none[0], *ids]), np.concatenate([none[1], *values]))

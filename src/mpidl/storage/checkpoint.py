@@ -23,7 +23,7 @@ from mpidl.errors import UsageError
 from mpidl.parameters import Layout, Range
 from mpidl.paths import TEXT_BYTES
 from mpidl.schema import parse_toml
-from mpidl.shards.average import AVERAGE
+from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.storage.files import (
     INDEX,
     LAYOUT,

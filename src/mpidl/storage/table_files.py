@@ -20,10 +20,10 @@ from mpidl.errors import MpidlError, UsageError, quoted
 from mpidl.storage.checkpoint import Checkpoint
 from mpidl.storage.files import TABLES, Base, readable, tensor_name
 from mpidl.storage.own_values import dataset, opened, walk
-from mpidl.tables.deltas import ROWS as COUNT
-from mpidl.tables.deltas import left
 from mpidl.tables.distinct import owner
 from mpidl.tables.lookups import TableSpec
+from mpidl.tables.table import ROWS as COUNT
+from mpidl.tables.table import left
 
 #: Arrays of a table with a row for each id.
 IDS, ROWS, STATE, USES = "ids", "rows", "state", "uses"

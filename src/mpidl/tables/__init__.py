@@ -1,1 +1,1 @@
-"""Tables of rows by id, which live on servers: an index, the rows with their rule's state, and what becomes of them."""
+"""Tables of rows by id, which live on servers: an index, rows with their rule's state, admission and eviction."""

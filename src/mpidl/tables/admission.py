@@ -1,14 +1,14 @@
-"""Which ids get rows: those that updates have touched some times, or each with a probability."""
+"""Which ids get rows: those that were updated often enough, or each with a probability."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mpidl.errors import UsageError
 from mpidl.jit import jit
-from mpidl.tables.hashing import mixed
+from mpidl.tables.distinct import mixed
 
 #: Most touches: counters are bytes.
 MOST = 255
@@ -16,23 +16,7 @@ MOST = 255
 COUNTERS = 1 << 20
 
 
-class Admission(Protocol):
-    """A way to choose the ids that get rows.
-
-    Attributes
-    ----------
-    state : array of uint8
-        What it remembers.
-    """
-
-    state: np.ndarray
-
-    def admit(self, ids: np.ndarray, step: int) -> np.ndarray:
-        """Return which of the distinct ids without a row, int64 (n,), that an update touches get one, bool (n,)."""
-        ...
-
-
-def admission(needed: float, seed: np.uint64, max_rows: int | None) -> Admission:
+def admission(needed: float, seed: np.uint64, max_rows: int | None) -> Touches | Chance:
     """Return the admission after `needed` touches, or by a probability below 1."""
     if 0 < needed < 1:
         return Chance(needed, seed)
@@ -47,7 +31,7 @@ class Touches:
     Touches are counted in bytes that ids share, each having two, of which the lower one counts; only that is increased
     (C. Estan, G. Varghese 2002, New directions in traffic measurement and accounting: conservative update). So an id
     may be admitted early, but never late, except that counts age: each touch halves one byte in turn, so that ids
-    which are rare for ever don't fill the filter (G. Einziger et al. 2017, TinyLFU).
+    which are rare for ever don't fill the filter (G. Einziger et al. 2017, TinyLFU). `state` has the counters.
     """
 
     def __init__(self, needed: int, max_rows: int | None) -> None:
@@ -57,6 +41,7 @@ class Touches:
         self.state = np.zeros(size + 8, np.uint8)
 
     def admit(self, ids: np.ndarray, step: int) -> np.ndarray:
+        """Return which of the distinct ids without a row, int64 (n,), that an update touches get one, bool (n,)."""
         admitted = np.empty(ids.size, np.bool_)
         touch(self.state[:-8], self.state[-8:].view(np.int64), self._needed, ids, admitted)
         return admitted

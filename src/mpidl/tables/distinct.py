@@ -1,4 +1,4 @@
-"""Distinct ids of a batch, those of each server together, and sums of gradients by id."""
+"""The hash of ids; distinct ids of a batch, those of each server together; and sums of gradients by id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpidl.jit import jit
-from mpidl.tables.hashing import mixed
 
 
 class Distinct(NamedTuple):
@@ -55,6 +54,18 @@ def owner(ids: np.ndarray, servers: int) -> np.ndarray:
 def add_to(rows: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
     """Add each of `values`, (n, dimension), to the row of `rows`, (m, dimension), at its place, in order."""
     _add(rows, places, np.ascontiguousarray(values))
+
+
+@jit
+def mixed(number: Any) -> Any:
+    """Return the hash of a 64-bit number.
+
+    G. Steele, D. Lea, C. Flood 2014, Fast splittable pseudorandom number generators, with the constants of Java 8.
+    """
+    found = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return found ^ (found >> np.uint64(31))
 
 
 @jit

@@ -1,4 +1,4 @@
-"""What is known of rows beside their values: id, last update that used it, number of these; and their order.
+"""The id, last update and number of updates of each row, and the order of their use.
 
 The order of use is a list that is linked both ways. Rows are counted from 1: entry 0 is before the oldest and after the
 newest row.
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpidl.jit import jit
-from mpidl.tables.memory import Growing
-from mpidl.tables.prefetch import prefetch
+from mpidl.tables.memory import Growing, prefetch
 
 ENTRY = np.dtype(
     [("id", np.int64), ("used", np.uint32), ("count", np.uint32), ("before", np.int32), ("after", np.int32)], align=True

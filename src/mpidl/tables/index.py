@@ -8,15 +8,13 @@ lie together.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from mpidl.jit import jit
-from mpidl.tables.hashing import mixed
-from mpidl.tables.memory import Growing
-from mpidl.tables.prefetch import prefetch
+from mpidl.tables.distinct import mixed
+from mpidl.tables.memory import Growing, prefetch
 
 #: Ids of a line, which has 64 bytes: the ids, the rows as uint32 (0 where there is none), and the next line.
 SLOTS, WIDTH = 5, 8
@@ -27,21 +25,12 @@ ROWS, NEXT = 2 * SLOTS, 3 * SLOTS
 AHEAD = 16
 
 
-class Number(IntEnum):
-    """Numbers of an index."""
-
-    IDS = 0
-    BUCKETS = 1
-    MASK = 2  # 2**k - 1 for the smallest k with at least BUCKETS numbers
-    FURTHER = 3  # lines beside the buckets' first ones that have been used
-    FREE = 4  # one of those that is free again, which has the next of these; 0 for none
+#: Places of an index's numbers: of ids; of buckets; 2**k - 1 for the smallest k with 2**k >= buckets; of lines in use
+#: besides the buckets' first ones; and the first of these that is free again, which has the next one (0 for none).
+IDS, BUCKETS, MASK, FURTHER, FREE = range(5)
 
 
-# Numba takes global integers as constants.
-IDS, BUCKETS, MASK, FURTHER, FREE = map(int, Number)
-
-
-class Index:
+class RowIndex:
     """The rows of ids, int64 each; rows are counted from 1."""
 
     def __init__(self) -> None:
@@ -86,7 +75,7 @@ class Index:
         lines = self._lines.array
         remove(lines, lines.view(np.uint32), self._numbers, ids)
 
-    def load(self, other: Index) -> None:
+    def load(self, other: RowIndex) -> None:
         """Take over the ids of another index."""
         own, used = self._used(), other._used()
         self._lines.grow(used)

@@ -1,4 +1,4 @@
-"""The compiled loops over a table's rows: first values, reading, and the way to an update and back."""
+"""The initial values of a table's rows, and the compiled loops that read, write, gather and scatter rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from math import cos, isfinite, log, pi, sqrt
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from mpidl.jit import jit
-from mpidl.tables.hashing import mixed
-from mpidl.tables.prefetch import prefetch
+from mpidl.tables.distinct import mixed
+from mpidl.tables.lookups import TableSpec
+from mpidl.tables.memory import prefetch
 
 #: Rows that are read ahead.
 AHEAD = 16
@@ -102,3 +104,25 @@ def finite(values: Any, rows: Any) -> bool:
             if not isfinite(values[rows[i], j]):
                 return False
     return True
+
+
+class InitialRows:
+    """The values of rows before their first update: a function of the seed, the table's name and the id.
+
+    Attributes
+    ----------
+    seed : uint64
+        Made of the seed and the name.
+    """
+
+    def __init__(self, spec: TableSpec, seed: int) -> None:
+        self.seed = np.uint64(xxhash.xxh64_intdigest(spec.name.encode(), seed))
+        self._normal, self._scale, self._dimension = bool(spec.normal), float(spec.scale), spec.dimension
+
+    def write(self, ids: np.ndarray, rows: np.ndarray, found: np.ndarray) -> None:
+        """Write those of the ids, int64 (n,), whose row is 0 into `found`, (n, dimension)."""
+        begin(self.seed, ids, rows, self._normal, self._scale, found)
+
+    def start(self, ids: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        """Begin the rows of ids in `values`, (rows, (1 + states) * dimension): first values, and states of zeros."""
+        start(self.seed, ids, rows, self._normal, self._scale, self._dimension, values)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mpidl.tables.distinct import Distinct, distinct, owner
-from mpidl.tables.first import FirstValues
 from mpidl.tables.lookups import Lookup, TableSpec, gathered
+from mpidl.tables.rows import InitialRows
 from mpidl.tables.table import Table
 
 
@@ -18,7 +18,7 @@ class FirstRows:
 
     def __init__(self, specs: Sequence[TableSpec], seed: int, dtype: Any) -> None:
         self._dimensions = [spec.dimension for spec in specs]
-        self._first = [FirstValues(spec, seed) for spec in specs]
+        self._first = [InitialRows(spec, seed) for spec in specs]
         self._dtype = dtype
 
     def look_up(self, table: int, ids: np.ndarray) -> Lookup:

@@ -1,8 +1,9 @@
-"""A server's part of a table: rows by id, each with its rule's state."""
+"""A server's part of a table: rows by id, each with its rule's state; and which rows are left of older copies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,11 @@ from mpidl.errors import MpidlError
 from mpidl.rules import Rule
 from mpidl.tables import rows as loops
 from mpidl.tables.admission import admission as make_admission
-from mpidl.tables.deltas import ROWS
 from mpidl.tables.entries import Entries
-from mpidl.tables.first import FirstValues
-from mpidl.tables.index import Index
+from mpidl.tables.index import RowIndex
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import Growing
+from mpidl.tables.rows import InitialRows
 
 #: Rows that are updated together: they stay in the cache between reading and writing.
 BLOCK = 1024
@@ -70,15 +70,20 @@ class Table:
         self.step = self.new = self.admitted = self.evicted = 0
         self._capacity, self._seed = capacity, seed
         self._max_rows, self._max_age, self._needed = max_rows, max_age, admission
-        self._first = FirstValues(spec, seed)
-        self._admission = None if admission is None else make_admission(admission, self._first.seed, max_rows)
-        parts = 1 + len(rule.states)
-        # Row 0 stands for none.
-        self._values = Growing((parts * spec.dimension,), dtype)
-        self._entries, self._index = Entries(), Index()
+        self._first = InitialRows(spec, seed)
         # Rows are read as words of 8 bytes if they consist of these.
         self._words = self.dtype if spec.dimension * self.dtype.itemsize % 8 else np.dtype(np.uint64)
-        self._block = np.empty((parts, BLOCK, spec.dimension), dtype)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Take memory of the table's own, without rows."""
+        spec, parts = self.spec, 1 + len(self.rule.states)
+        needed = self._needed
+        self._admission = None if needed is None else make_admission(needed, self._first.seed, self._max_rows)
+        # Row 0 stands for none.
+        self._values = Growing((parts * spec.dimension,), self.dtype)
+        self._entries, self._index = Entries(), RowIndex()
+        self._block = np.empty((parts, BLOCK, spec.dimension), self.dtype)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -147,16 +152,8 @@ class Table:
 
     def copy(self) -> Table:
         """Return a table in the same state, with memory of its own."""
-        copied = Table(
-            self.spec,
-            self.rule,
-            capacity=self._capacity,
-            seed=self._seed,
-            dtype=self.dtype,
-            max_rows=self._max_rows,
-            max_age=self._max_age,
-            admission=self._needed,
-        )
+        copied = copy(self)
+        copied._clear()
         copied.load(self)
         return copied
 
@@ -177,7 +174,7 @@ class Table:
         Parameters
         ----------
         since : int
-            Only rows that later updates have used are returned, by default all; see `mpidl.tables.deltas.left` for the
+            Only rows that later updates have used are returned, by default all; see `mpidl.tables.table.left` for the
             others. The last use of a row that no update has used is 0.
 
         Returns
@@ -265,3 +262,31 @@ class Table:
         parameters, *states = (part.reshape(-1) for part in block)
         self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate, weight=weight)
         loops.scatter(values, rows, block)
+
+
+#: Place in "counts" of the number of rows.
+ROWS = 4
+
+
+def left(ids: Sequence[np.ndarray], rows: int) -> list[np.ndarray]:
+    """Return the places of the rows that a table still has, of a full copy and of what was used later, in order.
+
+    Rows are evicted in the order of their last use. So of all rows in that order, each with its last use alone, the
+    last ones are left.
+
+    Parameters
+    ----------
+    ids : sequence of array
+        The ids of `Table.arrays()`, and then those of `Table.arrays(since)` with the update of the copy before.
+    rows : int
+        Number of rows of the table, from the last "counts".
+    """
+    known, kept = RowIndex(), []
+    for each in reversed(ids):
+        found = np.empty(each.size, np.int64)
+        known.find(each, found)
+        places = np.flatnonzero(found == 0)[-rows:] if rows else np.empty(0, np.int64)
+        known.add(each[places], np.ones(places.size, np.int64))
+        kept.append(places)
+        rows -= places.size
+    return kept[::-1]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpidl.algorithms.coordination import SEGMENTS, BatchSegment
-from mpidl.shards.beside import FIGURES
+from mpidl.shards.side_state import FIGURES
 from mpidl.shards.staleness import BINS
 from mpidl.storage.position import ReplicaPosition
 

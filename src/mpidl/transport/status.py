@@ -91,10 +91,10 @@ class ShardStatus(Status):
     def taken(self) -> np.ndarray:
         """Take the shard's figures and return the row."""
         figures, shard = self.figures, self._shard
-        figures["pushes"], figures["dropped"], figures["rate"] = shard.pushes, shard.dropped, shard.last_rate
+        figures["pushes"], figures["dropped"], figures["rate"] = shard.pushes, shard.dropped, shard.rate
         figures["staleness"] = shard.staleness.counts
         figures["staleness_sum"], figures["staleness_max"] = shard.staleness.sum, shard.staleness.max
-        for name, value in ({} if shard.beside is None else shard.beside.figures()).items():
+        for name, value in ({} if shard.side_state is None else shard.side_state.figures()).items():
             figures[name] = value
         return self.row
 

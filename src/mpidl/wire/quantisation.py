@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import BLOCK, Wire, compiled
+from mpidl.wire.wire import BLOCK, Wire, compiled, padded
 
 
 class Bf16(Wire):
@@ -16,7 +16,7 @@ class Bf16(Wire):
     name = "bf16"
 
     def size(self, elements: int, dtype: Any) -> int:
-        return -(-2 * elements // 8) * 8
+        return padded(2 * elements)
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         compiled(_encode_bf16)(values, residual, out[: 2 * values.size].view(np.uint16))
@@ -62,7 +62,7 @@ class Int8(Wire):
     block = BLOCK
 
     def size(self, elements: int, dtype: Any) -> int:
-        return -(-(_end_of_scales(elements, dtype) + elements) // 8) * 8
+        return padded(_end_of_scales(elements, dtype) + elements)
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         end = _end_of_scales(values.size, values.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidl.wire.wire import BLOCK, Wire, compiled
+from mpidl.wire.wire import BLOCK, Wire, compiled, padded
 
 #: Bits of a magnitude that each pass of the selection examines.
 DIGIT = 8
@@ -35,8 +35,7 @@ class TopK(Wire):
         return max(1, int(self.fraction * elements + 0.5))
 
     def size(self, elements: int, dtype: Any) -> int:
-        itemsize: int = np.dtype(dtype).itemsize
-        return -(-self.count(elements) * (4 + itemsize) // 8) * 8
+        return padded(self.count(elements) * (4 + np.dtype(dtype).itemsize))
 
     def encode(self, values: np.ndarray, residual: np.ndarray, out: np.ndarray) -> None:
         scratch = self._scratch.__dict__

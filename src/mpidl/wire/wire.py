@@ -69,10 +69,14 @@ class Wire:
         self.decode(data, values)
 
 
+def padded(nbytes: int) -> int:
+    """Return a number of bytes, filled up to a multiple of 8."""
+    return -(-nbytes // 8) * 8
+
+
 def plain_bytes(elements: int, dtype: Any) -> int:
     """Return the number of bytes of unencoded elements, a multiple of 8."""
-    itemsize: int = np.dtype(dtype).itemsize
-    return -(-elements * itemsize // 8) * 8
+    return padded(elements * np.dtype(dtype).itemsize)
 
 
 @cache

@@ -179,7 +179,7 @@ class VirtualEngine:
             staleness=Histogram.total(shard.staleness for shard in self.shards),
             shards=ShardCounts.of(self.shards),
             learning=Learning.of(
-                [shard.last_rate for shard in self.shards],
+                [shard.rate for shard in self.shards],
                 [replica.state.rate for replica in self.replicas],
                 [math.sqrt(replica.state.norm.square) for replica in self.replicas],
             ),

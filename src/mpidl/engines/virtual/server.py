@@ -36,7 +36,7 @@ class Load(NamedTuple):
     Attributes
     ----------
     values : Any
-        For `mpidl.shards.beside.Beside.receive`.
+        For `mpidl.shards.side_state.SideState.receive`.
     nbytes : int
     seconds : float
         Time of the server's work on it.
@@ -48,7 +48,7 @@ class Load(NamedTuple):
 
 
 class ArrivingPush(NamedTuple):
-    """A push that arrives at a server: the arguments of `Shard.receive_push`, and what it has for `Shard.beside`."""
+    """A push that arrives at a server: the arguments of `Shard.receive_push`, and its values for `Shard.side_state`."""
 
     worker: int
     fetched: int
@@ -59,8 +59,8 @@ class ArrivingPush(NamedTuple):
     def receive(self, shard: Shard) -> None:
         """Let a shard handle the push."""
         if self.beside is not None:
-            assert shard.beside is not None
-            shard.beside.receive(self.worker, self.beside)
+            assert shard.side_state is not None
+            shard.side_state.receive(self.worker, self.beside)
         shard.receive_push(self.worker, self.fetched, self.values, self.batches)
 
 

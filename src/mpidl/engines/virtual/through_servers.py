@@ -62,9 +62,9 @@ class VirtualThroughServers(VirtualRequestHandler):
         yield from self.wait_applied(replica)
         rest = self._beside.push(replica)
         for server, load in zip(self._cluster.servers, rest, strict=False):
-            if not replica.died and load.values and server.shard.beside is not None:
+            if not replica.died and load.values and server.shard.side_state is not None:
                 self._cluster.totals.bytes_pushed += round(load.nbytes)
-                server.shard.beside.receive(replica.number, load.values)
+                server.shard.side_state.receive(replica.number, load.values)
         for server in self._cluster.servers:
             server.shard.remove_worker(replica.number)
             self._traffic.pass_time(server, self._cluster.environment.now)

@@ -1,23 +1,20 @@
 """Policies: how a shard handles a push, for example by applying it, gathering several, or dropping it."""
 
-from mpidl.shards.policies.first import FirstOfStep
-from mpidl.shards.policies.gather import DelayedNesterov, Gather
+from mpidl.shards.policies.gather import AccumulateGradients, DelayedNesterov, FirstOfStep
 from mpidl.shards.policies.gradient_table import GradientTable
-from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, DropStale
+from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, RescaledRate
 from mpidl.shards.policies.policy import Policy, Scale, inverse, inverse_plus_one, unscaled
-from mpidl.shards.policies.rescaled import RescaledRate
 from mpidl.shards.state import PushHeader
 
 __all__ = [
+    "AccumulateGradients",
     "AddChange",
     "ApplyAtOnce",
     "Assign",
     "DampedChange",
     "DelayCompensated",
     "DelayedNesterov",
-    "DropStale",
     "FirstOfStep",
-    "Gather",
     "GradientTable",
     "Policy",
     "PushHeader",

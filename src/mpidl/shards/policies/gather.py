@@ -1,7 +1,8 @@
-"""Policies that gather several gradients into one update of the rule."""
+"""Policies that gather several gradients into one update of the rule: any gradients, or the first of each step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ class Gathering(Policy):
         self._gathered, self._updates = (for_chunks(state[name], chunks).tolist() for name in ("gathered", "updates"))
 
 
-class Gather(Gathering):
+class AccumulateGradients(Gathering):
     """Apply the rule to the mean of every `count` gradients, from any workers, each with its own weight.
 
     The rule gets the weighted mean of the gradients, and the mean of the weights as its weight. With plain SGD or
@@ -73,9 +74,6 @@ class Gather(Gathering):
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)
         self._factors = [0.0] * shard.chunks
-
-    def factor(self, push: PushHeader) -> float:
-        return self.scale(push.staleness)
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         factor = self.factor(push)
@@ -142,3 +140,135 @@ class DelayedNesterov(Gathering):
         gathered += values
         gathered /= self._count
         self._apply(shard, chunk)
+
+
+class FirstOfStep(Policy):
+    """Apply the rule to the mean of the first `count` pushes computed on the current parameters, and drop later ones.
+
+    Workers wait for the update. A step ends at once when all workers that still train have pushed, even if these are
+    fewer than `count`. With a grace window, pushes that begin to arrive before its end join the first `count`, each as
+    a whole or not at all; without one, every chunk is counted separately.
+
+    Parameters
+    ----------
+    count : int
+        Pushes of one update, the first paper's N and the second one's minimum quorum.
+    workers : int
+        Number of workers.
+    grace : float
+        Seconds during which others may join after `count` pushes have arrived.
+
+    References
+    ----------
+    J. Chen et al. (2016), Revisiting distributed synchronous SGD, algorithm 4.
+    A. Douillard et al. (2026), Decoupled DiLoCo for resilient distributed pre-training: minimum quorum, grace window.
+    """
+
+    awaited = True
+    vectors = 1
+    count = None
+
+    def __init__(self, count: int, workers: int, grace: float = 0.0) -> None:
+        self._count, self._workers, self._grace = count, workers, grace
+        # A step whose grace window is over still waits for a push that has begun to arrive.
+        self.by_arrival = grace > 0
+
+    def attach(self, shard: ShardState) -> None:
+        self._active = set(range(self._workers))
+        self._sum = np.zeros_like(shard.parameters)
+        # Gradients in the sum of each chunk, and the active workers that they are from.
+        self._given = [0] * shard.chunks
+        self._givers: list[set[int]] = [set() for _ in range(shard.chunks)]
+        self._clocks = [shard.clock] * shard.chunks
+        self._taken: dict[int, int] = {}
+        # End of the grace window, None before its start; and whether it has passed.
+        self._end: float | None = None
+        self._ended = False
+
+    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
+        if push.fetched != self._clocks[chunk] or (self._ended and push.worker not in self._taken):
+            return
+        self._taken[push.worker] = self._taken.get(push.worker, 0) + 1
+        gathered = shard.part(self._sum, chunk)
+        gathered += values
+        self._given[chunk] += 1
+        self._givers[chunk].add(push.worker)
+        self._apply_if_complete(shard, chunk)
+
+    def end_push(self, shard: ShardState, push: PushHeader) -> None:
+        """Count the push as dropped if no chunk of it was used; the clock counts steps instead of pushes."""
+        if not self._taken.pop(push.worker, 0):
+            shard.drop(push)
+
+    def pass_time(self, shard: ShardState, now: float) -> float:
+        """End a step after its grace window, once no push to it is open."""
+        # A worker's chunks arrive from the last to the first, so chunk 0 is the last of its push.
+        if not self._grace or self._given[0] < self._count:
+            return math.inf
+        if self._end is None:
+            self._end = now + self._grace
+        if now < self._end:
+            return self._end
+        self._ended = True
+        if not self._taken:
+            for chunk, given in enumerate(self._given):
+                if given:
+                    self._apply(shard, chunk)
+        return math.inf
+
+    def remove_worker(self, shard: ShardState, worker: int) -> None:
+        self._active.discard(worker)
+        for chunk, given in enumerate(self._given):
+            if given:
+                self._apply_if_complete(shard, chunk)
+
+    def add_worker(self, worker: int) -> None:
+        """Expect pushes of a new worker; gradients of an earlier one with its number stay in the open step."""
+        self._active.add(worker)
+        for givers in self._givers:
+            givers.discard(worker)
+
+    def expect_all(self) -> None:
+        self._active = set(range(self._workers))
+
+    def _apply_if_complete(self, shard: ShardState, chunk: int) -> None:
+        enough = self._given[chunk] >= self._count and not self._grace
+        if enough or self._active <= self._givers[chunk]:
+            self._apply(shard, chunk)
+
+    def _apply(self, shard: ShardState, chunk: int) -> None:
+        gathered = shard.part(self._sum, chunk)
+        gathered /= self._given[chunk]
+        self._clocks[chunk] += 1
+        shard.update(chunk, gathered, self._clocks[chunk])
+        gathered.fill(0)
+        self._given[chunk] = 0
+        self._givers[chunk].clear()
+        if (clock := min(self._clocks)) != shard.clock:
+            shard.clock, self._end, self._ended = clock, None, False
+
+    def state(self) -> dict[str, Any]:
+        workers = range(self._workers)
+        return {
+            "sum": self._sum,
+            "active": np.array([worker in self._active for worker in workers], np.int64),
+            "given": np.array(self._given, np.int64),
+            "givers": np.array([[worker in givers for worker in workers] for givers in self._givers], np.int64),
+            "clocks": np.array(self._clocks, np.int64),
+            "taken": np.array([self._taken.get(worker, 0) for worker in workers], np.int64),
+            "ended": np.array(self._ended, np.int64),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Copy the state of another instance, and start an open grace window again."""
+        self._end, self._ended = None, bool(state["ended"])
+        self._sum[...] = state["sum"]
+        chunks = len(self._clocks)
+        givers = for_chunks(state["givers"], chunks)
+        # Earlier versions had no `given`, and a count in `givers` for every worker.
+        given = for_chunks(state["given"], chunks) if "given" in state else givers.sum(axis=1)
+        self._given = given.tolist()
+        self._givers = [set(np.flatnonzero(each[: self._workers]).tolist()) for each in givers]
+        self._clocks = for_chunks(state["clocks"], chunks).tolist()
+        self._active = set(np.flatnonzero(state["active"][: self._workers]).tolist())
+        self._taken = {worker: taken for worker, taken in enumerate(state["taken"].tolist()) if taken}

@@ -1,9 +1,8 @@
-"""Policies that act on each push by itself: apply, correct, add, assign, or drop it."""
+"""Policies that act on each push by itself: apply, correct, add or assign it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ class ApplyAtOnce(Policy):
     def __init__(self, scale: Scale = unscaled) -> None:
         self.scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
-    def factor(self, push: PushHeader) -> float:
-        return self.scale(push.staleness)
-
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.update(chunk, values, push.ordinal, self.factor(push))
 
@@ -37,9 +33,6 @@ class AddChange(Policy):
         # Scaling damps all changes, those of statistics too.
         self.sums = self.adds_up = scale is unscaled
 
-    def factor(self, push: PushHeader) -> float:
-        return self.scale(push.staleness)
-
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.add(chunk, values, self.factor(push))
 
@@ -51,61 +44,6 @@ class Assign(Policy):
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.assign(chunk, values)
-
-
-class DropStale(Policy):
-    """Drop pushes with a staleness above `bound`, and leave the others to another policy."""
-
-    by_arrival = True
-
-    def __init__(self, policy: Policy, bound: int) -> None:
-        self._policy, self._bound = policy, bound
-        self.awaited, self.compares, self.adds_up = policy.awaited, policy.compares, policy.adds_up
-        self.stateless, self.vectors, self.count = policy.stateless, policy.vectors, policy.count
-
-    def __copy__(self) -> DropStale:
-        return DropStale(copy(self._policy), self._bound)
-
-    def attach(self, shard: ShardState) -> None:
-        self._policy.attach(shard)
-
-    def pass_time(self, shard: ShardState, now: float) -> float:
-        return self._policy.pass_time(shard, now)
-
-    def remove_worker(self, shard: ShardState, worker: int) -> None:
-        self._policy.remove_worker(shard, worker)
-
-    def add_worker(self, worker: int) -> None:
-        self._policy.add_worker(worker)
-
-    def expect_all(self) -> None:
-        self._policy.expect_all()
-
-    def apply_rest(self, shard: ShardState) -> None:
-        self._policy.apply_rest(shard)
-
-    def takes(self, staleness: int) -> bool:
-        return staleness <= self._bound
-
-    def factor(self, push: PushHeader) -> float:
-        return self._policy.factor(push)
-
-    def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
-        if self.takes(push.staleness):
-            self._policy.apply_chunk(shard, chunk, values, push)
-
-    def end_push(self, shard: ShardState, push: PushHeader) -> None:
-        """Count a dropped push, which doesn't advance the clock."""
-        if self.takes(push.staleness):
-            self._policy.end_push(shard, push)
-        else:
-            shard.drop(push)
-
-    def state(self) -> dict[str, Any]:
-        return self._policy.state()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._policy.load(state)
 
 
 class _Compensating(Policy):
@@ -217,3 +155,68 @@ class DampedChange(_Compensating):
             moved += 1
             np.divide(change, moved, out=moved)
         shard.add(chunk, moved)
+
+
+class RescaledRate(ApplyAtOnce):
+    """Apply the rule to each push at once, with the weight tau / mean(tau), tau being its worker's time for a push.
+
+    The time between two pushes of a worker is counted in pushes of all workers, and averaged; a worker's first push
+    counts as `workers`, which is the time if all are equally fast. The mean is over the workers that have pushed, so
+    that no push counts more than `workers` times, even that of a worker that returns after a pause.
+
+    Parameters
+    ----------
+    workers : int
+        Number of workers.
+
+    References
+    ----------
+    A. Mahran, A. Maranjyan, P. Richtarik (2026), Rescaled asynchronous SGD: optimal distributed optimization under data
+    and system heterogeneity: rates in proportion to the computing times, here known from the pushes themselves.
+    """
+
+    #: Number of pushes of a worker over which its time is averaged: over all at first, by a moving mean later.
+    HORIZON = 20
+
+    def __init__(self, workers: int) -> None:
+        super().__init__()
+        self.sums, self.by_arrival, self.stateless, self._workers = False, True, False, workers
+
+    def attach(self, shard: ShardState) -> None:
+        self._pushes, self._last = [0] * self._workers, [0] * self._workers
+        self._times, self._factors = [float(self._workers)] * self._workers, [1.0] * self._workers
+
+    def factor(self, push: PushHeader) -> float:
+        if self._last[push.worker] != push.ordinal:
+            self._factors[push.worker] = self._next_factor(push.worker, push.ordinal)
+        return self._factors[push.worker]
+
+    def _next_factor(self, worker: int, ordinal: int) -> float:
+        """Count a push of a worker, and return its weight."""
+        if pushes := self._pushes[worker]:
+            time = ordinal - self._last[worker]
+            self._times[worker] += (time - self._times[worker]) / min(pushes, self.HORIZON)
+        self._pushes[worker], self._last[worker] = pushes + 1, ordinal
+        times = [time for time, pushes in zip(self._times, self._pushes, strict=True) if pushes]
+        return self._times[worker] * len(times) / sum(times)
+
+    def remove_worker(self, shard: ShardState, worker: int) -> None:
+        self._forget(worker)
+
+    def add_worker(self, worker: int) -> None:
+        self._forget(worker)
+
+    def _forget(self, worker: int) -> None:
+        self._pushes[worker], self._times[worker] = 0, float(self._workers)
+
+    def state(self) -> dict[str, Any]:
+        # Counters are integers, so the times and factors are stored by their bits.
+        floats = (np.array(each, np.float64).view(np.int64) for each in (self._times, self._factors))
+        integers = (np.array(each, np.int64) for each in (self._pushes, self._last))
+        return dict(zip(("times", "factors", "pushes", "last"), (*floats, *integers), strict=True))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        kept = min(len(state["pushes"]), self._workers)
+        times, factors = (state[name].view(np.float64).tolist() for name in ("times", "factors"))
+        self._times[:kept], self._factors[:kept] = times[:kept], factors[:kept]
+        self._pushes[:kept], self._last[:kept] = (state[name].tolist()[:kept] for name in ("pushes", "last"))

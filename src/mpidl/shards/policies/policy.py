@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,6 +53,10 @@ class Policy:
         Number of vectors like the parameters that it keeps.
     count : int or None
         Pushes of one update, where this is made by their mean; None: all that were accepted since the last one.
+    scale : callable
+        Returns the weight of a push for its staleness.
+    bound : float
+        The shard drops pushes with a larger staleness at their first chunk.
     """
 
     awaited: bool = False
@@ -63,6 +67,13 @@ class Policy:
     stateless: bool = False
     vectors: int = 0
     count: int | None = 1
+    scale: Scale = staticmethod(unscaled)
+    bound: float = math.inf
+
+    def drop_above(self, bound: int) -> Self:
+        """Let the shard drop pushes with a staleness above `bound`; return this policy."""
+        self.bound, self.sums, self.by_arrival = bound, False, True
+        return self
 
     def attach(self, shard: ShardState) -> None:
         """Allocate the policy's state for a shard with initial parameters; also called for each copy of a policy."""
@@ -71,13 +82,9 @@ class Policy:
         """Handle a chunk of a push; `values` has shape (chunk's size,), or (2, chunk's size) if the policy compares."""
         raise NotImplementedError
 
-    def takes(self, staleness: int) -> bool:
-        """Tell whether a push with this staleness at its first chunk counts as an update of the rule."""
-        return True
-
     def factor(self, push: PushHeader) -> float:
-        """Return the weight of a push that was not dropped, as of `mpidl.rules.Rule.update`; by default 1."""
-        return 1.0
+        """Return the weight of a push that was not dropped, as of `mpidl.rules.Rule.update`; by default by `scale`."""
+        return self.scale(push.staleness)
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""

@@ -1,4 +1,4 @@
-"""What workers of a node exchange with servers beside their vectors, by way of its relay."""
+"""A relay's side channel: what workers of its node exchange with servers besides their vectors."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Merging(Protocol):
         ...
 
 
-class BesidePushes:
-    """Sends the servers what pushes have beside vectors, and passes on requests of workers.
+class SideChannel:
+    """Sends the servers the side data of pushes, and passes on requests of workers.
 
     `requests` has the workers' requests to each shard: a worker and a message. Requests that arrive while earlier ones
     are still unanswered are sent together. `bytes_fetched` counts requests and answers.

@@ -1,4 +1,4 @@
-"""What a shard may keep beside its range of the parameters."""
+"""What a shard may keep besides its range of the parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpidl.shards.state import PushHeader, ShardState
 FIGURES = ("rows", "rows_new", "rows_admitted", "rows_evicted")
 
 
-class Beside(Protocol):
+class SideState(Protocol):
     """State that changes with a shard's pushes, but is no range of the parameters.
 
     What a push has for it comes before the push, by `receive`.
@@ -41,7 +41,7 @@ class Beside(Protocol):
     def apply_rest(self, shard: ShardState, policy: Policy) -> None:
         """Apply all that the policy has gathered; no more pushes follow."""
 
-    def copy(self) -> Beside:
+    def copy(self) -> SideState:
         """Return another state like this one, with memory of its own."""
         ...
 
