@@ -69,7 +69,7 @@ class AccumulateGradients(Gathering):
     _adding = Sgd()
 
     def __init__(self, count: int, scale: Scale = unscaled) -> None:
-        self.count, self.scale, self.by_arrival = count, scale, scale is not unscaled
+        self.count, self._scale, self.by_arrival = count, scale, scale is not unscaled
 
     def attach(self, shard: ShardState) -> None:
         super().attach(shard)

@@ -17,7 +17,7 @@ class ApplyAtOnce(Policy):
     adds_up = stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self.scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
+        self._scale, self.sums, self.by_arrival = scale, scale is unscaled, scale is not unscaled
 
     def apply_chunk(self, shard: ShardState, chunk: int, values: np.ndarray, push: PushHeader) -> None:
         shard.update(chunk, values, push.ordinal, self.factor(push))
@@ -29,7 +29,7 @@ class AddChange(Policy):
     stateless = True
 
     def __init__(self, scale: Scale = unscaled) -> None:
-        self.scale, self.by_arrival = scale, scale is not unscaled
+        self._scale, self.by_arrival = scale, scale is not unscaled
         # Scaling damps all changes, those of statistics too.
         self.sums = self.adds_up = scale is unscaled
 

@@ -53,8 +53,6 @@ class Policy:
         Number of vectors like the parameters that it keeps.
     count : int or None
         Pushes of one update, where this is made by their mean; None: all that were accepted since the last one.
-    scale : callable
-        Returns the weight of a push for its staleness.
     bound : float
         The shard drops pushes with a larger staleness at their first chunk.
     """
@@ -67,8 +65,8 @@ class Policy:
     stateless: bool = False
     vectors: int = 0
     count: int | None = 1
-    scale: Scale = staticmethod(unscaled)
-    bound: float = math.inf
+    _scale: Scale = staticmethod(unscaled)
+    bound = math.inf
 
     def drop_above(self, bound: int) -> Self:
         """Let the shard drop pushes with a staleness above `bound`; return this policy."""
@@ -83,8 +81,8 @@ class Policy:
         raise NotImplementedError
 
     def factor(self, push: PushHeader) -> float:
-        """Return the weight of a push that was not dropped, as of `mpidl.rules.Rule.update`; by default by `scale`."""
-        return self.scale(push.staleness)
+        """Return the weight of a push that was not dropped, as of `mpidl.rules.Rule.update`; by default 1."""
+        return self._scale(push.staleness)
 
     def end_push(self, shard: ShardState, push: PushHeader) -> None:
         """Finish a push after its last chunk; by default each push advances the shard's clock by 1."""
