@@ -116,7 +116,8 @@ def test_the_export_loads_into_the_module_of_the_manual_and_is_what_an_evaluatio
     unseen = module.words.weight.detach()[ROWS // 2 :]
     assert float(unseen.std()) == pytest.approx(1, rel=0.3)
     test = data().test.gather(np.arange(60))
-    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(test.inputs)), torch.from_numpy(test.targets))
+    outputs = module(torch.from_numpy(test.inputs.astype(np.int64)))
+    loss = torch.nn.functional.cross_entropy(outputs, torch.from_numpy(test.targets))
     assert float(loss) == pytest.approx(evaluated["test_loss"], rel=1e-6)
     assert set(rows_of(run, "words.weight")[0]) == set(range(ROWS)) - {PADDING}
 

@@ -181,7 +181,7 @@ def _count(input_shapes: tuple[Shape, ...]) -> int:
 def _places(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return places of a matrix's strict lower triangle in the flattened matrix, and its elements' in the triangle.
 
-    The latter mirror the triangle, and are 0 on the diagonal.
+    The latter make a symmetric matrix, with 0 on the diagonal.
     """
     rows, columns = np.tril_indices(count, -1)
     places = np.zeros((count, count), np.int64)
