@@ -18,6 +18,7 @@ from mpidl.shards.policies import (
     DelayCompensated,
     DelayedNesterov,
     FirstOfStep,
+    drop_above,
     inverse,
     inverse_plus_one,
 )  # fmt: skip
@@ -166,7 +167,7 @@ def test_the_damping_of_adag_follows_the_rate():
 
 
 def test_what_is_too_stale_is_dropped_and_counted():
-    policy = ApplyAtOnce().drop_above(2)
+    policy = drop_above(2, ApplyAtOnce())
     shard = make(policy)
     for _ in range(4):
         push(shard, gradient())
@@ -180,7 +181,7 @@ def test_what_is_too_stale_is_dropped_and_counted():
 
 def test_a_dropped_push_is_no_step_of_the_rule():
     """Adam's correction of its bias depends on the number of steps."""
-    shard, reference = make(ApplyAtOnce().drop_above(1), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
+    shard, reference = make(drop_above(1, ApplyAtOnce()), Adam(0.1)), make(ApplyAtOnce(), Adam(0.1))
     for step in range(4):
         push(shard, gradient(step))
         push(shard, gradient(7), fetched=shard.clock - 2)

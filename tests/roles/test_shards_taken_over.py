@@ -24,7 +24,7 @@ from mpidl.rma.windows import OwnMemory
 from mpidl.roles.served import ServedShard
 from mpidl.rules import Adam
 from mpidl.shards.ledger import Ledger
-from mpidl.shards.policies import ApplyAtOnce, inverse
+from mpidl.shards.policies import ApplyAtOnce, drop_above, inverse
 from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.shards.staleness import Histogram
@@ -120,7 +120,7 @@ class Node:
         """Return what serves the shard in a new process."""
         vectors = {name: np.zeros(SIZE) for name in VECTORS}
         rule = ScheduledRule(RULE, lambda batch: 1 / (2 + batch), [Range(1, 2)], changed=Average(0.5))
-        policy, parameters = ApplyAtOnce(inverse).drop_above(2), np.arange(SIZE, dtype=float)
+        policy, parameters = drop_above(2, ApplyAtOnce(inverse)), np.arange(SIZE, dtype=float)
         shard = Shard(Range(0, SIZE), parameters, rule, policy, CHUNK, state=vectors)
         receive = shard.receive_chunk
 

@@ -20,6 +20,7 @@ from mpidl.shards.policies import (
     FirstOfStep,
     GradientTable,
     RescaledRate,
+    drop_above,
     inverse,
     inverse_plus_one,
 )  # fmt: skip
@@ -41,10 +42,10 @@ CASES = {
     "first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5)),
     "gradient_table": (Adam(0.1), lambda: GradientTable(WORKERS)),
     "rescaled": (Adagrad(0.1), lambda: RescaledRate(WORKERS)),
-    "drop": (Adagrad(0.1), lambda: ApplyAtOnce().drop_above(1)),
-    "drop_gather": (Adagrad(0.1), lambda: AccumulateGradients(2).drop_above(1)),
-    "drop_first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5).drop_above(1)),
-    "drop_compensated": (Adagrad(0.1), lambda: DelayCompensated(0.3).drop_above(1)),
+    "drop": (Adagrad(0.1), lambda: drop_above(1, ApplyAtOnce())),
+    "drop_gather": (Adagrad(0.1), lambda: drop_above(1, AccumulateGradients(2))),
+    "drop_first_with_grace": (Adagrad(0.1), lambda: drop_above(1, FirstOfStep(2, WORKERS, 1.5))),
+    "drop_compensated": (Adagrad(0.1), lambda: drop_above(1, DelayCompensated(0.3))),
 }
 
 

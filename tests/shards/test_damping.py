@@ -7,7 +7,7 @@ import pytest
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import AccumulateGradients, AddChange, ApplyAtOnce, Assign, FirstOfStep
+from mpidl.shards.policies import AccumulateGradients, AddChange, ApplyAtOnce, Assign, FirstOfStep, drop_above
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
@@ -30,7 +30,7 @@ def push(staleness):
 @pytest.mark.parametrize("staleness", [0, 1, 6])
 @pytest.mark.parametrize(
     ("policy", "sign"),
-    [(ApplyAtOnce(), -1), (AddChange(), 1), (AccumulateGradients(1), -1), (ApplyAtOnce().drop_above(9), -1)],
+    [(ApplyAtOnce(), -1), (AddChange(), 1), (AccumulateGradients(1), -1), (drop_above(9, ApplyAtOnce()), -1)],
 )
 def test_a_stale_push_moves_statistics_less(policy, sign, staleness):
     shard, (values, before) = make(policy), push(staleness)

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, FirstOfStep
+from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, FirstOfStep, drop_above
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 
@@ -112,7 +112,7 @@ def test_a_resumed_step_begins_its_window_anew():
 
 
 def test_without_a_window_time_changes_nothing():
-    shard = make(FirstOfStep(2, 3).drop_above(5))
+    shard = make(drop_above(5, FirstOfStep(2, 3)))
     give(shard, 0, whole(shard))
     assert shard.pass_time(math.inf) == math.inf
     assert shard.clock == 0

@@ -12,7 +12,7 @@ from shard_cases import CASES, WORKERS, assert_same, is_open, listed, make, valu
 
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
-from mpidl.shards.policies import FirstOfStep
+from mpidl.shards.policies import FirstOfStep, drop_above
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard, Snapshot
 from rows import in_turn
@@ -289,7 +289,7 @@ def test_a_step_in_work_goes_on_with_workers_that_begin_anew(workers, resumes):
 
 @pytest.mark.parametrize("grace", [0.0, 100.0])
 def test_a_step_waits_for_who_gave_to_it_and_begins_anew(grace):
-    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), FirstOfStep(3, 3, grace).drop_above(9), 2)
+    shard = Shard(Range(0, 5), np.zeros(5), ScheduledRule(Sgd(1.0)), drop_above(9, FirstOfStep(3, 3, grace)), 2)
     shard.receive_push(1, 0, np.full(5, 3.0))
     shard.remove_worker(1)
     shard.receive_push(0, 0, np.full(5, 9.0))

@@ -8,7 +8,7 @@ import pytest
 
 from mpidl.parameters import Range
 from mpidl.rules import Adagrad, Adam, Adamw, Momentum, Nesterov, Sgd
-from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, RescaledRate, inverse
+from mpidl.shards.policies import AccumulateGradients, ApplyAtOnce, RescaledRate, drop_above, inverse
 from mpidl.shards.scheduled_rule import ScheduledRule
 from mpidl.shards.shard import Shard
 from mpidl.sparse.messages import TableRows, plain
@@ -114,7 +114,7 @@ IDS, DIMENSION = np.array([3, -5, 11, 2**40]), 3
         lambda: RescaledRate(3),
         lambda: ApplyAtOnce(inverse),
         *(partial(AccumulateGradients, count, inverse) for count in (1, 3)),
-        lambda: AccumulateGradients(2, inverse).drop_above(3),
+        lambda: drop_above(3, AccumulateGradients(2, inverse)),
     ],
 )
 def test_rows_are_updated_as_parameters_with_the_same_gradients(rule, policy):

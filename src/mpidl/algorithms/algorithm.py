@@ -12,7 +12,7 @@ from mpidl.algorithms.requests import Request
 from mpidl.errors import UsageError, quoted
 from mpidl.rules import Adagrad, Rule
 from mpidl.schema import Checked, Natural
-from mpidl.shards.policies import ApplyAtOnce, Policy
+from mpidl.shards.policies import ApplyAtOnce, Policy, drop_above
 from mpidl.wire import Wire, WithOrigin, parse
 
 Replica = Generator[Request, Any, None]
@@ -176,7 +176,7 @@ class Algorithm(Checked):
     def shard_policy(self, replicas: int) -> Policy:
         """Return `policy`, which drops pushes with a staleness above `max_staleness`, if that is set."""
         policy = self.policy(replicas)
-        return policy if self.max_staleness is None else policy.drop_above(self.max_staleness)
+        return policy if self.max_staleness is None else drop_above(self.max_staleness, policy)
 
     def pattern(self, replicas: int) -> Pattern:
         """Return the properties of the replicas' requests that engines can rely on."""

@@ -3,7 +3,7 @@
 from mpidl.shards.policies.gather import AccumulateGradients, DelayedNesterov, FirstOfStep
 from mpidl.shards.policies.gradient_table import GradientTable
 from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, RescaledRate
-from mpidl.shards.policies.policy import Policy, Scale, inverse, inverse_plus_one, unscaled
+from mpidl.shards.policies.policy import Policy, Scale, drop_above, inverse, inverse_plus_one, unscaled
 from mpidl.shards.state import PushHeader
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PushHeader",
     "RescaledRate",
     "Scale",
+    "drop_above",
     "inverse",
     "inverse_plus_one",
     "unscaled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -66,12 +66,7 @@ class Policy:
     vectors: int = 0
     count: int | None = 1
     _scale: Scale = staticmethod(unscaled)
-    bound = math.inf
-
-    def drop_above(self, bound: int) -> Self:
-        """Let the shard drop pushes with a staleness above `bound`; return this policy."""
-        self.bound, self.sums, self.by_arrival = bound, False, True
-        return self
+    bound: float = math.inf
 
     def attach(self, shard: ShardState) -> None:
         """Allocate the policy's state for a shard with initial parameters; also called for each copy of a policy."""
@@ -118,3 +113,12 @@ class Policy:
         It is that of a policy with the same arguments, attached to a shard of the same range and chunk size, with
         vectors on the same device. The number of chunks or of workers may differ if the shard had no open push.
         """
+
+
+AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
+
+
+def drop_above(bound: int, policy: AnyPolicy) -> AnyPolicy:
+    """Let a policy's shard drop pushes with a staleness above `bound`; return the policy."""
+    policy.bound, policy.sums, policy.by_arrival = bound, False, True
+    return policy
