@@ -33,7 +33,7 @@ VALUES = {
 }  # fmt: skip
 MODULES = ("autocast", "compile", "micro_batches", "loss_weights")
 #: What some of them need beside them.
-BESIDE = {
+SIDE_DATA = {
     "stages": {"partitions": 2},
     "private": {"config": NETWORK | {"data": {"source": "hdf5", "path": ["a.h5", "b.h5"]}}},
     **{key: {"stages": 2, "partitions": 2} for key in ("topology_schedule", "topology_micro_batches")},
@@ -49,7 +49,7 @@ def test_every_key_has_a_keyword():
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
 def test_a_keyword_sets_its_key(resolved, keyword):
-    beside = {"config": NETWORK} | BESIDE.get(keyword, {})
+    beside = {"config": NETWORK} | SIDE_DATA.get(keyword, {})
     if "model" not in beside["config"] or "factory" in beside["config"]["model"]:
         beside["data"] = mpidl.Digits()
     section, _, key = KEYWORDS[keyword].partition(".")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mpi(min_size=3)
 SPEC, DTYPE = TableSpec("ids", 2, None, scale=0.0), np.dtype(np.float64)
 IDS = np.array([-(2**63), 2**63 - 1, -1, *range(60)])
 #: Bytes of a message, which has part of a push's ids, and ids of a push.
-BESIDE, CHOSEN = 512, 50
+SIDE_DATA, CHOSEN = 512, 50
 
 
 class RowPusher(Pusher):
@@ -34,7 +34,7 @@ class RowPusher(Pusher):
         super().__init__(transport, number, figures)
         self.counts, self.bytes, self.status = np.zeros(len(IDS)), 0, WorkerStatus()
         self._seen, self._random = np.zeros(len(IDS)), np.random.default_rng(number)
-        self._rows = RemoteRows(SimpleNamespace(tables=[SPEC], dtype=DTYPE), plain(DTYPE), BESIDE, figures, 0)
+        self._rows = RemoteRows(SimpleNamespace(tables=[SPEC], dtype=DTYPE), plain(DTYPE), SIDE_DATA, figures, 0)
         self._rows.bind(self.link, self.status)
 
     def push(self):
@@ -112,8 +112,8 @@ def test_rows_count_once(comm, shared_path, way, servers, monkeypatch):
         pusher.meet(among)
 
     roles, found = play(
-        comm, shared_path, way, servers, monkeypatch, act, late=True, pusher=RowPusher, beside=BESIDE,
-        merging=MergedRows([SPEC], plain(DTYPE), BESIDE),
+        comm, shared_path, way, servers, monkeypatch, act, late=True, pusher=RowPusher, beside=SIDE_DATA,
+        merging=MergedRows([SPEC], plain(DTYPE), SIDE_DATA),
         beside_shard=lambda: ServerTables([Table(SPEC, Sgd(1.0), capacity=1000, dtype=DTYPE)], Sgd(1.0), plain(DTYPE)),
     )  # fmt: skip
     everywhere = comm.allgather((found.pushes, found.bytes) if isinstance(found, RowPusher) else (0, 0))

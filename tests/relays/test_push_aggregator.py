@@ -4,7 +4,7 @@ import numpy as np
 
 from mpidl.parameters import Range
 from mpidl.relays.push_aggregator import PushAggregator
-from mpidl.transport.protocol import BESIDE, END, REQUEST, PushMessage
+from mpidl.transport.protocol import END, REQUEST, SIDE_DATA, PushMessage
 
 SHARDS, STATISTICS = [Range(0, 7), Range(7, 12)], [Range(5, 9)]
 
@@ -67,7 +67,7 @@ def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_n
     # Each shard has a request of each worker, and two pushes of one chunk, of which some have a message beside.
     inboxes = [
         Inbox([
-            [message(0, 0, REQUEST), message(0, 0, BESIDE), message(0, 0, 0, size), message(0, 1, BESIDE)],
+            [message(0, 0, REQUEST), message(0, 0, SIDE_DATA), message(0, 0, 0, size), message(0, 1, SIDE_DATA)],
             [message(1, 0, 0, size), message(1, 1, REQUEST), message(1, 1, 0, size)],
         ])
         for size in (7, 5)
@@ -97,7 +97,7 @@ def test_what_pushes_have_beside_vectors_is_in_their_sum_and_requests_wait_for_n
     assert gathered.vector.tolist() == [0 + 1 + 10 + 11] * 12
     for inbox in inboxes:
         inbox.arrive(message(1, 2, REQUEST))
-        inbox.arrive(message(0, 2, BESIDE))
+        inbox.arrive(message(0, 2, SIDE_DATA))
         inbox.arrive(message(0, 2, END))
     take()
     assert all(inbox.shown == {0: 2} for inbox in inboxes)

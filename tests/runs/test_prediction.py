@@ -55,8 +55,8 @@ def simulated(job, replicas, times):
     hooks = Hooks(on_batch=lambda: taken.append(engine.now))
     local = local_model(placed)
     state = partial(replica_state, placed, local)
-    beside = sparse.in_one_process(placed, local.host, parts, alone=False)
-    training = Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, beside)
+    channel = sparse.in_one_process(placed, local.host, parts, alone=False)
+    training = Training(job.algorithm, local.model, job.dataset.train, placed.schedule, state, channel)
     engine = VirtualEngine(training, parts, replicas, time=VirtualTime(times), hooks=hooks)
     engine.run()
     quarter = placed.schedule.steps // 4

@@ -72,7 +72,7 @@ def commit_windows(
         Whether each `Push` includes the fetched parameters.
     """
     counts, local = state.counts, state.step_by(Sgd(rate), parameters)
-    pushed = beside(parameters) if with_origin else parameters.copy()
+    pushed = with_origin_row(parameters) if with_origin else parameters.copy()
     change, start = pushed if with_origin else (pushed, pushed)
     if window > 1:
         state.keep("parameters", parameters)
@@ -99,7 +99,7 @@ def commit_windows(
         yield commit()
 
 
-def beside(parameters: Any) -> Any:
+def with_origin_row(parameters: Any) -> Any:
     """Return an array of two rows like `parameters`, for a `Push` that includes the fetched parameters."""
     return np.empty_like(parameters, shape=(2, parameters.size))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpidl.algorithms.algorithm import Algorithm, Pattern, Replica, check_timing
-from mpidl.algorithms.commits import beside
+from mpidl.algorithms.commits import with_origin_row
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Clock, Fetch, Gradient, NextBatch, Push
 from mpidl.rules import Rule
@@ -102,7 +102,7 @@ class Dcasgd(Algorithm):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper."""
-        pushed = beside(parameters)
+        pushed = with_origin_row(parameters)
         gradient, origin = pushed
         while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters)

@@ -114,14 +114,14 @@ class ShardCounts:
     """
 
     dropped: int = 0
-    beside: dict[str, int] = field(default_factory=dict)
+    side_figures: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> ShardCounts:
         """Return the sums over shards in this process."""
         kept = [each.side_state.figures() for each in shards if each.side_state is not None]
-        beside = {name: sum(each[name] for each in kept) for name in FIGURES if kept}
-        return cls(sum(each.dropped for each in shards), beside)
+        side_figures = {name: sum(each[name] for each in kept) for name in FIGURES if kept}
+        return cls(sum(each.dropped for each in shards), side_figures)
 
 
 @dataclass
@@ -286,7 +286,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         busy_seconds=servers["busy_seconds"].tolist(),
         samples=leads["samples"].tolist(),
     )
-    beside = {name: int(servers[name].sum()) for name in FIGURES if any(servers[each].any() for each in FIGURES)}
+    side_figures = {name: int(servers[name].sum()) for name in FIGURES if any(servers[each].any() for each in FIGURES)}
     norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
     staleness = Histogram(
         servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
@@ -299,7 +299,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         staleness=staleness,
-        shards=ShardCounts(int(servers["dropped"].sum()), beside),
+        shards=ShardCounts(int(servers["dropped"].sum()), side_figures),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
     )

@@ -21,7 +21,7 @@ from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions
 from mpidl.tables.entries import ENTRY
-from mpidl.transport.capacity import BESIDE_BYTES, Capacity, answer_bytes
+from mpidl.transport.capacity import SIDE_DATA_BYTES, Capacity, answer_bytes
 from mpidl.transport.routes import Routes
 
 #: Bytes of a message beside a row.
@@ -67,14 +67,14 @@ def capacity_of(placed: PlacedJob, servers: int, figures: Figures) -> Capacity:
         slices=placed.slices,
         evaluated=placed.evaluated,
         kept=() if any(fixed(job.config)) else job.states,
-        beside=_beside(job),
+        side_data=_side_data(job),
     )
 
 
-def _beside(job: Job) -> int:
+def _side_data(job: Job) -> int:
     """Return the most bytes of a message with rows, which has at least one; 0 for a model without tables."""
     longest = max((table.dimension for table in job.original.tables), default=0)
-    return max(BESIDE_BYTES, ROW_BYTES + 8 * (longest * job.dtype.itemsize // 8 + 1)) if longest else 0
+    return max(SIDE_DATA_BYTES, ROW_BYTES + 8 * (longest * job.dtype.itemsize // 8 + 1)) if longest else 0
 
 
 def rows_of(job: Job) -> Iterator[tuple[str, int | None, int]]:
@@ -113,7 +113,7 @@ def footprints(placed: PlacedJob, routes: Routes) -> list[Footprint]:
     of_intermediaries: dict[int, Footprint] = {}  # by how many workers they serve
     for rank, workers in zip(roles.intermediaries, roles.served, strict=True):
         if len(workers) not in of_intermediaries:
-            exchange = nbytes(regions(routes, rank)) - whole + routes.beside(rank)
+            exchange = nbytes(regions(routes, rank)) - whole + routes.side_data(rank)
             of_intermediaries[len(workers)] = Footprint(whole, exchange=exchange)
         found[rank] = of_intermediaries[len(workers)]
     for partition, slice in enumerate(placed.slices):

@@ -57,7 +57,7 @@ class RelayLink:
             Inbox(window, geometry, ranks[shard], shared.doorbells, shard) for shard, geometry in enumerate(geometries)
         ]
         of_all = [holders[shard] for shard in range(len(self.shards))]
-        slots = [(each, capacity.beside) for each in of_all if capacity.beside]
+        slots = [(each, capacity.side_data) for each in of_all if capacity.side_data]
         self.answers = [Answers(window, ranks[shard], shared.doorbells, shard, slot) for (_, shard), slot in slots]
         self._parts = [slice(*shard) for shard in self.shards]
         self._shown, self._reader = ShownShards(window, self._parts), ShardReader(window, of_all, self._parts)

@@ -11,7 +11,7 @@ import numpy as np
 from mpidl.parameters.ranges import Range
 from mpidl.relays.batching_window import BatchingWindow
 from mpidl.rma.mailboxes import Inbox
-from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, PushMessage
+from mpidl.transport.protocol import END, MARK, REQUEST, SIDE_DATA, PushMessage
 
 #: Chunks of one worker that are taken before the next worker's turn.
 GROUP = 8
@@ -107,7 +107,7 @@ class PushAggregator:
             message = inbox.head(worker)
             if message.chunk == REQUEST:
                 self.requests[shard].append((worker, message.values.copy()))
-            elif message.chunk == BESIDE:
+            elif message.chunk == SIDE_DATA:
                 self._coming[shard][worker].append(message.values.copy())
             elif message.chunk < 0 or not self._takes(worker, message.push):
                 break

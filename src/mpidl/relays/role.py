@@ -138,7 +138,7 @@ class RelayRole(Role):
         ring, messages = self._link.rings[number], self._side.messages(number, gathered)
         self.status.figures["bytes_pushed"] += sum(message.size for own in messages for _, message in own)
         with self.status.push:
-            self._until(lambda: ring.send_beside(messages))
+            self._until(lambda: ring.send_side_data(messages))
 
     def _take_messages(self) -> bool:
         """Handle the marks and ends of workers; return whether there were any."""

@@ -37,7 +37,7 @@ class RelayedRoutes(Routes):
         capacity, replicas = self.capacity, len(relay.workers) // len(self.roles.replicas[0])
         geometry = partial(
             MailboxGeometry.of, workers=replicas, dtype=capacity.dtype, chunk_bytes=capacity.chunk_bytes,
-            room=MAILBOX_BYTES // len(capacity.shards), least=capacity.beside,
+            room=MAILBOX_BYTES // len(capacity.shards), least=capacity.side_data,
         )  # fmt: skip
         return [geometry(shard) for shard in capacity.shards]
 
@@ -57,11 +57,11 @@ class RelayedRoutes(Routes):
                 of_shard(number).clock: (np.int64, len(ShardClock)),
                 **mailboxes(geometry, number, applied_later=True),
             }
-            if self.capacity.beside:
-                found |= answers(geometry.workers, number, self.capacity.beside)
+            if self.capacity.side_data:
+                found |= answers(geometry.workers, number, self.capacity.side_data)
         return found
 
-    def beside(self, rank: int) -> int:
+    def side_data(self, rank: int) -> int:
         """Return the bytes of what a relay fetches: parameters and answers; of two sums, and its rings' residuals."""
         capacity = self.capacity
         whole: int = capacity.shards[-1].stop * np.dtype(capacity.dtype).itemsize

@@ -12,7 +12,7 @@ import numpy as np
 from mpidl.relays.link import RelayLink
 from mpidl.relays.residuals import EARLY, LATE
 from mpidl.rma.answers import Answerable, ask, take
-from mpidl.transport.protocol import BESIDE
+from mpidl.transport.protocol import SIDE_DATA
 
 
 class Together(Protocol):
@@ -75,7 +75,7 @@ class SideChannel:
         kept, self._kept[ring] = self._kept[ring], [[] for _ in self._requests]
         if self._merging is None:
             return [deque() for _ in kept]
-        return [deque((BESIDE, message) for message in self._merging.sums(own)) for own in kept]
+        return [deque((SIDE_DATA, message) for message in self._merging.sums(own)) for own in kept]
 
     def forward(self) -> bool:
         """Pass on requests and answers as far as that is possible now; return whether there were any."""

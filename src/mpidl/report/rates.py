@@ -86,7 +86,7 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_fetched": totals.bytes_fetched,
         "bytes_moved": totals.bytes_moved,
         "dropped": totals.shards.dropped,
-        **totals.shards.beside,
+        **totals.shards.side_figures,
         "timing": timing(totals),
         "shares": totals.spent.shares(totals.trained_seconds),
     }

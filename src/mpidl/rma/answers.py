@@ -18,7 +18,7 @@ from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.outboxes import Outboxes
 from mpidl.rma.regions import of_shard
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.capacity import MOST_BESIDE
+from mpidl.transport.capacity import MOST_SIDE_DATA
 from mpidl.transport.protocol import REQUEST
 
 
@@ -41,13 +41,13 @@ class Answers:
     def __init__(self, window: RemoteMemory, ranks: Sequence[int], doorbells: Doorbells, shard: int, slot: int) -> None:
         self._window, self._ranks, self._doorbells = window, ranks, doorbells
         name = of_shard(shard)
-        self._answered = window.local(name.beside_answered)
-        self._slots = window.local(name.beside_answers).reshape(len(ranks), MOST_BESIDE, slot)
+        self._answered = window.local(name.side_answered)
+        self._slots = window.local(name.side_answers).reshape(len(ranks), MOST_SIDE_DATA, slot)
 
     def write(self, worker: int, write: Callable[[np.ndarray], None]) -> None:
         """Answer a worker by what `write` writes into memory of uint8, (slot,)."""
         answered = int(self._answered[worker])
-        write(self._slots[worker, answered % MOST_BESIDE])
+        write(self._slots[worker, answered % MOST_SIDE_DATA])
         self._window.sync()
         self._answered[worker] = answered + 1
         self._doorbells.ring(self._ranks[worker])
@@ -69,7 +69,7 @@ class AnswerReader:
     @property
     def room(self) -> int:
         """How many more answers there are slots for."""
-        return MOST_BESIDE - self.asked + self._taken
+        return MOST_SIDE_DATA - self.asked + self._taken
 
     def expect(self, targets: Sequence[np.ndarray]) -> None:
         """Expect another answer, which has the bytes of `targets`, contiguous arrays, each from a multiple of 8 on."""
@@ -85,7 +85,7 @@ class AnswerReader:
     def start_looking(self) -> int:
         """Start reading how many answers there are, if any are expected, and return how many these are."""
         if self._targets and not self._comes:
-            self._window.get(self._answered, self._server, self._names.beside_answered, self._worker)
+            self._window.get(self._answered, self._server, self._names.side_answered, self._worker)
         return len(self._targets)
 
     def start_taking(self) -> int:
@@ -101,14 +101,14 @@ class AnswerReader:
     def _start_reading(self, targets: Sequence[np.ndarray], number: int) -> None:
         """Start reading answer `number`, when it is there if the server supports deferred gets."""
         window, name = self._window, self._names
-        place = (self._worker * MOST_BESIDE + number % MOST_BESIDE) * self._slot
+        place = (self._worker * MOST_SIDE_DATA + number % MOST_SIDE_DATA) * self._slot
         for target in targets:
             values = target.reshape(-1).view(np.uint8)
             if self._comes:
-                counter = name.beside_answered, self._worker, number + 1
-                window.get_when(values, self._server, name.beside_answers, place, *counter)
+                counter = name.side_answered, self._worker, number + 1
+                window.get_when(values, self._server, name.side_answers, place, *counter)
             else:
-                window.get(values, self._server, name.beside_answers, place)
+                window.get(values, self._server, name.side_answers, place)
             place += -(-values.size // 8) * 8
 
 
@@ -122,7 +122,7 @@ def ask(pushes: Outboxes, asked: Sequence[AnswerReader], questions: Sequence[deq
         for number, (own, end) in enumerate(zip(questions, asked, strict=True))
     ]
     before = [len(each) for each in ready]
-    pushes.send_beside(ready)
+    pushes.send_side_data(ready)
     found = []
     for own, end, count, left in zip(questions, asked, before, ready, strict=True):
         sent = [own.popleft() for _ in range(count - len(left))]

@@ -109,7 +109,7 @@ class Outboxes:
         self._unmarked = self._tell(self._unmarked or self._all, MARK, order)
         return not self._unmarked
 
-    def send_beside(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> bool:
+    def send_side_data(self, messages: Sequence[deque[tuple[int, np.ndarray]]]) -> bool:
         """Send what travels between two pushes, as far as there is room: chunk numbers and bytes, for each shard.
 
         What is sent is removed. Return whether all of it is.

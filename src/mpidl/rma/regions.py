@@ -9,7 +9,7 @@ import numpy as np
 
 from mpidl.parameters.ranges import within
 from mpidl.shards import ledger
-from mpidl.transport.capacity import MOST_BESIDE, Capacity, MailboxGeometry
+from mpidl.transport.capacity import MOST_SIDE_DATA, Capacity, MailboxGeometry
 from mpidl.transport.protocol import (
     EVALUATIONS,
     GIVEN_BACK,
@@ -49,8 +49,8 @@ class ShardRegions(NamedTuple):
     copies: str
     encoded: str
     # Answers to what workers ask for beside pushes; see `mpidl.rma.answers`.
-    beside_answered: str
-    beside_answers: str
+    side_answered: str
+    side_answers: str
 
 
 def of_shard(shard: int) -> ShardRegions:
@@ -87,7 +87,7 @@ def mailboxes(geometry: MailboxGeometry, shard: int = 0, applied_later: bool = F
 def answers(workers: int, shard: int, slot: int) -> dict[str, tuple[Any, int]]:
     """Return the window regions of the answers of shard number `shard` to `workers`, of at most `slot` bytes each."""
     name = of_shard(shard)
-    return {name.beside_answered: (np.int64, workers), name.beside_answers: (np.uint8, workers * MOST_BESIDE * slot)}
+    return {name.side_answered: (np.int64, workers), name.side_answers: (np.uint8, workers * MOST_SIDE_DATA * slot)}
 
 
 def _differences(capacity: Capacity, workers: int, shard: int) -> dict[str, tuple[Any, int]]:
@@ -135,7 +135,7 @@ def _of_server(routes: Routes, number: int) -> Regions:
             of_shard(shard).clock: (np.int64, len(ShardClock)),
             ledger.region(shard): (np.int64, ledger.size(routes.rings)),
             **mailboxes(capacity.mailboxes(shard, routes.rings), shard),
-            **(answers(routes.readers, shard, capacity.beside) if capacity.beside else {}),
+            **(answers(routes.readers, shard, capacity.side_data) if capacity.side_data else {}),
             **_differences(capacity, routes.readers, shard),
         }
     return found

@@ -42,9 +42,9 @@ class ServerLink:
         partition = next(own for own in range(shared.partitions) if number in capacity.of_partition(own))
         self.inbox = Inbox(window, shared.geometries[number], roles.pushers(partition), shared.doorbells, number)
         self.answers = None
-        if capacity.beside:
+        if capacity.side_data:
             ranks = roles.fetchers(partition)
-            self.answers = Answers(window, ranks, shared.doorbells, number, capacity.beside)
+            self.answers = Answers(window, ranks, shared.doorbells, number, capacity.side_data)
         self._differences = None
         if capacity.wire_fetch is not None:
             self._differences = DifferenceAnswers(

@@ -97,9 +97,9 @@ class WorkerLink:
             if shared.encodes(rank)
         }
         self.asked = [
-            AnswerReader(window, rank, route.ring, shard, capacity.beside)
+            AnswerReader(window, rank, route.ring, shard, capacity.side_data)
             for rank, shard in route.holders
-            if capacity.beside
+            if capacity.side_data
         ]
         self.fetches = Fetches(window, route, servers, parts, self.pushes, differences, capacity.evaluated)
 

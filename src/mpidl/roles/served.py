@@ -16,7 +16,7 @@ from mpidl.shards.ledger import Ledger
 from mpidl.shards.shard import Shard, Snapshot
 from mpidl.shards.state import PushHeader
 from mpidl.storage.writer import BackgroundTask
-from mpidl.transport.protocol import BESIDE, END, MARK, REQUEST, Order, PushMessage, SavedFiles, ShardCut, State
+from mpidl.transport.protocol import END, MARK, REQUEST, SIDE_DATA, Order, PushMessage, SavedFiles, ShardCut, State
 from mpidl.transport.status import ShardStatus
 
 #: Chunks of one worker that are applied before the next worker's turn.
@@ -67,7 +67,7 @@ class ServedShard:
         self._between: dict[int, Callable[[PushMessage], None]] = {
             END: lambda message: self._remove_worker(message.worker),
             MARK: lambda message: self._mark(message.worker, message.batches[0]),
-            BESIDE: self._receive_beside,
+            SIDE_DATA: self._receive_side_data,
             REQUEST: self._answer,
         }
 
@@ -164,7 +164,7 @@ class ServedShard:
         point("chunk-applied")
         self._show_clock(before)
 
-    def _receive_beside(self, message: PushMessage) -> None:
+    def _receive_side_data(self, message: PushMessage) -> None:
         """Keep what the worker's next push changes beside the parameters."""
         assert self.shard.side_state is not None, "a worker has sent what this job doesn't keep"
         received = self.shard.side_state.unpack(message.values)

@@ -58,7 +58,7 @@ class Worker(Role):
 
     `number` is the replica's. `held` has all shards and their holders. `direct` says whether this worker pushes to the
     servers themselves; see `mpidl.transport.routes.Route`. `hand_over` lets others play this rank from the end of this
-    process on, if they can, and returns whether they do. `computing` is the context of each gradient. `beside` is what
+    process on, if they can, and returns whether they do. `computing` is the context of each gradient. `channel` is what
     the worker exchanges with servers beside its vectors.
     """
 
@@ -66,10 +66,15 @@ class Worker(Role):
     computing: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
 
     def __init__(
-        self, ready: ReadyJob, number: int, held: Sequence[Held], direct: bool = True, beside: SideChannel | None = None
+        self,
+        ready: ReadyJob,
+        number: int,
+        held: Sequence[Held],
+        direct: bool = True,
+        channel: SideChannel | None = None,
     ) -> None:
         super().__init__()
-        self._beside = SideChannel() if beside is None else beside
+        self._channel = SideChannel() if channel is None else channel
         self._ready, self._placed, self._job = ready, ready.placed, ready.job
         self._model, self._slice, group = ready.local.model, ready.local.slice, ready.local.group
         self._number, self._replicas, self._direct = number, ready.placed.replicas, direct
@@ -104,7 +109,7 @@ class Worker(Role):
             self._handler.unpushed.load(position)
             self._handler.checkpoint.load(position, vectors)
             working, tickets = position.working, position.tickets if placed.position.beginning is not None else 0
-        split = self._beside.split(job.dataset.train)
+        split = self._channel.split(job.dataset.train)
         sampler = placed.samplers[number]
         engine = MpiEngine(self._model, split, placed.schedule, self._handler, state, self, working, sampler)
         participant = CheckpointParticipant(
@@ -129,7 +134,7 @@ class Worker(Role):
             return ThroughServers(
                 shards, self._encodings, pattern=algorithm.pattern(self._replicas),
                 model=self._model if self._direct else None, in_rounds=job.config.run.deterministic,
-                beside=self._beside,
+                channel=self._channel,
             )  # fmt: skip
         if isinstance(algorithm, Coordinated):
             return SandblasterWorker(

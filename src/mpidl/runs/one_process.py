@@ -71,7 +71,7 @@ class OneProcess:
             say(unseen)
         load_kept(placed, local.host, 0)
         self._shards = self._fill(local)
-        self._beside = sparse.in_one_process(placed, local.host, self._shards, alone=not self._virtual)
+        self._channel = sparse.in_one_process(placed, local.host, self._shards, alone=not self._virtual)
         for split in (job.dataset.train, *job.evaluated.values()):
             split.load()
         figures = Figures(job.metrics, *count_outputs(job, local))
@@ -97,7 +97,7 @@ class OneProcess:
                 job.dataset.train,
                 placed.schedule,
                 state,
-                self._beside,
+                self._channel,
                 samplers,
                 placed.layout,
             ),
@@ -179,7 +179,7 @@ class OneProcess:
         if self._fingerprints() == before:
             warn_unchanged(control.summary)
         self._ready.local.model.parameters[:] = engine.parameters(self._placed.evaluated)
-        self._beside.show()
+        self._channel.show()
         return control.summary
 
     def _rank_status(self) -> list[RankStatus]:
@@ -257,7 +257,7 @@ class OneProcess:
             self._files.save(directory, number, shard.range, shard.saved(), self._engine.shards[number].clock)
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
-            if vectors := replica.vectors() | self._beside.vectors(replica):
+            if vectors := replica.vectors() | self._channel.vectors(replica):
                 files.append(replica_file(number))
                 write_file(directory / files[-1], {}, vectors)
         position = (save.position or self._position())._replace(rates=save.rates)
@@ -308,7 +308,7 @@ class OneProcess:
         ready, model = self._ready, self._ready.local.model
         own = model.parameters.copy()
         model.parameters[:] = self._engine.parameters(self._placed.evaluated)
-        self._beside.show()
+        self._channel.show()
         sums = {}
         for name in splits:
             split = ready.job.evaluated[name]

@@ -90,13 +90,13 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
         role = _make_role(world, ready, transport, reporter)
     elif rank in roles.intermediaries:
         number, parts = roles.intermediaries.index(rank), [each.range for each in held]
-        merging = sparse.of_intermediary(ready.job, transport.capacity.beside)
+        merging = sparse.of_intermediary(ready.job, transport.capacity.side_data)
         role = intermediaries.make(ready, number, parts, len(roles.intermediaries), merging)
     elif world.trains:
         number = world.workers.index(rank)
         direct = transport.routes.of(number).direct
-        beside = sparse.of_worker(ready, transport.capacity.beside, len(roles.servers), direct)
-        role = Worker(ready, number // len(ready.placed.slices), held, direct, beside)
+        channel = sparse.of_worker(ready, transport.capacity.side_data, len(roles.servers), direct)
+        role = Worker(ready, number // len(ready.placed.slices), held, direct, channel)
         role.hand_over, role.computing = world.survival.hand_over, world.survival.computing
     rehearse_shard(ready.placed)  # Each rank may have to play a server's.
     role.begin(transport)

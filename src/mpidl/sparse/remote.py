@@ -17,7 +17,7 @@ from mpidl.sparse.ahead import LookingAhead
 from mpidl.sparse.messages import RowEncodings, TableRows, grouped, pack
 from mpidl.sparse.rows import ReplicaRows, Request, RequestedLookup
 from mpidl.tables.lookups import Lookup, Wanted
-from mpidl.transport.protocol import BESIDE
+from mpidl.transport.protocol import SIDE_DATA
 from mpidl.transport.status import WorkerStatus
 
 
@@ -69,12 +69,12 @@ class RemoteRows(SideChannel):
                 for group in (group for part in parts for group in grouped([part], self._most)):
                     message = pack(group, self._encodings.pushed)
                     self._status.figures["bytes_pushed"] += message.size if self._link.direct else 0
-                    queue.append((BESIDE, message))
+                    queue.append((SIDE_DATA, message))
         self._waiting.until(self._send_pushes)
 
     def _send_pushes(self) -> bool:
         with self._status.push:
-            return self._link.pushes.send_beside(self._pushes)
+            return self._link.pushes.send_side_data(self._pushes)
 
     def _ask(self, wanted: Sequence[Wanted]) -> list[RequestedLookup]:
         """Ask for lookups, and return them."""

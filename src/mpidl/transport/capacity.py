@@ -20,7 +20,7 @@ from mpidl.wire import BLOCK, Wire, WithStatistics, encoded_bytes
 MAILBOX_BYTES = 256 << 20
 MOST_SLOTS, FEWEST_SLOTS = 32, 2
 #: Bytes of a message beside pushes, or of the answer to one, and the most answers to one worker that a server has.
-BESIDE_BYTES, MOST_BESIDE = 1 << 17, 8
+SIDE_DATA_BYTES, MOST_SIDE_DATA = 1 << 17, 8
 #: Fewest elements to which chunks shrink where there are many workers.
 FEWEST_ELEMENTS = 4 * BLOCK
 
@@ -79,7 +79,7 @@ class MailboxGeometry(NamedTuple):
             slot = plain if encoding is None else -(-max(slot, least) // 8) * 8
         whole = 0 if wire is None or within_nodes else plain
         affordable = room // (workers * max(slot, whole))
-        wanted = max(chunks + 1, MOST_BESIDE) if least else chunks + 1
+        wanted = max(chunks + 1, MOST_SIDE_DATA) if least else chunks + 1
         slots = max(FEWEST_SLOTS, min(MOST_SLOTS, wanted, affordable))
         return cls(workers, slots, chunk, chunks, dtype, encoding, slot, whole)
 
@@ -151,7 +151,7 @@ class Capacity:
     slices: Sequence[Range] = ()
     evaluated: str = PARAMETERS
     kept: Sequence[str] = ()
-    beside: int = 0
+    side_data: int = 0
 
     @property
     def vectors(self) -> list[str]:
@@ -164,7 +164,7 @@ class Capacity:
         part = self.shards[shard]
         return MailboxGeometry.of(
             part, workers, self.dtype, self.wire, self.chunk_bytes, within_nodes=within, statistics=self.statistics,
-            least=self.beside,
+            least=self.side_data,
         )  # fmt: skip
 
     def held_by(self, holder: int) -> list[int]:

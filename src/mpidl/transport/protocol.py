@@ -209,14 +209,14 @@ class EpochEvaluation(NamedTuple):
 #: Chunk numbers of the messages that announce the end of a worker's pushes, and a checkpoint that has those so far.
 END, MARK = -1, -2
 #: Of those that have a part of what the next push is to change beside the parameters, and that ask for a part of it.
-BESIDE, REQUEST = -3, -4
+SIDE_DATA, REQUEST = -3, -4
 
 
 class ChunkHeader(IntEnum):
     """Numbers that travel with each chunk of a push."""
 
     PUSH = 0  # ordinal of the worker's push, from 0
-    CHUNK = 1  # number of the chunk within the shard, or END, MARK, BESIDE, REQUEST
+    CHUNK = 1  # number of the chunk within the shard, or END, MARK, SIDE_DATA, REQUEST
     FETCHED = 2  # the shard's clock when the worker fetched
     COUNT = 3  # elements; bytes of what travels beside pushes
     FIRST = 4  # number of the first minibatch that the push was computed on; a mark's order
@@ -234,7 +234,7 @@ class PushMessage(NamedTuple):
     push : int
         Ordinal of the worker's push, from 0.
     chunk : int
-        Number of the chunk within the shard, `END`, `MARK`, `BESIDE` or `REQUEST`.
+        Number of the chunk within the shard, `END`, `MARK`, `SIDE_DATA` or `REQUEST`.
     fetched : int
         The shard's clock when the worker fetched the parameters of its gradient.
     values : array (count,)

@@ -88,7 +88,7 @@ class Routes:
         """Return the window regions of a rank that is neither the coordinator nor a server: (dtype, count) by name."""
         return {}
 
-    def beside(self, rank: int) -> int:
+    def side_data(self, rank: int) -> int:
         """Return the bytes that such a rank needs beside its window."""
         return 0
 

@@ -25,7 +25,7 @@ class Connection:
     `shards` make up the worker's slice of the vector, counted from its beginning; `copies` are those of the worker,
     where fetches are encoded. `arriving` is called with the ordinal of an order that others may have marked, before
     fetched values are used. `fetched`, of shape (shards, len(ShardClock)), has the clocks at the last fetch.
-    `parameters` is the vector of the last `Fetch`, and of the next one. `beside` is what is exchanged
+    `parameters` is the vector of the last `Fetch`, and of the next one. `channel` is what is exchanged
     beside vectors.
     """
 
@@ -36,11 +36,11 @@ class Connection:
         unpushed: UnpushedBatches,
         copies: Sequence[Differences],
         arriving: Callable[[int], None],
-        beside: SideChannel,
+        channel: SideChannel,
     ) -> None:
         self._parts = [slice(*shard) for shard in shards]
         self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving
-        self._beside = beside
+        self._channel = channel
         self.fetched = self.clocks()
         self.parameters: Any = None
         # The shards that are being fetched behind the last push.
@@ -53,7 +53,7 @@ class Connection:
         """Reach the servers by `link` from now on."""
         self.link = link
         self._waiting = Waiting(link, self._status)
-        self._beside.bind(link, self._status)
+        self._channel.bind(link, self._status)
         self._behind, self._begun = (), None
 
     def clocks(self) -> np.ndarray:
@@ -119,7 +119,7 @@ class Connection:
 
     def begin(self, vector: Any, clocks: Sequence[int], batches: tuple[int, int], zero_copy: bool = False) -> None:
         """Begin a push; its headers have a clock for each shard, and two numbers."""
-        self._beside.push()
+        self._channel.push()
         self._begun, self._pushed_before = vector, self.link.pushes.bytes
         self.link.pushes.begin(clocks, batches, zero_copy)
 

@@ -110,10 +110,10 @@ class ServersCheckpoint(CheckpointSource):
     """
 
     def __init__(
-        self, connection: Connection, encodings: Encodings, status: WorkerStatus, in_rounds: bool, beside: SideChannel
+        self, connection: Connection, encodings: Encodings, status: WorkerStatus, in_rounds: bool, channel: SideChannel
     ) -> None:
         super().__init__()
-        self.together, self._beside = in_rounds, beside
+        self.together, self._channel = in_rounds, channel
         self._connection, self._encodings, self._status = connection, encodings, status
 
     def order(self, told: Order, marked: int) -> Order:
@@ -136,14 +136,14 @@ class ServersCheckpoint(CheckpointSource):
         return fetched
 
     def vectors(self) -> dict[str, np.ndarray]:
-        return {**self._encodings.vectors(), **self._beside.vectors()}
+        return {**self._encodings.vectors(), **self._channel.vectors()}
 
     def load(self, position: ReplicaPosition, vectors: Mapping[str, np.ndarray]) -> None:
         # No push has arrived in part, so that all clocks are those of any shard.
         clocks = [clocks[ShardClock.CLOCK] for clocks in position.fetched]
         self._connection.fetched[:, ShardClock.CLOCK] = max(clocks, default=-1)
         self._encodings.load(vectors)
-        self._beside.load(vectors)
+        self._channel.load(vectors)
 
 
 NOT_ENCODED = Encodings()
@@ -154,7 +154,7 @@ class ThroughServers(RequestHandler):
 
     `shards` make up the worker's slice of the vector, counted from its beginning. `pattern` is that of the replica's
     requests. `model` computes the gradients, which may leave while it does so; without it, each push must be whole when
-    it begins. `in_rounds` says whether servers apply pushes in rounds, as in a deterministic run. `beside` is what is
+    it begins. `in_rounds` says whether servers apply pushes in rounds, as in a deterministic run. `channel` is what is
     exchanged beside vectors.
     """
 
@@ -166,18 +166,18 @@ class ThroughServers(RequestHandler):
         pattern: Pattern | None = None,
         model: PlacedModel | None = None,
         in_rounds: bool = False,
-        beside: SideChannel | None = None,
+        channel: SideChannel | None = None,
     ) -> None:
         super().__init__()
-        self._beside = beside = SideChannel() if beside is None else beside
+        self._channel = channel = SideChannel() if channel is None else channel
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
         self._observer: GradientObserver | None = None
         self.connection = Connection(
             shards, self.status, self.unpushed, encodings.copies, lambda order: self.checkpoint.cut_seen(order),
-            beside,
+            channel,
         )  # fmt: skip
-        self.checkpoint = ServersCheckpoint(self.connection, encodings, self.status, in_rounds, beside)
+        self.checkpoint = ServersCheckpoint(self.connection, encodings, self.status, in_rounds, channel)
 
     def bind(self, link: WorkerLink) -> None:
         """Choose the order of steps that the link and the replica's requests allow."""
@@ -222,7 +222,7 @@ class ThroughServers(RequestHandler):
         self._observe(self._observer)
 
     def end_pushes(self) -> None:
-        self._beside.push()
+        self._channel.push()
         self.connection.wait(self._link.pushes.end)
 
     def _fetch(self, request: Fetch) -> None:

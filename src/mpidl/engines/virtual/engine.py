@@ -102,7 +102,7 @@ class VirtualEngine:
         if self._algorithm.coordinated:
             hooks = replace(self._hooks, on_iteration=self._iterated)
             return VirtualSandblaster(self._cluster, self._training, hooks, self._state, self._accrued)
-        return VirtualThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.beside)
+        return VirtualThroughServers(self._cluster, self._algorithm, len(self._vectors), self._training.channel)
 
     def _allocate(self, replicas: int) -> list[np.ndarray]:
         """Return a vector of parameters for each replica."""

@@ -98,8 +98,8 @@ class VirtualRequestHandler:
 class Training:
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
-    `replica_state` returns the initial state of another replica. `beside` is what replicas exchange with servers beside
-    their vectors. `samplers` draw the samples of each replica, by default from all. `layout` is that of the
+    `replica_state` returns the initial state of another replica. `channel` is what replicas exchange with servers
+    beside their vectors. `samplers` draw the samples of each replica, by default from all. `layout` is that of the
     parameters, for coordinators that depend on it.
     """
 
@@ -108,7 +108,7 @@ class Training:
     split: Split
     schedule: Schedule
     replica_state: Callable[[], ReplicaState] = ReplicaState
-    beside: VirtualSideChannel = field(default_factory=VirtualSideChannel)
+    channel: VirtualSideChannel = field(default_factory=VirtualSideChannel)
     samplers: Sequence[PortionSampler] | None = None
     layout: Layout | None = None
 

@@ -86,9 +86,9 @@ class Machines:
             lambda rank, to, size: self._pass(replica, nodes[rank], nodes[to], size),
         )
 
-    def serve(self, server: int, beside: float = 0.0) -> simpy.Event:
-        """Return an event that occurs when a server has applied a push, and worked `beside` seconds on more."""
-        return self.work(self._times.service(self._servers[server]) + beside, urgent=True)
+    def serve(self, server: int, extra: float = 0.0) -> simpy.Event:
+        """Return an event that occurs when a server has applied a push, and worked `extra` seconds on more."""
+        return self.work(self._times.service(self._servers[server]) + extra, urgent=True)
 
     def tell(self, replica: int) -> Generator[simpy.Event, Any, None]:
         """Send a message without data to or from a replica."""

@@ -154,7 +154,7 @@ class ReplicaProcesses:
         replica = VirtualReplica(number, vector, loader, self._training.replica_state(), encodings)
         if position is not None:
             replica.load(position, kept or {}, in_turn)
-            self._training.beside.load(replica, kept or {})
+            self._training.channel.load(replica, kept or {})
         replica.process = self._environment.process(self._run(replica))
         return replica
 
@@ -167,7 +167,7 @@ class ReplicaProcesses:
             supply.announce_epoch,
             resumed,
             prepare=alone,
-            ahead=training.beside.ahead > 0,
+            ahead=training.channel.ahead > 0,
             sampler=None if training.samplers is None else training.samplers[number],
         )
 
@@ -226,9 +226,9 @@ class ReplicaProcesses:
 
     def gradient(self, replica: VirtualReplica, request: Gradient) -> Process:
         """Compute a gradient, and return it, or None if it was given up; the replica's next gradient overwrites it."""
-        cluster, beside = self._cluster, self._training.beside
+        cluster, channel = self._cluster, self._training.channel
         cluster.begin()
-        yield from beside.bring(replica, request.batch, replica.loader.coming(beside.ahead))
+        yield from channel.bring(replica, request.batch, replica.loader.coming(channel.ahead))
         if cluster.machines is not None:
             # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
             before = self._environment.now
@@ -244,7 +244,7 @@ class ReplicaProcesses:
         # The model computes with the replica's vector itself.
         if request.parameters is not model.parameters:
             model.parameters = request.parameters
-        beside.computing(replica)
+        channel.computing(replica)
         loss, gradient = request.function(model, batch)
         if not math.isfinite(loss) and not self._training.algorithm.coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
@@ -267,7 +267,7 @@ class ReplicaProcesses:
         cluster.totals.epochs.count(self._training.schedule.portions.epoch(replica.state.portion), summed, counted)
         replica.loss += float(loss) * weight
         replica.weight += weight
-        yield from beside.computed(replica)
+        yield from channel.computed(replica)
         return gradient
 
     def _wait_for_epoch(self, replica: VirtualReplica, request: WaitForEpoch) -> Process:

@@ -54,13 +54,13 @@ class ArrivingPush(NamedTuple):
     fetched: int
     values: np.ndarray
     batches: tuple[int, int]
-    beside: Any = None
+    side_data: Any = None
 
     def receive(self, shard: Shard) -> None:
         """Let a shard handle the push."""
-        if self.beside is not None:
+        if self.side_data is not None:
             assert shard.side_state is not None
-            shard.side_state.receive(self.worker, self.beside)
+            shard.side_state.receive(self.worker, self.side_data)
         shard.receive_push(self.worker, self.fetched, self.values, self.batches)
 
 

@@ -37,17 +37,17 @@ class Intermediary(Protocol):
 
 
 class VirtualThroughServers(VirtualRequestHandler):
-    """Handles the requests of algorithms whose replicas exchange through servers, with what is `beside` vectors."""
+    """Handles the requests of algorithms whose replicas exchange through servers, with a side channel."""
 
     def __init__(
-        self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int, beside: VirtualSideChannel | None = None
+        self, cluster: VirtualCluster, algorithm: Algorithm, replicas: int, channel: VirtualSideChannel | None = None
     ) -> None:
-        self._cluster, self._wire, self._beside = cluster, algorithm.encoding(), beside or VirtualSideChannel()
+        self._cluster, self._wire, self._channel = cluster, algorithm.encoding(), channel or VirtualSideChannel()
         self._pattern = algorithm.pattern(replicas)
         # What is beside a push leaves before it, and is complete after the gradient.
-        wait_free = self._pattern.pushes_gradients and not self._beside.pushes
+        wait_free = self._pattern.pushes_gradients and not self._channel.pushes
         self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free)
-        self._beside.begin(cluster, self._traffic)
+        self._channel.begin(cluster, self._traffic)
         self._intermediaries: dict[int, Intermediary] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}
         if (machines := cluster.machines) is not None and (between := machines.intermediaries) is not None:
@@ -60,7 +60,7 @@ class VirtualThroughServers(VirtualRequestHandler):
         if replica.number in self._intermediaries:
             self._intermediaries[replica.number].leaves(replica.number)
         yield from self.wait_applied(replica)
-        rest = self._beside.push(replica)
+        rest = self._channel.push(replica)
         for server, load in zip(self._cluster.servers, rest, strict=False):
             if not replica.died and load.values and server.shard.side_state is not None:
                 self._cluster.totals.bytes_pushed += round(load.nbytes)
@@ -153,10 +153,10 @@ class VirtualThroughServers(VirtualRequestHandler):
             nbytes = [vector[..., server.part].nbytes for server in cluster.servers]
         else:
             nbytes = replica.encode(self._wire, cluster, request.vector, vector)
-        loads = self._beside.push(replica)
+        loads = self._channel.push(replica)
         sent = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)] if loads else nbytes
         cluster.totals.bytes_pushed += round(sum(sent))
-        push = PushInFlight(replica, vector, len(cluster.servers), sent, beside=loads)
+        push = PushInFlight(replica, vector, len(cluster.servers), sent, side_data=loads)
         self._traffic.expect(push, fetched, batches)
         if machines is None:
             for server in cluster.servers:

@@ -34,7 +34,7 @@ class PushInFlight(InFlight):
     """A push on its way to all servers, with the bytes that each gets, and what these have beside its vector."""
 
     nbytes: Sequence[float]
-    beside: Sequence[Load] = field(default=(), kw_only=True)
+    side_data: Sequence[Load] = field(default=(), kw_only=True)
 
 
 class Traffic:
@@ -96,9 +96,9 @@ class Traffic:
     def expect(self, push: PushInFlight, fetched: Sequence[int], batches: tuple[int, int]) -> None:
         """Announce a push to the servers, with the clock of each at which it was computed."""
         sender, vector = push.sender.number, push.vector
-        loads = [each.values for each in push.beside] or [None] * len(fetched)
-        for server, clock, beside in zip(self._cluster.servers, fetched, loads, strict=True):
-            server.coming[push] = ArrivingPush(sender, clock, vector[..., server.part], batches, beside)
+        loads = [each.values for each in push.side_data] or [None] * len(fetched)
+        for server, clock, side_data in zip(self._cluster.servers, fetched, loads, strict=True):
+            server.coming[push] = ArrivingPush(sender, clock, vector[..., server.part], batches, side_data)
 
     def send(self, push: PushInFlight, followed: Collection[int] = (), vector: np.ndarray | None = None) -> None:
         """Send a push to all servers, `followed` by fetches into a vector from some of them."""
@@ -135,7 +135,7 @@ class Traffic:
         """Carry a server's part of a push to it, and apply it."""
         cluster, server, machines = self._cluster, self._cluster.servers[number], self._cluster.machines
         assert machines is not None
-        work = partial(machines.serve, number, push.beside[number].seconds if push.beside else 0.0)
+        work = partial(machines.serve, number, push.side_data[number].seconds if push.side_data else 0.0)
         worked = yield from self.occupy(push.sender, number, push.nbytes[number], work, push.begun.get(number))
         self.apply(push, server, worked)
         server.done()
