@@ -8,8 +8,8 @@
 Most jobs count: parameter i is how often sample i was applied, so that the last checkpoint shows what was lost or
 applied twice; they also record when each gradient begins. The others train a network on the digits, for its accuracy.
 With --hosts, ranks are on emulated hosts (as root), and daemons, hosts and links may go, too. With --points, a rank of
-each role that passes a point of mpidl.launch.points dies there, instead of faults at random moments. With --goodput,
-one long run is struck again and again, and compared with one that isn't (chaos_goodput.py).
+each role that passes a point of mpidl.launch.fault_points dies there, instead of faults at random moments. With
+--goodput, one long run is struck again and again, and compared with one that isn't (chaos_goodput.py).
 
 A job has survived if no process had to take over another's work, is taken over, or restarted (--retries); or it is
 lost, which means that it ended with a line that says why, or hung. The time to notice is that from the fault to the
@@ -52,7 +52,7 @@ from ranks_on_hosts import SLOTS, of_launchers
 from running_job import RunningJob
 
 from mpidl.launch.command import ROOT_PERMISSIONS
-from mpidl.launch.points import POINTS, VARIABLE
+from mpidl.launch.fault_points import POINTS, VARIABLE
 from mpidl.topology.roles import Roles, assign
 from mpidl.topology.takeover import Fixed, successors
 

@@ -165,8 +165,8 @@ def deaths(comm, monkeypatch):
         return incidents[known:]
 
     monkeypatch.setattr(Survival, "incidents", lambda self, known: look(known))
-    monkeypatch.setattr(mpidl.rma.outboxes, "point", pass_point)
-    monkeypatch.setattr(mpidl.engines.mpi.engine, "point", pass_point)
+    monkeypatch.setattr(mpidl.rma.outboxes, "fault_point", pass_point)
+    monkeypatch.setattr(mpidl.engines.mpi.engine, "fault_point", pass_point)
     monkeypatch.setattr(Takings, "end", note)
     monkeypatch.setattr(mpidl.roles.worker, "FOR_ALL", 0.0)
     monkeypatch.setattr(Survival, "hand_over", lambda self: True)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 from interleavings import Waits
 
-from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
+from mpidl.rma.taken_portions import TakenPortions
 from mpidl.survival.worker_recovery import WorkerRecovery
 from mpidl.transport.protocol import WORKER_STATUS, Control, Order, Phase
 
@@ -173,7 +173,7 @@ class Pushless(WorkerRecovery):
 
     def __init__(self, settling, situation):
         self._number, self._schedule, self._alone = settling.number, situation.program.schedule(), settling
-        self._estates = Estates(situation.program.layout.shared(settling, situation.processes))
+        self._portions = TakenPortions(situation.program.layout.shared(settling, situation.processes))
         self._placed, self._settling, self._situation = SimpleNamespace(replicas_resume=False), settling, situation
         self._status, self._marked, self._backoff = np.zeros(1, WORKER_STATUS), 0, self
         orders = SimpleNamespace(

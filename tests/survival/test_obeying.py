@@ -16,7 +16,7 @@ class Hears(WorkerRecovery):
         self.number, self.marks, self.reports = 0, [], []
         self._number, self._marked, self._status = 4, 2, np.zeros(1, WORKER_STATUS)
         self._status["batches"], self._status["samples"] = 3, 12
-        self._estates = SimpleNamespace(entries=lambda worker: [[5, 1, 4], [8, 2, 8]], claimed=lambda worker: [-1, -3])
+        self._portions = SimpleNamespace(entries=lambda worker: [[5, 1, 4], [8, 2, 8]], claimed=lambda worker: [-1, -3])
         self._link = SimpleNamespace(
             orders=SimpleNamespace(read=lambda: Order(self.number, 0, Phase.TRAIN), taken=lambda: 6),
             pushes=SimpleNamespace(mark=lambda order: self.marks.append(order) or True),

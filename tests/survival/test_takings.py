@@ -4,7 +4,7 @@ import pytest
 from interleavings import Layout, Program, Situation, faults
 from settling import Choices, Settling, explore
 
-from mpidl.rma import estates, takings
+from mpidl.rma import taken_portions, takings
 from mpidl.transport import protocol
 
 
@@ -13,7 +13,7 @@ def remember(monkeypatch):
     """Return a function that sets how many portions workers remember."""
 
     def remember(count):
-        for module in (protocol, takings, estates):
+        for module in (protocol, takings, taken_portions):
             for name, value in {"TAKINGS": count, "TAKINGS_ROW": 1 + 3 * count, "GIVEN_BACK": 4}.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, value)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mpidl.errors import MpidlError
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.regions import of_shard
 from mpidl.rma.verbs import RemoteMemory
@@ -137,7 +137,7 @@ class Inbox:
     def acknowledge(self, worker: int) -> None:
         """Show `worker` the number of released chunks, and wake it if it may be waiting for them."""
         taken = self._taken[worker]
-        point("chunks-released")
+        fault_point("chunks-released")
         self._window.sync()
         self._consumed[worker] = taken
         if self._expected[worker][1] == self._last or 2 * self.pending(worker) < self._geometry.slots:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.rma.doorbells import Doorbells
 from mpidl.rma.mailboxes import CHUNK, FIRST, LAST, MARKED, PUSH
 from mpidl.rma.outbox import Outbox
@@ -144,10 +144,10 @@ class Outboxes:
         """Show the servers their new messages, once these have arrived."""
         for outbox in written:
             outbox.window.fence(outbox.server)
-        point("data-written")
+        fault_point("data-written")
         for outbox in written:
             outbox.publish()
-            point("counter-written")
+            fault_point("counter-written")
         for outbox in written:
             outbox.window.fence(outbox.server)
             self._doorbells.ring(outbox.server)

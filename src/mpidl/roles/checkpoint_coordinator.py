@@ -10,7 +10,7 @@ from typing import Any
 
 from mpidl.job.checkpoints import Checkpoints, replica_position
 from mpidl.job.placed import PlacedJob
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.rma.coordinator import CoordinatorLink
 from mpidl.roles.events import Save
 from mpidl.storage.files import next_order, replica_file
@@ -132,7 +132,7 @@ class CheckpointCoordinator:
         self._last = self._order if save.last else 0
         self._checkpoint = _Checkpoint(taken, seconds, save.position, save.rates)
         self._show()
-        point("checkpoint-ordered")
+        fault_point("checkpoint-ordered")
 
     def _show(self) -> None:
         self._link.orders.save(self._order, self._last)

@@ -21,7 +21,7 @@ from mpidl.history.lines import RankStatus
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.fill import fill_parameters
 from mpidl.job.ready import ReadyJob
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.metrics.figures import named
 from mpidl.parameters import Range
 from mpidl.report.ranks import PostedRanks
@@ -142,7 +142,7 @@ class Coordinator(Role):
             self._take_incidents()
             self._keep()
             self._backoff.pause()
-        point("summary-written")
+        fault_point("summary-written")
         self._set_phase(Phase.EXIT)
         return summary
 
@@ -172,7 +172,7 @@ class Coordinator(Role):
     def _look(self) -> Totals:
         """Report the totals, and the evaluations since the last look."""
         self._link.posted.look()
-        point("looked")
+        fault_point("looked")
         if not self._checkpoints.active:
             # Workers must know of all tickets taken since an order, until they have obeyed it.
             self._link.tickets.show_taken(self._tickets_taken())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
 from mpidl.rma.transport import Transport
@@ -153,15 +153,15 @@ class ServedShard:
             self._accrue(self.number, message)
             return
         else:
-            point("chunk-begun")
+            fault_point("chunk-begun")
             received = (message.worker, message.chunk, message.fetched, message.values, message.batches)
             self._snapshot.receive_chunk(*received)
             self._ledger.begin(message.worker)
-            point("chunk-noted")
+            fault_point("chunk-noted")
             if self.shard.receive_chunk(*received):
                 self._pushed[message.worker] = message.push + 1, message.batches[1]
         self._ledger.end(message.worker, message.push, message.chunk)
-        point("chunk-applied")
+        fault_point("chunk-applied")
         self._show_clock(before)
 
     def _receive_side_data(self, message: PushMessage) -> None:
@@ -223,7 +223,7 @@ class ServedShard:
         self.shard.end_side_state(worker)
         if order > self.order:
             self._begin_snapshot(order)
-            point("mark-taken")
+            fault_point("mark-taken")
         if order == self.order:
             self._snapshot.end(worker)
             self._cuts.setdefault(worker, ShardCut(*self._pushed[worker], marked=True))

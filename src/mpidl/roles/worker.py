@@ -30,7 +30,7 @@ from mpidl.job.checkpoints import begin_data, load_kept, replica_position
 from mpidl.job.fill import fill, own_statistics
 from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.job.rehearsal import rehearse_replica
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.metrics.figures import Figures
 from mpidl.nn.model import PlacedModel, evaluate_split
 from mpidl.parameters import Held, Range, split
@@ -186,7 +186,7 @@ class Worker(Role):
             return
         self._report_interruption()
         self._engine.announce_end()
-        point("trained")
+        fault_point("trained")
         self._follow_orders()
         self._model.copy_to_host()
 
@@ -290,7 +290,7 @@ class Worker(Role):
         # The others compute, but get no outputs.
         own = figures if self._lead.leads else Figures()
         sums = evaluate_split(self._model, split, part.start, part.stop, own)
-        point("evaluated")
+        fault_point("evaluated")
         return sums if self._lead.leads else np.zeros(figures.size)
 
     def _evaluate_together(self, epoch: int, parameters: np.ndarray) -> None:

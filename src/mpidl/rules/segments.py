@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.parameters.ranges import Range, within
 from mpidl.rules.rule import Rule
 
@@ -89,7 +89,7 @@ class SegmentedRule:
         for own, rule, factor, decay, sparing in self._parts:
             of_part = tuple([vector[own] for vector in state])
             rule.update(parameters[own], of_part, gradient[own], step, rate * factor, sparse, sparing, decay, weight)
-            point("half-applied")
+            fault_point("half-applied")
 
 
 def _covering(segments: Sequence[Segment], whole: Range) -> list[Segment]:

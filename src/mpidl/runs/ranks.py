@@ -26,8 +26,8 @@ from mpidl.job.planning import cut
 from mpidl.job.ready import Interim, LocalModel, ReadyJob
 from mpidl.job.rehearsal import count_outputs, rehearse_own
 from mpidl.job.takeover import fixed_by_job
+from mpidl.launch.fault_points import fault_point
 from mpidl.launch.output import say
-from mpidl.launch.points import point
 from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, moves
 from mpidl.partition.group import CutModel
@@ -213,7 +213,7 @@ def _train(
     """Play the ranks' roles to the end of the run, and return its summary."""
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
     trace = tracing.begin(world, ready.directory, ready.job.config.run.trace)
-    point("job-built")
+    fault_point("job-built")
     with world.failing_together():
         transport = Transport(
             comm, roles, routes.capacity, staging=staging, way=topology.transport, routes=routes,
@@ -237,13 +237,13 @@ def _train(
     with world.failing_together(), contextlib.ExitStack() as owned:
         owned.enter_context(transport)
         with undisturbed(), stopping(role.interrupt), world.survival.taking_over(play):
-            point("training-begins")
+            fault_point("training-begins")
             trace.follow(role, transport)
             own = role.run()
             if role.left:
                 trace.end(together=False)
                 world.survival.end()
-            point("exit-ordered")
+            fault_point("exit-ordered")
         with transport.turn.left():
             world.survival.join()
         if world.survival.died:

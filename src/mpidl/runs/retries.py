@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpidl.launch.fault_points import VARIABLE
 from mpidl.launch.forwarding import Ended
 from mpidl.launch.output import interject
-from mpidl.launch.points import VARIABLE
 from mpidl.report.recorder import record_event
 from mpidl.storage.checkpoints import steps
 

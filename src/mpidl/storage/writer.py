@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError, quoted
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.launch.shared_memory import check_free
 from mpidl.parameters import Box, Layout, Range, Slice
 from mpidl.paths import open_directory, regular
@@ -105,7 +105,7 @@ def _write_file(path: Path, attributes: Mapping[str, Any], arrays: Mapping[str, 
         with open(path, "r+b", buffering=0, opener=regular) as raw:
             for offset, array in filter(None, large):
                 _write(raw.fileno(), offset, array)
-        point("file-written")
+        fault_point("file-written")
         seal(path)
     except (OSError, RuntimeError) as error:
         raise cannot_write(path, error) from error
@@ -256,7 +256,7 @@ class CheckpointIndex:
                     file[TABLES] = msgspec.json.encode(self.tables).decode()
                 _map(file, self.layout, [files[shard_file(number)] for number in range(self.shards)])
             seal(path)
-            point("index-written")
+            fault_point("index-written")
         except (OSError, RuntimeError) as error:
             raise cannot_write(path, error) from error
 
@@ -277,7 +277,7 @@ def save_index(directory: Path, index: CheckpointIndex) -> None:
         index.write(directory, {name: describe_file(directory / name) for name in index.names})
         sync(directory)
         give_name(directory, index.position.step)
-        point("checkpoint-named")
+        fault_point("checkpoint-named")
     except (OSError, RuntimeError) as error:
         raise cannot_write(directory / INDEX, error) from error
 

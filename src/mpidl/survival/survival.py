@@ -20,8 +20,8 @@ from mpidl.config import Config
 from mpidl.errors import named
 from mpidl.job import takeover
 from mpidl.launch import keeper, marks
+from mpidl.launch.fault_points import fault_point
 from mpidl.launch.output import attempt, finish, say
-from mpidl.launch.points import point
 from mpidl.launch.signals import STOPPED
 from mpidl.rma.windows import allocation_chosen
 from mpidl.roles.events import Failed, Incident, Recovered
@@ -271,10 +271,10 @@ class Survival(FailFast):
         """Play a rank whose process has died, or has handed it over."""
         assert self._play is not None, "no rank is taken over before the training"
 
-        point("taking-over")
+        fault_point("taking-over")
 
         def recovered(chunks: int = 0) -> None:
-            point("taken-over")
+            fault_point("taken-over")
             with self._table.locked():
                 seconds = time.time() - noticed
                 self._table.note(rank=rank, by=self._own, time=seconds, chunks=chunks, drained=drained)

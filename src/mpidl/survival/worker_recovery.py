@@ -19,8 +19,8 @@ from mpidl.job.fill import own_statistics
 from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.nn.model import PlacedModel
 from mpidl.report.recorder import record_event
-from mpidl.rma.estates import Estates
 from mpidl.rma.outboxes import Remains
+from mpidl.rma.taken_portions import TakenPortions
 from mpidl.rma.transport import Transport
 from mpidl.roles.events import lost
 from mpidl.roles.role import Role
@@ -59,7 +59,7 @@ class WorkerRecovery(Role):
             transport.capacity.shards, self._job.dtype, algorithm.encoding(), None, own_statistics(placed, own_slice)
         )
         self._link = transport.worker(self._number, encodings.feedback)
-        self._rank, self._estates, self._turn = transport.rank, Estates(transport), transport.turn
+        self._rank, self._portions, self._turn = transport.rank, TakenPortions(transport), transport.turn
         self._backoff = self._link.backoff(LOOK_EVERY)
         self._link.reports.read(self._status)
 
@@ -84,7 +84,7 @@ class WorkerRecovery(Role):
     # What the worker had taken.
 
     def _assignment(self, ticket: int) -> Assignment | None:
-        return self._schedule.assignment(ticket) if ticket >= 0 else self._schedule.part(*self._estates.part(ticket))
+        return self._schedule.assignment(ticket) if ticket >= 0 else self._schedule.part(*self._portions.part(ticket))
 
     def _size(self, ticket: int) -> tuple[int, int]:
         part = self._assignment(ticket)
@@ -100,7 +100,7 @@ class WorkerRecovery(Role):
         if position is not None:
             for portion, first in [*((portion, first) for portion, first, _ in position.unpushed), *position.working]:
                 firsts[portion] = min(first, firsts.get(portion, first))
-        tickets = [ticket for ticket, _, _ in self._estates.entries(self._number)]
+        tickets = [ticket for ticket, _, _ in self._portions.entries(self._number)]
         parts = [part for ticket in tickets if (part := self._assignment(ticket)) is not None]
         return [*(self._schedule.part(*each) for each in firsts.items()), *parts]
 
@@ -113,25 +113,25 @@ class WorkerRecovery(Role):
     def _handed_out(self, remains: Remains) -> bool:
         """Hand out what is left; return False, to be called again, if another worker must first note what it took."""
         with self._alone:
-            if not self._estates.settle(self._number, self._size):
+            if not self._portions.settle(self._number, self._size):
                 return False
             taken = self._taken()
             known = remains.pushed >= 0 and self._schedule.place(remains.pushed) in _places(taken)
-            if self._estates.forgets(self._number) and not known:
+            if self._portions.forgets(self._number) and not known:
                 raise MpidlError(
                     f"worker {self._number} died with more than {TAKINGS} portions taken since its last push: only the "
                     f"last {TAKINGS} are known, so not all can be handed out again"
                 )
             left = self._schedule.left(taken, remains.pushed)
-            self._estates.give_back(self._number, left, remains.marked)
+            self._portions.give_back(self._number, left, remains.marked)
             return True
 
     def _count(self) -> None:
         """Count what the worker has taken and not given back as its own work."""
-        position, entries = replica_position(self._placed, self._number), self._estates.entries(self._number)
+        position, entries = replica_position(self._placed, self._number), self._portions.entries(self._number)
         resumed = [] if position is None else [self._schedule.part(*part) for part in position.working]
         batches, samples = self._sizes(resumed)
-        given_back = self._estates.given_back(self._number)
+        given_back = self._portions.given_back(self._number)
         batches_left, samples_left = self._sizes([self._schedule.part(*part) for part in given_back])
         _, own_batches, own_samples = entries[-1] if entries else (0, 0, 0)
         self._status["batches"] = batches + own_batches - batches_left
@@ -139,12 +139,12 @@ class WorkerRecovery(Role):
 
     def _others_have_taken(self) -> bool:
         """Return whether others have taken all that was given back; once they are all done, compute a part here."""
-        order, others_train = self._link.orders.read(), self._estates.others_train
-        unclaimed = self._estates.unclaimed(self._number)
-        if not unclaimed or self._estates.stopped or 0 < order.last <= self._marked:
+        order, others_train = self._link.orders.read(), self._portions.others_train
+        unclaimed = self._portions.unclaimed(self._number)
+        if not unclaimed or self._portions.stopped or 0 < order.last <= self._marked:
             return True
         if not others_train:
-            self._estates.note(self._number, -1 - unclaimed[0], self._size)
+            self._portions.note(self._number, -1 - unclaimed[0], self._size)
             part = self._assignment(-1 - unclaimed[0])
             assert part is not None
             self._borrow(lambda model: self._push(model, _places([part])))
@@ -253,11 +253,11 @@ class WorkerRecovery(Role):
 
     def _position(self) -> ReplicaPosition:
         taken = self._link.orders.taken()
-        tickets = [ticket for ticket, _, _ in self._estates.entries(self._number) if ticket >= taken]
+        tickets = [ticket for ticket, _, _ in self._portions.entries(self._number) if ticket >= taken]
         return ReplicaPosition(
             batches=int(self._status["batches"][0]),
             samples=int(self._status["samples"][0]),
-            recent=[*self._estates.claimed(self._number), *tickets],
+            recent=[*self._portions.claimed(self._number), *tickets],
         )
 
     def _post(self, state: State) -> None:

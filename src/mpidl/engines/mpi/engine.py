@@ -21,7 +21,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.group import Waiting
 from mpidl.engines.mpi.request_handler import RequestHandler
-from mpidl.launch.points import point
+from mpidl.launch.fault_points import fault_point
 from mpidl.nn.model import GivenUp, PlacedModel
 from mpidl.rma.worker import WorkerLink
 from mpidl.transport.protocol import STOPPED, State
@@ -168,7 +168,7 @@ class MpiEngine:
 
     def _take_ticket(self) -> int:
         (ticket,) = self.handler.lead.share(lambda: (self._hooks.tickets.take(),))
-        point("ticket-taken")
+        fault_point("ticket-taken")
         self.participant.took(ticket)
         return ticket
 
@@ -209,7 +209,7 @@ class MpiEngine:
             self._hooks.diverged()
         self.state.weight = batch.total
         self.handler.computed(float(loss) * batch.total, batch.total)
-        point("gradient-computed")
+        fault_point("gradient-computed")
         return gradient
 
     def _count_in_epoch(self, epoch: int, loss: float, weight: float) -> None:

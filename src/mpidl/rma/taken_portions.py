@@ -21,7 +21,7 @@ from mpidl.transport.protocol import (
 )  # fmt: skip
 
 
-class Estates:
+class TakenPortions:
     """What workers have taken and given back, as another process of their node reads and completes it."""
 
     def __init__(self, shared: SharedState) -> None:

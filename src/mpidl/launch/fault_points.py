@@ -79,4 +79,4 @@ def _parse(text: str) -> tuple[int, str, int]:
 
 
 #: Called with the name of a point at the point.
-point = passing()
+fault_point = passing()
