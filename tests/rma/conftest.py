@@ -43,14 +43,14 @@ def one_node(comm):
 @pytest.fixture
 def requests(monkeypatch):
     """Return the requests that this rank sends from now on: the rank, and the operation."""
-    from mpidl.rma.requests import Operation, RequestTag
+    from mpidl.rma.requests import RequestKind, RequestTag
     from mpidl.rma.sends import Sends
 
     found, start = [], Sends.start
 
     def note(self, values, rank, tag, *lent):
         if tag == RequestTag.REQUEST:
-            found.append((rank, Operation(int(values[:8].view(np.int64)[0]))))
+            found.append((rank, RequestKind(int(values[:8].view(np.int64)[0]))))
         start(self, values, rank, tag, *lent)
 
     monkeypatch.setattr(Sends, "start", note)

@@ -235,7 +235,7 @@ def test_pushes_arrive_whole_whatever_leaves_early(comm, size, chunk_bytes, wire
 def test_who_waits_for_a_server_asks_it_once(comm, requests):
     """For room, and until its push has been applied, however long either takes."""
     from mpidl.rma.mailboxes import GROUP
-    from mpidl.rma.requests import Operation
+    from mpidl.rma.requests import RequestKind
 
     size = 2 * capacity.MOST_SLOTS
     post = Post(comm, size, 8, "messages")
@@ -250,9 +250,9 @@ def test_who_waits_for_a_server_asks_it_once(comm, requests):
         post.wait(post.outboxes.applied)
     post.close()
     asked = [operation for _, operation in requests]
-    assert Operation.GET not in asked
+    assert RequestKind.GET not in asked
     # For room for each group after the first ring, and once more.
-    assert asked.count(Operation.GET_WHEN) <= -(-(chunks - slots) // GROUP) + 1
+    assert asked.count(RequestKind.GET_WHEN) <= -(-(chunks - slots) // GROUP) + 1
     assert asked or comm.rank == 0
 
 

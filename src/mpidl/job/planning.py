@@ -67,7 +67,7 @@ def plan_model(job: Job, partitions: int, stages: int = 1) -> Plan:
     return plan
 
 
-class CutModel(NamedTuple):
+class ModelCut(NamedTuple):
     """A way to cut a model.
 
     `seconds` is the time of a gradient. `plan` is None if the model isn't cut; `virtual` is the cut for a virtual
@@ -82,12 +82,12 @@ class CutModel(NamedTuple):
     virtual: ReplicaCut
 
 
-def cuts(job: Job, durations: JobDurations, times: Times, most: int) -> Iterator[CutModel]:
+def cuts(job: Job, durations: JobDurations, times: Times, most: int) -> Iterator[ModelCut]:
     """Yield the ways to cut a job's model: whole, and the fastest number of stages for 2, 4, ... partitions up to most.
 
     `durations` are the origin of `times`, whose gradient is that of the whole model.
     """
-    whole = CutModel(1, 1, 1, times.compute.mean, None, UNCUT)
+    whole = ModelCut(1, 1, 1, times.compute.mean, None, UNCUT)
     yield whole
     network, costs = job.original, durations.measured.costs
     if not isinstance(network, Network) or network.tables or job.algorithm.exchange is Exchange.SHARED_MEMORY:
@@ -109,7 +109,7 @@ def cuts(job: Job, durations: JobDurations, times: Times, most: int) -> Iterator
         partitions *= 2
 
 
-def _stages(job: Job, partitions: int, basis: Basis, whole: float) -> Iterator[CutModel]:
+def _stages(job: Job, partitions: int, basis: Basis, whole: float) -> Iterator[ModelCut]:
     """Yield the cuts into 1, 2, 4, ... stages, as far as the model has them."""
     stages = 1
     while stages <= partitions:
@@ -119,7 +119,7 @@ def _stages(job: Job, partitions: int, basis: Basis, whole: float) -> Iterator[C
             return
         micro_batches = min(MICRO_BATCHES * stages, basis.samples) if stages > 1 else 1
         seconds = plan_seconds(plan, basis, micro_batches)
-        yield CutModel(partitions, stages, micro_batches, seconds, plan, ReplicaCut.busy(plan, seconds, whole))
+        yield ModelCut(partitions, stages, micro_batches, seconds, plan, ReplicaCut.busy(plan, seconds, whole))
         stages *= 2
 
 

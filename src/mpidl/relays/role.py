@@ -12,7 +12,7 @@ from mpidl.parameters.ranges import Range
 from mpidl.relays.link import RelayLink
 from mpidl.relays.push_aggregator import PushAggregator
 from mpidl.relays.residuals import EARLY, LATE, RelayResiduals
-from mpidl.relays.side_channel import Merging, SideChannel
+from mpidl.relays.side_channel import Merging, RelayedSideData
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.transport.protocol import END, Phase, PushMessage, ShardClock, State
@@ -65,7 +65,7 @@ class RelayRole(Role):
             link.inboxes, link.shards, link.chunks, self.parameters.dtype, link.replicas, time.perf_counter,
             self._statistics,
         )  # fmt: skip
-        self._side = SideChannel(link, self._aggregator.requests, self._merging)
+        self._side = RelayedSideData(link, self._aggregator.requests, self._merging)
         link.show(self.parameters, self._clocks)
         link.reports.post(self.status.row)
 

@@ -42,7 +42,7 @@ class Merging(Protocol):
         ...
 
 
-class SideChannel:
+class RelayedSideData:
     """Sends the servers the side data of pushes, and passes on requests of workers.
 
     `requests` has the workers' requests to each shard: a worker and a message. Requests that arrive while earlier ones

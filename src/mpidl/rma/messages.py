@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from mpidl.rma.nodes import neighbours
 from mpidl.rma.ownership import Freed, Owner
-from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, Operation, Requests, RequestTag, ignored
+from mpidl.rma.requests import HEAD_BYTES, OPERATORS, SHORT, Changed, RequestKind, Requests, RequestTag, ignored
 from mpidl.rma.sends import ProgressThread, Sends, piece_between, pieces
 from mpidl.rma.staging import Staging
 from mpidl.rma.verbs import RemoteMemory
@@ -105,7 +105,7 @@ class MessageWindow(Owner, RemoteMemory):
         data = host.reshape(-1).view(np.uint8)
         if data.size <= SHORT:
             with self._lock:
-                self._ask(Operation.PUT, rank, name, offset, data.size, data=data)
+                self._ask(RequestKind.PUT, rank, name, offset, data.size, data=data)
             return
         copy = None
         if not zero_copy or host is not values:
@@ -114,7 +114,7 @@ class MessageWindow(Owner, RemoteMemory):
             copy[: data.size] = data
             data = copy[: data.size]
         with self._lock:
-            self._ask(Operation.LONG_PUT, rank, name, offset, data.size)
+            self._ask(RequestKind.LONG_PUT, rank, name, offset, data.size)
             self._sends.start(data, rank, RequestTag.DATA, copy)
         self._wake()
 
@@ -124,7 +124,7 @@ class MessageWindow(Owner, RemoteMemory):
         with self._lock:
             parts = pieces(values, self.piece)
             self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.ANSWER) for part in parts]
-            self._ask(Operation.GET, rank, name, offset, values.nbytes)
+            self._ask(RequestKind.GET, rank, name, offset, values.nbytes)
         if values.nbytes > SHORT:
             self._wake()
 
@@ -135,14 +135,14 @@ class MessageWindow(Owner, RemoteMemory):
             parts = pieces(values, self.piece)
             self._answers[rank] += [self._comm.Irecv(part, rank, RequestTag.LATER) for part in parts]
             operator = self._regions[rank][counter]
-            self._ask(Operation.GET_WHEN, rank, name, offset, values.nbytes, operator, element, least)
+            self._ask(RequestKind.GET_WHEN, rank, name, offset, values.nbytes, operator, element, least)
         self._wake()
 
     def watch(self, rank: int, name: str, element: int, least: int) -> Callable[[], bool]:
         with self._lock:
             answer = self._comm.Irecv([np.empty(1, np.int64), 8, MPI.BYTE], rank, RequestTag.LATER)
             self._watches.append(answer)
-            self._ask(Operation.GET_WHEN, rank, name, element, 8, self._regions[rank][name], element, least)
+            self._ask(RequestKind.GET_WHEN, rank, name, element, 8, self._regions[rank][name], element, least)
 
         def reached() -> bool:
             with self._lock:
@@ -158,10 +158,10 @@ class MessageWindow(Owner, RemoteMemory):
         with self._lock:
             self._answers[rank].append(self._comm.Irecv([before, 8, MPI.BYTE], rank, RequestTag.ANSWER))
             operator = OPERATORS.index(op)
-            self._ask(Operation.FETCH_AND_OP, rank, name, offset, 8, operator, int(value[0]))
+            self._ask(RequestKind.FETCH_AND_OP, rank, name, offset, 8, operator, int(value[0]))
 
     def _ask(
-        self, operation: Operation, rank: int, name: str, offset: int, size: int, operator: int = 0,
+        self, operation: RequestKind, rank: int, name: str, offset: int, size: int, operator: int = 0,
         operand: int = 0, least: int = 0, data: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         length = HEAD_BYTES + (0 if data is None else size)
@@ -249,7 +249,7 @@ class MessageWindow(Owner, RemoteMemory):
         for rank in self._targets:
             self.flush(rank)
             with self._lock:
-                self._ask(Operation.QUIESCE, rank, "", 0, 0)
+                self._ask(RequestKind.QUIESCE, rank, "", 0, 0)
         self._wait(lambda: self._requests.quiesced >= len(self._sources) and not self._sends)
         self._requests.quiesced -= len(self._sources)
         all_here = self._comm.Ibarrier()

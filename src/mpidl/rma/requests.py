@@ -28,7 +28,7 @@ class RequestTag(IntEnum):
     LATER = 4  # the answer to a request that had to wait
 
 
-class Operation(IntEnum):
+class RequestKind(IntEnum):
     """Kinds of requests."""
 
     PUT = 0  # of the bytes that follow in the same message
@@ -113,12 +113,12 @@ class Requests:
     def _take(self, source: Requester) -> None:
         """Carry out a request, or let it wait for those before it."""
         head = source.message[:HEAD_BYTES].view(np.int64).tolist()
-        if head[0] == Operation.LONG_PUT:
+        if head[0] == RequestKind.LONG_PUT:
             if not source.waiting:
                 self._waiting.append(source)
             data = pieces(self._bytes(head), self._piece)
             source.waiting.extend(self._comm.Irecv(piece, source.rank, RequestTag.DATA) for piece in data)
-        elif source.waiting and head[0] != Operation.GET_WHEN:  # It only waits for a counter.
+        elif source.waiting and head[0] != RequestKind.GET_WHEN:  # It only waits for a counter.
             source.waiting.append((head, source.message.copy()))
         else:
             self._carry_out(source, head, source.message)
@@ -145,14 +145,14 @@ class Requests:
 
     def _carry_out(self, source: Requester, head: list[int], message: np.ndarray) -> None:
         operation, region, offset, size, operator, operand, least = head
-        if operation == Operation.PUT:
+        if operation == RequestKind.PUT:
             self._bytes(head)[:] = message[HEAD_BYTES : HEAD_BYTES + size]
-        elif operation == Operation.GET:
+        elif operation == RequestKind.GET:
             self._sends.start(self._bytes(head), source.rank, RequestTag.ANSWER)
-        elif operation == Operation.GET_WHEN:
+        elif operation == RequestKind.GET_WHEN:
             counter = self._regions[operator].displacement + operand * self._value.itemsize
             self._later.add(source.rank, counter, least, self._bytes(head))
-        elif operation == Operation.FETCH_AND_OP:
+        elif operation == RequestKind.FETCH_AND_OP:
             self._value[0] = operand
             place = (self._own, self._names[region], offset, OPERATORS[operator])
             self._memory.fetch_and_op(self._value, self._before, *place)

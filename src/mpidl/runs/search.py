@@ -23,7 +23,7 @@ from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, Virtual
 from mpidl.errors import UsageError
 from mpidl.job.durations import JobDurations
 from mpidl.job.job import Job
-from mpidl.job.planning import CutModel, cuts
+from mpidl.job.planning import ModelCut, cuts
 from mpidl.job.rehearsal import requests_of
 from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Range, held_by_replicas, split
@@ -68,7 +68,7 @@ class Topology(NamedTuple):
     estimate: float
     section: TopologySection
     way: str
-    cut: CutModel
+    cut: ModelCut
     roles: Roles
 
     def settings(self, own: TopologySection) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Search:
             servers += max(1, servers // 2)
         return sorted(numbers)
 
-    def _speeds(self, roles: Roles, cut: CutModel) -> tuple[float, float]:
+    def _speeds(self, roles: Roles, cut: ModelCut) -> tuple[float, float]:
         """Return samples/s that a topology can't exceed, and those if gradients and exchanges don't overlap.
 
         In the time of a step of all replicas, each computes a gradient, the fullest network card carries its part of
