@@ -74,7 +74,7 @@ BOOKKEEPING = (
     Wrong("mirrors/memory.py", " and not entry.is_symlink()", ""),
     Wrong("mirrors/memory.py", "directory.lstat()", "directory.stat()"),
     Wrong("mirrors/memory.py", "        os.fsync(copy.fileno())\n", ""),
-    Wrong("mirrors/memory.py", "    sync(target)\n", ""),
+    Wrong("mirrors/memory.py", "        sync(target)\n", ""),
     Wrong("mirrors/exchange.py", "raise self._ended()\n                rest", "break\n                rest"),
     Wrong("mirrors/exchange.py", "!= self._address.node", "is None"),
     Wrong("mirrors/exchange.py", "open_regular(self._place / mirror / name)",

@@ -98,7 +98,6 @@ def test_delay_compensation_without_delay_or_variance_is_sgd(lab, least_squares)
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_no_replica_of_ssp_is_more_than_the_bound_ahead(lab, tally, bound):
     model, split = tally()
-    engine = lab.engine((model, split), Ssp(bound), Sgd(1.0), replicas=5, epochs=20, times=Times(Exponential(1.0)))
     gaps, compute = [], model.loss_and_gradient
 
     def watched(batch):
@@ -107,6 +106,7 @@ def test_no_replica_of_ssp_is_more_than_the_bound_ahead(lab, tally, bound):
         return compute(batch)
 
     model.loss_and_gradient = watched
+    engine = lab.engine((model, split), Ssp(bound), Sgd(1.0), replicas=5, epochs=20, times=Times(Exponential(1.0)))
     engine.run()
     # While one computes its next step, another may have finished it: that one waits.
     assert max(gaps) == bound + 1

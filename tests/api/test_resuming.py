@@ -116,8 +116,11 @@ def test_a_run_that_another_process_trains_is_left_alone(trained, bare_environme
             {"data": {"batch": 64}},
             "data.batch: 64, but {} was saved with 128, and its position in the data depends on that",
         ),
-        ({"data": {"portion": 256}}, "data.portion: 256, but {} was saved with 512, which decides"),
-        ({"run": {"seed": 1}}, "run.seed: 1, but {} was saved with 0, which decides"),
+        (
+            {"data": {"portion": 256}},
+            "data.portion: 256, but {} was saved with 512, and its position in the data depends on that",
+        ),
+        ({"run": {"seed": 1}}, "run.seed: 1, but {} was saved with 0, and its position in the data depends on that"),
         (
             {"model": {"layer": [{"type": "dense", "units": 10, "name": "other"}]}},
             "{}: parameters other/weight: found none, the model has one of shape (64, 10)",

@@ -198,8 +198,16 @@ def test_a_run_goes_on_wherever_its_samples_are(arrays, write_hdf5, tmp_path, mo
     summary = mpidl.train(config=sections(path, keep="memory"), device="cpu", epochs=2, resume=True)
     assert summary["samples"] == 2 * TRAIN
     for keys, option, line in (
-        ({"shuffle": "samples"}, {}, "^data.shuffle: samples, but .* was saved with none, which decides"),
-        ({}, {"drop_last": True}, "^data.drop_last: True, but .* was saved with False, which decides"),
+        (
+            {"shuffle": "samples"},
+            {},
+            "^data.shuffle: samples, but .* was saved with none, and its position in the data depends on that",
+        ),
+        (
+            {},
+            {"drop_last": True},
+            "^data.drop_last: True, but .* was saved with False, and its position in the data depends on that",
+        ),
     ):
         again = {"config": sections(path, **keys), "device": "cpu", "epochs": 3, "resume": True} | option
         fails(lambda again=again: mpidl.train(**again), line)

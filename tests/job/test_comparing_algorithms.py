@@ -59,7 +59,7 @@ def test_what_is_kept_of_a_file_is_said(notes, overrides, changes, lines):
 
 def test_a_script_that_compares_algorithms(monkeypatch, tmp_path):
     found = []
-    monkeypatch.setattr(module, "start", lambda config, make, resume: found.append(build(config).notes) or {})
+    monkeypatch.setattr(module, "run", lambda config, resume, make: found.append(build(config).notes) or {})
     file = FILE | {"algorithm": {"name": "downpour"}}
     (tmp_path / "job.toml").write_text(toml.dump(file))
     for config in (file, tmp_path / "job.toml", load(tmp_path / "job.toml")):
