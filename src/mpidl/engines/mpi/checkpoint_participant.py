@@ -65,6 +65,8 @@ class CheckpointParticipant:
     def position(self) -> ReplicaPosition:
         """The position of the replica."""
         figures, loader = self._handler.status.figures, self._loader
+        # The ticket that has been asked for is one of the recent ones.
+        loader.wait_for_ticket()
         return self._handler.unpushed.position(
             loader, self._state, self._tickets_before, batches=int(figures["batches"]),
             samples=int(figures["samples"]), recent=[*loader.retaken, *self._recent], clock=self.clock,
