@@ -48,10 +48,10 @@ def made(tmp_path):
         schedule = SimpleNamespace(reductions=0)
         loader = SimpleNamespace(
             unfinished=lambda unused: [], own_position=lambda unused, unpushed: None, tickets=0, retaken=[],
-            schedule=schedule,
+            wait_for_ticket=lambda: None, schedule=schedule,
         )  # fmt: skip
         participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, lambda order: tmp_path)
-        link, participant.obeyed = Link(interval), obeyed
+        link, participant.obeyed, participant.loader = Link(interval), obeyed, loader
         participant.bind(link, wait=lambda condition: condition())
         return participant, link
 
@@ -111,6 +111,13 @@ def test_tickets_are_forgotten_that_were_taken_before_any_order_to_come(made):
     assert participant.position.recent == [3, 7, 8]
     participant.look()
     assert participant.position.recent == [8]
+
+
+def test_a_ticket_on_its_way_is_one_of_the_recent_ones(made):
+    participant, _ = made(0.0)
+    participant.took(3)
+    participant.loader.wait_for_ticket = lambda: participant.took(7)
+    assert participant.position.recent == [3, 7]
 
 
 def test_a_rank_that_does_not_lead_its_replica_keeps_no_tickets(made):
