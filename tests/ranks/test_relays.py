@@ -105,7 +105,7 @@ def servers(connection):
 
 def play(
     comm, path, way, servers, monkeypatch, act, late=False, pusher=Pusher, partitions=1, merging=None,
-    beside_shard=lambda: None, **formats,
+    side_state=lambda: None, **formats,
 ):  # fmt: skip
     """Let `act` push on the workers of a relay; return roles, and the server, the relay or the number of pushes.
 
@@ -157,7 +157,7 @@ def play(
                 if holder == number
             }
             for shard in own.values():
-                shard.side_state = beside_shard()
+                shard.side_state = side_state()
             server = Server(number, own, path, partial(scratch, path), workers=len(roles.pushers()))
             server.bind(opened)
             opened.quiesce()

@@ -112,9 +112,9 @@ def test_rows_count_once(comm, shared_path, way, servers, monkeypatch):
         pusher.meet(among)
 
     roles, found = play(
-        comm, shared_path, way, servers, monkeypatch, act, late=True, pusher=RowPusher, beside=SIDE_DATA,
+        comm, shared_path, way, servers, monkeypatch, act, late=True, pusher=RowPusher, side_data=SIDE_DATA,
         merging=MergedRows([SPEC], plain(DTYPE), SIDE_DATA),
-        beside_shard=lambda: ServerTables([Table(SPEC, Sgd(1.0), capacity=1000, dtype=DTYPE)], Sgd(1.0), plain(DTYPE)),
+        side_state=lambda: ServerTables([Table(SPEC, Sgd(1.0), capacity=1000, dtype=DTYPE)], Sgd(1.0), plain(DTYPE)),
     )  # fmt: skip
     everywhere = comm.allgather((found.pushes, found.bytes) if isinstance(found, RowPusher) else (0, 0))
     pushes, apart = (sum(each) for each in zip(*everywhere, strict=True))
