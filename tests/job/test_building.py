@@ -43,7 +43,7 @@ def factory(tmp_path, monkeypatch):
 
 def test_a_factory_may_import_its_neighbours_while_the_model_trains(factory, tmp_path, monkeypatch):
     (tmp_path / "late_neighbour.py").write_text("ONE = 1.0")
-    job = factory("late", MODEL.format(name="late") + "def make(dataset, seed):\n    return Model()\n")
+    job = factory("imports_late", MODEL.format(name="imports_late") + "def make(dataset, seed):\n    return Model()\n")
     monkeypatch.chdir("/")
     rehearse_own(job)
     assert job.original.loss_and_gradient(None)[1].tolist() == [1, 1, 1]

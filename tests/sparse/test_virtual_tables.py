@@ -52,7 +52,7 @@ def engine_of(model, split, algorithm, rule, servers, replicas, times=None, tabl
     ]
     for part, beside in zip(parts, tables, strict=False):
         part.side_state = beside
-    options = {"beside": VirtualTables(model, split, tables, ahead)} if tables else {}
+    options = {"channel": VirtualTables(model, split, tables, ahead)} if tables else {}
     schedule = Schedule(Portions(split.samples, BATCH, BATCH, seed=7), epochs=epochs)
     training = Training(algorithm, adapt(model), split, schedule, **options)
     return VirtualEngine(training, parts, replicas, time=VirtualTime(times))
