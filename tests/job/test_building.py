@@ -42,7 +42,7 @@ def factory(tmp_path, monkeypatch):
 
 
 def test_a_factory_may_import_its_neighbours_while_the_model_trains(factory, tmp_path, monkeypatch):
-    (tmp_path / "late_neighbour.py").write_text("ONE = 1.0")
+    (tmp_path / "imports_late_neighbour.py").write_text("ONE = 1.0")
     job = factory("imports_late", MODEL.format(name="imports_late") + "def make(dataset, seed):\n    return Model()\n")
     monkeypatch.chdir("/")
     rehearse_own(job)
