@@ -1,5 +1,6 @@
-"""Figures of a machine as `mpidl doctor --save` measures them, and a model of a user's own for plans."""
+"""Figures of a machine as `mpidl doctor --save` measures them, and jobs to plan on it."""
 
+from mpidl.config import from_dict
 from mpidl.config.measured import Link, MeasuredNode
 
 ORIGIN = {"hosts": ("alpha",), "mpi": "Open MPI v5.0.8", "date": "2026-03-01T10:00:00+00:00"}
@@ -18,3 +19,16 @@ class Model:
 def make(dataset, seed):
     return Model()
 """
+
+#: Bytes of the parameters of a job of `config`.
+BYTES = 4 * (300 * 500 + 500 + 500 * 10 + 10)
+#: Links that one server's fill with few replicas.
+SLOW = {"compute": 0.02, "bandwidth": 1e8}
+
+
+def config(**sections):
+    values = {
+        "data": {"source": "synthetic", "shape": [300], "batch": 8},
+        "model": {"layer": [{"type": "dense", "units": 500}, {"type": "dense", "units": 10}]},
+    }
+    return from_dict(values | sections)

@@ -29,7 +29,7 @@ def smoothed(label_smoothing, loss="softmax_cross_entropy"):
     return {"model": {"layer": [DENSE], "loss": loss, "label_smoothing": label_smoothing}}
 
 
-#: Sections in TOML that take the place of those of `minimal`, each with the line that is told, or its beginning.
+#: Sections in TOML that replace those of `minimal`, each with its error message, or the beginning of it.
 WRONG = """
 run.epoch = 3 | run.epoch: unknown key, did you mean 'epochs'?
 run = {epochs = 3, steps = 3} | run.steps: run.epochs is given too, expected one of them

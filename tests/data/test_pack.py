@@ -231,7 +231,7 @@ WRONG = {
         lambda path: path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"),
         r"not a valid image \(cannot identify .*\)$",
     ),
-    "a pipe, for which nobody waits": (lambda path: (path.unlink(), os.mkfifo(path)), "not a file, expected an image$"),
+    "a pipe without a writer": (lambda path: (path.unlink(), os.mkfifo(path)), "not a file, expected an image$"),
 }
 
 

@@ -126,6 +126,6 @@ def test_asking_waits_for_nothing(comm, transport):
         comm.send(None, 0)
     transport.quiesce()
     if comm.rank > 0 and asked:
-        # It is here already: nobody answers now either.
+        # The answer has already arrived: the coordinator serves no messages here.
         assert 0 <= link.tickets.take() < comm.size - 1
     comm.Barrier()

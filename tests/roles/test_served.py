@@ -108,7 +108,7 @@ def test_the_end_of_a_worker_is_in_a_round():
     assert applied == [(0, 0), (1, END)]
 
 
-# A server that nobody wakes acts on the time when its shards' policies want it to.
+# An idle server wakes up when its shards' policies are due.
 
 GRACE = 3.0
 

@@ -13,7 +13,7 @@ from mpidl.page.course import RunCourse, kept, part_of
 PIXELS, FEWEST = 700, 100
 #: Curves that have points for every pixel; more have fewer, so that the page stays small.
 CURVES = 24
-#: Stretches of a run over which rates are computed, and those that have a histogram of at most so many classes.
+#: Number of intervals over which rates are averaged, number with a histogram, and maximum classes of a histogram.
 STRETCHES, HISTOGRAMS, CLASSES = 300, 80, 32
 #: Splits of the data that are evaluated.
 SPLITS = ("validation", "test")

@@ -85,7 +85,7 @@ class Coordinator(Role):
         self._started = self._stopped = False
         self._incidents = 0
         self._kept: dict[str, Any] = {}
-        # What the supervisor is told first if this process has taken over from one that died.
+        # The first event for the supervisor if this process has taken over from one that died.
         self._taken_over: events.Event | None = None
 
     def bind(self, transport: Transport) -> None:

@@ -81,14 +81,14 @@ class RemoteRows(SideChannel):
         with self._status.fetch:
             found = [self._rows.request(*each) for each in wanted]
             for server, questions in enumerate(self._questions):
-                # Lookups are told apart by their numbers in the place of their tables.
+                # The `table` field holds the number of the lookup until the request is made.
                 parts = [each.part(server)._replace(table=number) for number, each in enumerate(found)]
                 questions += [self._question(group, found) for group in grouped(parts, self._most)]
             self._send()
         return found
 
     def _question(self, group: Sequence[TableRows], found: Sequence[RequestedLookup]) -> Request:
-        """Return the request for parts, which have the numbers of lookups in the place of their tables."""
+        """Return the request for parts whose `table` is the number of their lookup in `found`."""
         lookups = [found[part.table] for part in group]
         for each in lookups:
             each.answers += 1
