@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Softsync, Ssp
+from mpidl.algorithms import ALGORITHMS, BackupSync, Downpour, Rescaled, Softsync, Ssp
 from mpidl.algorithms.algorithm import Exchange, Pattern
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, pushes
@@ -24,10 +24,11 @@ PATTERNS = {
     BackupSync(): Pattern(pushes_gradients=True),
     BackupSync(max_staleness=1): Pattern(),
     BackupSync(grace=0.1): Pattern(),
+    Rescaled(): Pattern(False, True, False, only_reads=True, even=True),
     Softsync(): Pattern(),
     Softsync(modulate=False): Pattern(pushes_gradients=True),
 }
-REST = [each() for each in ALGORITHMS.values() if each not in (Downpour, Ssp, BackupSync, Softsync)]
+REST = [each() for each in ALGORITHMS.values() if each not in (Downpour, Rescaled, Ssp, BackupSync, Softsync)]
 
 
 @pytest.mark.parametrize(("algorithm", "pattern"), PATTERNS.items())

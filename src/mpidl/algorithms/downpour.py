@@ -94,7 +94,7 @@ class Downpour(Algorithm):
         policy, fetches_next = self.shard_policy(replicas), self.n_fetch == 1
         return Pattern(
             prefetches=self.overlap,
-            fetches_next=fetches_next and isinstance(policy, ApplyAtOnce) and not policy.by_arrival,
+            fetches_next=fetches_next and isinstance(policy, ApplyAtOnce) and self.max_staleness is None,
             # With `overlap`, the replica doesn't wait for its pushes, so that starting them sooner gains nothing.
             pushes_gradients=fetches_next and self.n_push == 1 and not self.overlap and not policy.by_arrival,
             only_reads=fetches_next and not self.overlap and self.wire_fetch == "fp32",

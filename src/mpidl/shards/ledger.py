@@ -2,9 +2,9 @@
 
 Each ring of pushes has a row: the number of the message being applied, the number of those applied, the header of the
 push that was begun last, and two entries with the shard's numbers at the end of a push. Both numbers are raised by
-storing one word. OpenPush and entry are written before `APPLIED` is raised to the number of their message, an entry in
-the place of the older one. So the row has a whole entry wherever the process ends, and a message was being applied then
-if `APPLYING` is ahead of `APPLIED`.
+storing one word. The open push and the entry are written before `APPLIED` is raised to the number of their message, an
+entry in the place of the older one. So the row has a whole entry wherever the process ends, and a message was being
+applied then if `APPLYING` is ahead of `APPLIED`.
 """
 
 from __future__ import annotations
