@@ -131,6 +131,7 @@ def test_a_counter_that_overtakes_its_data(mpidl_doctor):
 
 
 def test_a_probe_that_hangs_ends_the_job(mpidl_doctor):
+    """Even if the rank that prints is late: the launcher ends it as soon as the other has ended."""
     ended = mpidl_doctor(
         """
         import time
@@ -139,6 +140,11 @@ def test_a_probe_that_hangs_ends_the_job(mpidl_doctor):
         def hang():
             time.sleep(100)
         machine.threads = hang
+        give_up = examination.Examination._give_up
+        def give_up_late(self, what):
+            time.sleep(1.0 if self.speaks else 0.0)
+            give_up(self, what)
+        examination.Examination._give_up = give_up_late
         """
     )
     assert ended.returncode == 1
