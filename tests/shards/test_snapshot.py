@@ -318,21 +318,6 @@ def test_a_step_waits_within_its_window_for_who_begins_anew():
     assert shard.parameters.tolist() == [-6.0] * 5
 
 
-def test_a_step_saved_by_an_earlier_version_goes_on():
-    """It had a number for everybody who had given: those of an earlier resume have numbers beyond the workers'."""
-    shard = first_of_step(3, 2)
-    shard.receive_push(0, 0, np.full(5, 3.0))
-    state = listed(shard)
-    del state["policy/given"]
-    state["policy/givers"] = np.array([[1, 0, 1]] * 3)
-    state["policy/sum"] *= 2
-    resumed = first_of_step(3, 2)
-    resumed.load(state)
-    resumed.receive_push(1, 0, np.full(5, 9.0))
-    assert resumed.clock == 1
-    assert resumed.parameters.tolist() == [-5.0] * 5
-
-
 def test_a_step_waits_again_for_all_workers_of_a_resumed_run():
     shard = first_of_step(3, 3)
     shard.remove_worker(2)

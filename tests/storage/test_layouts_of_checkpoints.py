@@ -99,21 +99,6 @@ def test_what_is_read_is_all_that_takes_memory(tmp_path, old, new):
     assert found.tobytes() == in_layout(tensors["rule/sum"], layout)[slice(*part)].tobytes()
 
 
-def test_what_an_earlier_version_saved_has_the_tensors_in_the_order_of_the_model(tmp_path):
-    layout = Layout([("b/weight", (4, 3)), ("a/weight", (3, 5))])
-    vectors = save(tmp_path, layout, servers=2)
-    with h5py.File(tmp_path / "42" / "index.h5", "r+") as file:
-        del file["layout"]
-    saved, views = Checkpoint(tmp_path / "42"), layout.views(vectors["parameters"])
-    assert saved.layout is None
-    left, right = Box((Range(0, 4), Range(0, 2))), Box((Range(0, 4), Range(2, 3)))
-    cut = Layout(layout.shapes.items(), [("b/weight", right), ("a/weight", Box.whole((3, 5))), ("b/weight", left)])
-    for each in (cut, layout):
-        found = saved.read("parameters", Range(0, layout.size), each)
-        assert found.tobytes() == in_layout(views, each).tobytes()
-    assert saved.read("parameters", Range(0, layout.size)).tobytes() == vectors["parameters"].tobytes()
-
-
 def test_the_index_tells_the_layout_in_plain_text(tmp_path):
     left, right = Box((Range(0, 2), Range(0, 2))), Box((Range(0, 2), Range(2, 3)))
     layout = Layout(

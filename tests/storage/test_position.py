@@ -1,9 +1,6 @@
 """Where a checkpoint was cut: attributes of a position, and tickets that are passed over."""
 
-import json
-
 import h5py
-import numpy as np
 import pytest
 
 from mpidl.data import Portions
@@ -38,14 +35,6 @@ def test_a_position_is_what_attributes_in_a_file_say(tmp_path):
     with h5py.File(tmp_path / "index.h5", "w") as file:
         file.attrs.update(position.attributes())
         assert Position.of(file.attrs) == position
-
-
-def test_a_checkpoint_of_an_earlier_version_has_fewer_attributes():
-    attributes = {"step": np.int64(9), "samples": 71, "epoch": 1.5, "next_portion": 6, "unfinished": np.array([[3, 1]])}
-    assert Position.of(attributes) == Position(9, 71, 1.5, 6, [(3, 1)])
-    attributes["coordinator"] = json.dumps({"iteration": 3})
-    assert Position.of(attributes).state == {"iteration": 3}
-    assert all(type(number) is int for number in Position.of(attributes).unfinished[0])
 
 
 def replicas(*parts):

@@ -56,7 +56,7 @@ def test_a_checkpoint_has_everything(run):
         np.testing.assert_array_equal(found, values)
 
 
-def test_an_earlier_checkpoint_has_parameters_only(tmp_path):
+def test_a_checkpoint_of_parameters_only(tmp_path):
     saved.save(tmp_path / "checkpoints")
     trained = read(checkpoint_of(tmp_path, 42))
     assert (trained.aliases, trained.constants, trained.buffers) == ({}, {}, {})

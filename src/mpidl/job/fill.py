@@ -84,12 +84,10 @@ def _rows(placed: PlacedJob, name: str, range: Range) -> np.ndarray:
 
 
 def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_workers: bool) -> None:
-    """Restore a shard's clock and policy, unless an earlier version saved the vectors only.
+    """Restore a shard's clock and policy.
 
     `same_workers` tells whether the replicas, too, go on where those of the checkpoint were.
     """
-    if "clock" not in saved:
-        return
     recounted = ("staleness/", "pushes", "dropped")  # Figures count from the resume.
     kept = {name: values for name, values in saved.items() if not name.startswith(recounted)}
     fresh = {name: values for name, values in shard.state().items() if name.startswith(recounted) or name not in saved}

@@ -69,9 +69,7 @@ def network_of(checkpoint: Checkpoint) -> Network | None:
     section = checkpoint.sections.get("model", {})
     if "layer" not in section:
         return None
-    shape = checkpoint.data.get("data: shape of a sample")
-    if shape is None:
-        raise UsageError(f"{checkpoint.path}: saved by an earlier version, which didn't note the shape of a sample")
+    shape = checkpoint.data.get("data: shape of a sample", "")
     seed = convert(checkpoint.sections.get("run", {}).get("seed", 0), Natural, "run.seed")
     extents = tuple(map(int, re.findall(r"\d{1,18}", shape)))
     network = build_network(build(ModelSection, "model", section), extents, seed)

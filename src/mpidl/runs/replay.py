@@ -71,8 +71,6 @@ def replay(run: Run, logger: Logger) -> None:
         clock, now = (0, record["unix_time"]) if "unix_time" in record else (1, record.get("time", 0.0))
         while events and events[-1][clock] <= now:
             last = tell(events.pop()[2])
-        if record["samples"] < last:  # Earlier versions said no more of a resumption.
-            start_again(int(record["samples"]) - 1)
         logger.record(record)
         last = record["samples"]
     while events:

@@ -60,12 +60,11 @@ class Checkpoint:
     sections : dict of str to dict
         The run's resolved configuration.
     data : dict of str to str
-        Description of the run's data; empty in a checkpoint of an earlier version.
+        Description of the run's data.
     shapes : dict of str to tuple of int
         Shapes of the parameter tensors, by their names.
-    layout : Layout or None
-        Layout of the vectors in the shards; None in a checkpoint of an earlier version, which has each tensor in one
-        piece, in the model's order.
+    layout : Layout
+        Layout of the vectors in the shards.
     states : tuple of str
         Names of the vectors beside the parameters.
     size : int
@@ -88,15 +87,14 @@ class Checkpoint:
         try:
             with opened(path / INDEX) as file:
                 given = attributes(file)
-                layout, tables = (
-                    dataset(file, name)[()] if find(file, name) is not None else None for name in (LAYOUT, TABLES)
-                )
+                layout = dataset(file, LAYOUT)[()]
+                tables = "[]" if find(file, TABLES) is None else dataset(file, TABLES)[()]
             _check_version(path, str(given["version"]))
             files = {shard_file(number): describe(path / shard_file(number)) for number in range(int(given["shards"]))}
             self._sources = {name: tuple(vectors) for name, (_, vectors) in files.items()}
             self.shapes: dict[str, tuple[int, ...]] = {name: item.shape for name, item in self.datasets("parameters")}
-            self.layout: Layout | None = None if layout is None else decoded_layout(layout, self.shapes)
-            self.tables = msgspec.json.decode(tables or "[]", type=list[TableSpec])
+            self.layout = decoded_layout(layout, self.shapes)
+            self.tables = msgspec.json.decode(tables, type=list[TableSpec])
             self._vectors = SavedVectors([(path / name, held) for name, (held, _) in files.items()], self.layout)
             self.size = self._vectors.size
             if self.size != sum(map(prod, self.shapes.values())):
@@ -105,8 +103,8 @@ class Checkpoint:
             if len(config := str(given["config"])) > TEXT_BYTES:
                 raise ValueError(f"a configuration of {len(config)} characters, expected at most {TEXT_BYTES}")
             self.sections = msgspec.convert(parse_toml(config), dict[str, dict[str, Any]])
-            self.data = msgspec.json.decode(given.get("data", "{}"), type=dict[str, str])
-            self.aliases = msgspec.json.decode(given.get("aliases", "{}"), type=dict[str, str])
+            self.data = msgspec.json.decode(given["data"], type=dict[str, str])
+            self.aliases = msgspec.json.decode(given["aliases"], type=dict[str, str])
             if unknown := set(self.aliases.values()) - self.shapes.keys():
                 raise ValueError(f"another name of the tensor {min(unknown)}, which it lacks")
         except UNREADABLE as error:
@@ -148,7 +146,7 @@ class Checkpoint:
     def shard_state(self, range: Range, layout: Layout | None = None) -> dict[str, np.ndarray]:
         """Return the state of the shards of a range: their vectors in it, and the counters of the first of them.
 
-        The names are those of `mpidl.shards.state.ShardState.state`. Earlier versions saved the vectors only.
+        The names are those of `mpidl.shards.state.ShardState.state`.
         """
         first = self._vectors.files[self._vectors.holders(range, layout)[0]]
         names, others = _contents(*first)

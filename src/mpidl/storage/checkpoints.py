@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mpidl.errors import MpidlError, UsageError, outcome, quoted, shown
+from mpidl.errors import MpidlError, UsageError, outcome, shown
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
-from mpidl.schema import parse_toml
 from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.files import INDEX, RUN, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
@@ -167,20 +166,11 @@ def _check_link(checkpoints: Path) -> None:
 def _owner(run: Path, place: Path) -> str | None:
     """Return the run, other than `run`, to which the checkpoints in a linked directory belong; None if there is none.
 
-    A run that no longer has a link to them, for example because it has been renamed, is no owner. Checkpoints of
-    earlier versions only have the run's name.
+    A run that no longer has a link to them, for example because it has been renamed, is no owner.
     """
-    name = None
-    with contextlib.suppress(*UNREADABLE):
-        name = parse_toml(read_text(run / "config.toml", of_run=True).decode())["run"]["name"]
     for step in reversed(steps(place)):
         with contextlib.suppress(*UNREADABLE), opened(place / str(step) / INDEX) as file:
-            saved = attributes(file)
-            if RUN not in saved:
-                if name not in (None, earlier := parse_toml(saved["config"])["run"]["name"]):
-                    return quoted(earlier)
-                continue
-            owner = Path(os.fsdecode(saved[RUN]))
+            owner = Path(os.fsdecode(attributes(file)[RUN]))
             linked = (owner / "config.toml").exists() and os.path.realpath(owner / "checkpoints") == str(place)
             if linked and str(owner) != os.path.realpath(run):
                 return shown(str(owner), 200)

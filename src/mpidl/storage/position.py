@@ -115,13 +115,11 @@ class Position(NamedTuple):
             "seconds": self.seconds,
         }
         more = {saved: getattr(self, name) for name, (saved, _) in _AS_JSON.items()}
-        if self.state is None:
-            del more["coordinator"]
         return found | {saved: msgspec.json.encode(value).decode() for saved, value in more.items()}
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Position:
-        """Return the position of a checkpoint from its index's attributes; earlier versions wrote fewer of them.
+        """Return the position of a checkpoint from its index's attributes.
 
         Raises
         ------
@@ -129,10 +127,9 @@ class Position(NamedTuple):
             An attribute is missing or malformed.
         """
         for name in ("step", "samples", "epoch", "next_portion", "seconds"):
-            check_number(name, attributes.get(name, 0))
+            check_number(name, attributes[name])
         more: dict[str, Any] = {
-            name: msgspec.json.decode(attributes.get(saved, "null"), type=kind | None)
-            for name, (saved, kind) in _AS_JSON.items()
+            name: msgspec.json.decode(attributes[saved], type=kind | None) for name, (saved, kind) in _AS_JSON.items()
         }
         return cls(
             int(attributes["step"]),
@@ -140,7 +137,7 @@ class Position(NamedTuple):
             float(attributes["epoch"]),
             int(attributes["next_portion"]),
             [(int(portion), int(done)) for portion, done in attributes["unfinished"]],
-            seconds=float(attributes.get("seconds", 0.0)),
+            seconds=float(attributes["seconds"]),
             **more | {"replicas": more["replicas"] or ()},
         )
 

@@ -21,10 +21,10 @@ BLOCK = 1 << 22
 class SavedVectors:
     """Vectors of `size` elements spread over several HDF5 `files`, each with one range of them in its datasets.
 
-    Without a layout, each tensor is one piece, in the model's order.
+    `layout` is that of the vectors.
     """
 
-    def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout | None) -> None:
+    def __init__(self, files: Sequence[tuple[Path, Range]], layout: Layout) -> None:
         self.files, self._layout = files, layout
         self.size = max(range.stop for _, range in files)
 
@@ -83,14 +83,14 @@ class SavedVectors:
         whole = Range(0, self.size)
         saved = np.arange(whole.size)
         places = saved.copy()
-        for move in moves(self._layout or layout.uncut, whole, layout, whole):
+        for move in moves(self._layout, whole, layout, whole):
             move.copy(saved, places)
         return places
 
     def _moves(self, range: Range, layout: Layout | None) -> dict[int, list[Move]]:
         """Return the copies out of each file."""
-        old = None if layout is None else self._layout or layout.uncut
-        if layout is None or old is None or layout == old:
+        old = self._layout
+        if layout is None or layout == old:
             old = layout = Layout([("", (self.size,))])  # the order is the same, whatever the tensors
         found = {number: list(moves(old, held, layout, range)) for number, (_, held) in enumerate(self.files)}
         if (number := sum(move.box.size for each in found.values() for move in each)) != range.size:

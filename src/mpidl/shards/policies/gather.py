@@ -264,10 +264,8 @@ class FirstOfStep(Policy):
         self._end, self._ended = None, bool(state["ended"])
         self._sum[...] = state["sum"]
         chunks = len(self._clocks)
+        self._given = for_chunks(state["given"], chunks).tolist()
         givers = for_chunks(state["givers"], chunks)
-        # Earlier versions had no `given`, and a count in `givers` for every worker.
-        given = for_chunks(state["given"], chunks) if "given" in state else givers.sum(axis=1)
-        self._given = given.tolist()
         self._givers = [set(np.flatnonzero(each[: self._workers]).tolist()) for each in givers]
         self._clocks = for_chunks(state["clocks"], chunks).tolist()
         self._active = set(np.flatnonzero(state["active"][: self._workers]).tolist())
