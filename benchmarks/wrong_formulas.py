@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,9 +75,7 @@ def rooms(file: str) -> list[list[str]]:
     named = [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     own = [named] if named else []
     if room in ("algorithms", "shards"):
-        names = ("policies", "uneven", "trajectories", "family", "steps", "quorum")
-        first = [f"tests/algorithms/test_{name}.py" for name in names]
-        return [*own, *([["tests/shards"]] if room == "shards" else []), first, ["tests/algorithms"]]
+        return [*own, *([["tests/shards"]] if room == "shards" else []), about(file, "tests/algorithms")]
     if room in ("rma", "engines", "survival") or file == "data/schedule.py":
         # Without ranks; what workers take is what settlements find.
         return [
@@ -87,6 +86,14 @@ def rooms(file: str) -> list[list[str]]:
     if file in ELSEWHERE:
         return [[ELSEWHERE[file]]]
     return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
+
+
+def about(file: str, folder: str) -> list[str]:
+    """Return the tests in a folder, those first that mention the most often what a file defines."""
+    names = re.findall(r"^(?:class|def) (\w+)", (ROOT / PACKAGE / file).read_text(), re.MULTILINE)
+    mentions = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+    found = sorted((ROOT / folder).glob("test_*.py"), key=lambda path: -len(mentions.findall(path.read_text())))
+    return [str(path.relative_to(ROOT)) for path in found]
 
 
 def fails(tests: list[str], tree: Path) -> bool:

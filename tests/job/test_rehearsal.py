@@ -10,6 +10,7 @@ from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict
 from mpidl.data import ArraySplit, Dataset
 from mpidl.engines.virtual import VirtualEngine
+from mpidl.jit import Compiled
 from mpidl.job.build import build
 from mpidl.job.job import Job
 from mpidl.job.placed import place
@@ -46,8 +47,8 @@ def compiled(monkeypatch):
     wire.compiled.cache_clear()
     kernels = [cell.cell_contents for each in KERNELS for cell in each.__closure__]
     for loop in [*kernels, *(each for module in TABLES for each in vars(module).values())]:
-        if isinstance(loop, Dispatcher):
-            loop._reset_overloads()
+        if isinstance(loop, Compiled) and isinstance(loop.made, Dispatcher):
+            loop.made._reset_overloads()
     names, add = [], Dispatcher.add_overload
 
     def noting(self, result):

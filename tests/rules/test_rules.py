@@ -242,7 +242,7 @@ def test_a_second_process_compiles_nothing():
         for rule in RULES.values():
             for dtype in ("float32", "float64"):
                 rule().warm(dtype)
-            stats = compiled(rule, np.ndarray, False, False).stats
+            stats = compiled(rule, np.ndarray, False, False).made.stats
             print(rule.name, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     """
     run(code)
@@ -259,16 +259,16 @@ def test_warm_is_what_the_first_update_needs():
 
     Other().warm("float32")
     dispatcher = compiled(Other, np.ndarray, False, False)
-    before = len(dispatcher.signatures)
+    before = len(dispatcher.made.signatures)
     Other().update(np.ones(7, np.float32), (), np.ones(7, np.float32), 1)
-    assert len(dispatcher.signatures) == before == 1
+    assert len(dispatcher.made.signatures) == before == 1
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
-    def refuse(self):
+    def refuse(self, function):
         raise RuntimeError("no locator available")
 
-    monkeypatch.setattr("numba.core.dispatcher.Dispatcher.enable_caching", refuse)
+    monkeypatch.setattr("numba.core.caching.FunctionCache.__init__", refuse)
 
     class Uncached(Sgd):
         name = "uncached"
@@ -276,7 +276,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
     w = np.ones(3)
     Uncached(0.5).update(w, (), np.ones(3), 1)
     assert w.tolist() == [0.5] * 3
-    assert not compiled(Uncached, np.ndarray, False, False).stats.cache_path
+    assert not compiled(Uncached, np.ndarray, False, False).made.stats.cache_path
 
 
 @pytest.mark.parametrize("rule", RULES.values())

@@ -44,7 +44,7 @@ def numba() -> Finding:
     from mpidl.rules import Adagrad
     from mpidl.rules.scalar import loop
 
-    cache = loop(Adagrad).stats.cache_path  # type: ignore[attr-defined]
+    cache = loop(Adagrad).made.stats.cache_path
     where = "no writable cache directory" if cache is None else f"caches in {cache}"
     remedy = "every start compiles the rules again: set NUMBA_CACHE_DIR to a writable directory"
     return Finding.warning(cache is None, f"Numba {numba.__version__}, {where}", remedy)

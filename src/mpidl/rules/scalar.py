@@ -9,6 +9,8 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any, NamedTuple
 
+from mpidl.jit import Compiled, jit
+
 
 class Parts(NamedTuple):
     """The parts of a scalar form's syntax tree: names of the arguments, assignments, and returned expressions.
@@ -84,13 +86,11 @@ class _Renaming(ast.NodeTransformer):
         return ast.Name(self._new, node.ctx) if node.id == self._old else node
 
 
-def loop(rule: type[Any], sparse: bool = False, decaying: bool = False) -> Callable[..., None]:
+def loop(rule: type[Any], sparse: bool = False, decaying: bool = False) -> Compiled:
     """Return the compiled loop; its arguments are the parameters, the states, the gradient and the coefficients.
 
     If `sparse`, the loop skips elements whose gradient is 0. If `decaying`, weight decay is the last argument.
     """
-    from mpidl.jit import jit
-
     scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
     # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
     exec(compile(loop_source(rule, sparse, decaying), inspect.getfile(rule), "exec"), scope)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from mpidl.jit import Compiled
 
 #: Linux's flag for memory that isn't counted before it is written.
 MAP_NORESERVE = 0x4000
@@ -88,12 +87,14 @@ def _available() -> float:
     return inf
 
 
-#: Without types of its own.
-tools: Any = cgutils
-
-
-def _prefetch(context: Any, array: Any, place: Any) -> Any:
+@Compiled
+def prefetch() -> Any:
     """Have an element of a contiguous array, by its place, read into the cache; the loop doesn't wait for it."""
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    tools: Any = cgutils  # It has no types.
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place = arguments
@@ -106,7 +107,8 @@ def _prefetch(context: Any, array: Any, place: Any) -> Any:
         builder.call(function, [builder.bitcast(builder.gep(data, [place]), byte), *modes])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), generate
+    @intrinsic
+    def prefetch(context, array, place):  # type: ignore[no-untyped-def]
+        return types.void(array, types.intp), generate
 
-
-prefetch: Any = intrinsic(_prefetch)
+    return prefetch

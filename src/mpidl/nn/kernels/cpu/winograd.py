@@ -17,8 +17,7 @@ from typing import Any
 
 from numpy import uintp
 
-from mpidl.jit import jit
-from mpidl.nn.kernels.cpu.codelets import codelets
+from mpidl.jit import Compiled, jit
 from mpidl.nn.kernels.cpu.patches import set_zero
 
 DATA, DATA_ADJOINT, OUTPUTS, OUTPUTS_ADJOINT = range(4)
@@ -155,8 +154,20 @@ CODELETS = {
     for side, formulas in FORMULAS.items()
     for kind, formula in enumerate(formulas)
 }
-_set = codelets(CODELETS)
-_add = codelets({key: each for key, each in CODELETS.items() if key % 4 in (DATA_ADJOINT, OUTPUTS)}, add=True)
+
+
+@Compiled
+def _set() -> Any:
+    from mpidl.nn.kernels.cpu.codelets import codelets
+
+    return codelets(CODELETS)
+
+
+@Compiled
+def _add() -> Any:
+    from mpidl.nn.kernels.cpu.codelets import codelets
+
+    return codelets({key: each for key, each in CODELETS.items() if key % 4 in (DATA_ADJOINT, OUTPUTS)}, add=True)
 
 
 @jit
