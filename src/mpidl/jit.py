@@ -72,7 +72,7 @@ def jit(function: Callable[..., Any], reassociate: bool = False) -> Compiled:
 def _cache() -> Any:
     """Return the class of a function's cache: Numba's, but it loads without the half a second of imports to compile."""
     from numba.core.caching import FunctionCache
-    from numba.core.runtime import rtsys
+    from numba.core.runtime.nrt import rtsys
 
     class Cache(FunctionCache):
         def load_overload(self, signature: Any, context: Any) -> Any:

@@ -3,9 +3,9 @@
 import math
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from supervised import (
     CHECKPOINT,
     INTERRUPTED,

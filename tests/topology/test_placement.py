@@ -1,8 +1,7 @@
 """The map of a job: lines for its hosts."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mpidl.topology.placement import LINES, placement
 from mpidl.topology.roles import assign

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from math import fsum, inf
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica, check_timing
 from mpidl.algorithms.replica_state import ReplicaState
@@ -22,8 +22,7 @@ from mpidl.shards.vectors import Operation
 SEGMENTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Operate:
+class Operate(Struct, frozen=True):
     """Let all servers execute operations.
 
     Answer: a list of the results of all `Dot` and `Read` among them, in order: floats and `Parts`.
@@ -32,8 +31,7 @@ class Operate:
     operations: tuple[Operation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSegment:
+class BatchSegment(Struct, frozen=True):
     """A part of a batch with a vector for its gradient.
 
     Attributes
@@ -49,8 +47,7 @@ class BatchSegment:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(Struct, frozen=True):
     """Let the replicas compute the loss and the gradient of a batch at the shards' `parameters`.
 
     The vectors of the segments are set to 0 first. Answer: an `EvaluationResult`.
@@ -66,8 +63,7 @@ class Evaluate:
     task: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
+class EvaluationResult(Struct, frozen=True):
     """The result of an `Evaluate`.
 
     Attributes
@@ -93,8 +89,7 @@ class EvaluationResult:
     waiting: float
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
+class Iteration(Struct, frozen=True):
     """Report an iteration; the engine saves a checkpoint when one is due. Answer: whether to stop.
 
     Attributes

@@ -7,8 +7,9 @@ elements as the model has parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from mpidl.parameters.ranges import Range
 
@@ -22,16 +23,14 @@ def loss_and_gradient(model: Any, batch: Any) -> tuple[float, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class NextBatch:
+class NextBatch(Struct, frozen=True):
     """Take the next minibatch, or the last one again if its gradient was given up.
 
     Answer: a handle for `Gradient`, or None when no data are left.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Gradient:
+class Gradient(Struct, frozen=True):
     """Compute the gradient of a batch's mean loss at `parameters`, or another function of these.
 
     Answer: a vector that the replica may change, or None if it was given up. It is valid until it is pushed, or until
@@ -54,15 +53,13 @@ class Gradient:
     unless_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForEpoch:
+class WaitForEpoch(Struct, frozen=True):
     """Wait until all replicas together have taken `epoch` epochs of data, a float. Answer: None."""
 
     epoch: float
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """Count one more step when its pushes are applied, and wait until no replica is more than `bound` steps behind.
 
     Replicas without data don't count. Answer: None.
@@ -74,8 +71,7 @@ class Clock:
 # Requests of algorithms that exchange through servers.
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(Struct, frozen=True):
     """Copy the servers' parameters, with all of this replica's own pushes, into `parameters`. Answer: None.
 
     With `newer`, first wait until every shard has been updated since this replica's last fetch.
@@ -89,8 +85,7 @@ class Fetch:
     newer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(Struct, frozen=True):
     """Send a vector to the servers. Answer: None, once the vector is under way and may be changed again.
 
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
@@ -103,8 +98,7 @@ class Push:
 # Requests of algorithms that exchange by reduction, where the replicas have the shards.
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Struct, frozen=True):
     """Update the shards by the mean or the sum of all replicas' vectors, and copy the result to `parameters`.
 
     In a mean, each vector has a `weight`. Vectors are added in the order of the replicas. A replica without a vector
@@ -118,16 +112,14 @@ class Reduce:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(Struct, frozen=True):
     """Measure this replica's speed. Answer: its steps per second over those of the fastest replica, at most 1.
 
     Both are measured between the last two reductions; before the first, the answer is 1.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class StartReduction:
+class StartReduction(Struct, frozen=True):
     """Start a reduction of a part of all replicas' vectors, while they compute: the mean is one update of that part.
 
     The part of `vector` must not change until the reduction is finished. Each vector has a `weight` in the mean; one of
@@ -139,8 +131,7 @@ class StartReduction:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class FinishReduction:
+class FinishReduction(Struct, frozen=True):
     """Wait for the first unfinished reduction, and copy its result to that part of `vector`.
 
     If all weights were 0, `vector` isn't changed. The replica's last `rest` batches are not in the results of all parts
@@ -154,8 +145,7 @@ class FinishReduction:
 # Requests of algorithms whose replicas share one vector of parameters in memory.
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateShared:
+class UpdateShared(Struct, frozen=True):
     """Update the shared parameters by the rule, in place, without locks, where the gradient isn't 0. Answer: None."""
 
     gradient: Any
@@ -164,8 +154,7 @@ class UpdateShared:
 # Requests of replicas that compute for a coordinator.
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """Consecutive portions of a batch whose gradients are accrued together.
 
     Attributes
@@ -186,13 +175,11 @@ class Unit:
     task: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NextUnit:
+class NextUnit(Struct, frozen=True):
     """Take the next unit, and wait for one if there is none. Answer: a `Unit`, or None when training is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accrue:
+class Accrue(Struct, frozen=True):
     """Send the weighted sum of a unit's gradients to the servers, which add each unit only once.
 
     Answer: None, once the vector is under way and may be changed again.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from mpidl.algorithms.coordination import (
     BatchSegment,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from mpidl.parameters.ranges import Box, Range, boxes
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """The position of a parameter tensor, or of a box of it, in the flat vector, in C order.
 
     Attributes

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.nn.layers.layer import Layer
 from mpidl.parameters.layout import Layout
@@ -45,8 +45,7 @@ class TensorPart(NamedTuple):
 TensorDistribution = tuple[TensorPart | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CutLayer:
+class CutLayer(Struct, frozen=True):
     """A layer, or a part of its work, divided among the ranks.
 
     Values are numbered: value 0 is the network's inputs, value i + 1 the output of step i.
@@ -184,8 +183,7 @@ class Communication(NamedTuple):
         return tuple((self.elements.sum(axis=0) + self.elements.sum(axis=1)).tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The work of each rank of a replica, for a network that is cut.
 
     Attributes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf, prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from mpidl.errors import UsageError, quoted
 from mpidl.nn.graph import Graph

@@ -6,7 +6,6 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ STATE = (
 INCIDENTS = {"failure": died, "recovery": replaced, "handover": replaced}
 
 #: Attributes of the last `Iteration` in a record.
-ITERATION = [each.name for each in fields(Iteration) if each.name not in ("samples", "state")]
+ITERATION = [name for name in Iteration.__struct_fields__ if name not in ("samples", "state")]
 
 
 class Reporter:

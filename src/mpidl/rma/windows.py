@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from mpidl.errors import MpidlError
 from mpidl.rma.nodes import neighbours
@@ -32,8 +32,7 @@ def allocation_chosen() -> str:
     return os.environ.get("MPIDL_WINDOWS", "allocate")
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """The place of a region in its rank's window, in bytes."""
 
     dtype: np.dtype

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines.totals import Totals
@@ -12,40 +13,34 @@ from mpidl.shards.policies import PushHeader
 from mpidl.storage.position import Best, Position
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """Everything is ready to train."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """The totals were taken while the replicas train."""
 
     totals: Totals
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEnded(Looked):
+class TrainingEnded(Looked, frozen=True):
     """The totals were taken when all replicas had ended and every push had been applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered(Looked):
+class Unanswered(Looked, frozen=True):
     """Ranks don't answer for long after a signal, or hang after the last checkpoint; `why` is a part of a line."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Iterated:
+class Iterated(Struct, frozen=True):
     """The algorithm's coordinator has completed an iteration."""
 
     totals: Totals
     iteration: Iteration
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
+class Diverged(Struct, frozen=True):
     """The loss of a batch, computed by a worker, is NaN or infinite."""
 
     worker: int
@@ -53,8 +48,7 @@ class Diverged:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationEnded:
+class EvaluationEnded(Struct, frozen=True):
     """The parameters were evaluated.
 
     `seconds` is the training time before the evaluation, since the run began or was resumed, and `epoch` the number of
@@ -66,8 +60,7 @@ class EvaluationEnded:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointEnded:
+class CheckpointEnded(Struct, frozen=True):
     """The checkpoint that was ordered last is complete, or is an interim one that can't be completed.
 
     `now` is in seconds of the run's clock.
@@ -78,13 +71,11 @@ class CheckpointEnded:
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Struct, frozen=True):
     """A signal asks the run to stop; may be told more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The process that played a rank has died.
 
     Attributes
@@ -114,8 +105,7 @@ class Failed:
     code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """Another process has taken over a rank whose process had died, or had left, and continues.
 
     Attributes
@@ -140,8 +130,7 @@ class Recovered:
     drained: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
+class TakenOver(Struct, frozen=True):
     """The coordinator's process has died, and another has taken over: what was under way starts again."""
 
 
@@ -150,8 +139,7 @@ Ending = TrainingEnded | EvaluationEnded | CheckpointEnded
 Event = Started | Looked | Ending | Unanswered | Iterated | Diverged | Signalled | Incident | TakenOver
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Cut and write a checkpoint; tell `CheckpointEnded` when it is on disk. If one is being written, give that up.
 
     If `last`, replicas stop where they are cut. `position` is where the run is, if an algorithm's coordinator drives
@@ -165,42 +153,36 @@ class Save:
     interim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Test:
+class Test(Struct, frozen=True):
     """Evaluate the parameters and tell `EvaluationEnded`; if `final`, training is over: all but the training data."""
 
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """Keep a checkpoint that is on disk as the best, and no longer the one before."""
 
     best: Best
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceRates:
+class ReduceRates(Struct, frozen=True):
     """Reduce all rates; this makes it `reductions` times."""
 
     reductions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Hand out no more data."""
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """Record an event of the run."""
 
     kind: str
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """End the run at once; its last checkpoint stays as it is.
 
     `cause` is one line for a person; `worker` is the one that met it, if one did. `passing` says whether the same run,
@@ -212,8 +194,7 @@ class Fail:
     passing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """Write the summary and end the run.
 
     A run `interrupted` by a signal ends early. `seconds_to_target` is the training time of the whole run until the

@@ -7,9 +7,10 @@ supervisor itself reads no clock and touches neither files nor MPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from math import inf, isfinite, nan
 from typing import Any
+
+from msgspec.structs import asdict
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.data.schedule import Schedule

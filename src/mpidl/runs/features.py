@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mpidl.config import Config
 from mpidl.config.cluster import TopologySection

@@ -7,11 +7,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from mpidl.config import Config
 from mpidl.engines import monotonic

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mpidl.device import from_host, to_host
@@ -16,8 +16,7 @@ from mpidl.shards.vectors import Pieces, Result, Vectors
 BLOCK = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     """The elements of a vector, or those of a range: pieces, a copy of each shard's part."""
 
     vector: str
@@ -28,8 +27,7 @@ class Gather:
         return [{} if own is None else {own.start: np.array(to_host(vectors.view(self.vector, own)))}]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scatter:
+class Scatter(Struct, frozen=True, eq=False):
     """The elements of target from `start` on = `values`, shape (n,)."""
 
     target: str
@@ -44,8 +42,7 @@ class Scatter:
         return []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Product:
+class Product(Struct, frozen=True, eq=False):
     """target = matrix @ values, given all elements of `values`, shape (n,)."""
 
     target: str
@@ -58,8 +55,7 @@ class Product:
         return []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankUpdate:
+class RankUpdate(Struct, frozen=True, eq=False):
     """target = factor * target + columns @ weights @ columns.T for a matrix, given all elements of the columns.
 
     Attributes
@@ -86,8 +82,7 @@ class RankUpdate:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """target = the identity matrix."""
 
     target: str

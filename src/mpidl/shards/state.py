@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks, within
@@ -25,8 +25,7 @@ BLOCK = 1 << 14
 COUNTERS = ("clock", "begun", "pushes", "dropped", "batch")
 
 
-@dataclass(frozen=True, slots=True)
-class PushHeader:
+class PushHeader(Struct, frozen=True):
     """The properties of a push, known from its first chunk on.
 
     Attributes

@@ -7,13 +7,13 @@ A server executes the operations of one request in order, and accrues gradients 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import fsum
 from operator import or_
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Sgd
@@ -23,8 +23,7 @@ from mpidl.shards.state import BLOCK
 ADDING = Sgd()
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """Inner products of pairs of vectors: a float for each pair, summed over the shards."""
 
     pairs: tuple[tuple[str, str], ...]
@@ -38,8 +37,7 @@ class Dot:
         return [*totals]
 
 
-@dataclass(frozen=True, slots=True)
-class Combine:
+class Combine(Struct, frozen=True):
     """target = sum of factor * vector over `terms`, which may include the target itself; 0 without terms."""
 
     target: str
@@ -57,8 +55,7 @@ class Combine:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Multiply:
+class Multiply(Struct, frozen=True):
     """target = target * vector, element by element."""
 
     target: str

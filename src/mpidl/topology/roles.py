@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from mpidl.errors import UsageError
 
@@ -30,8 +31,7 @@ class RelayRank(NamedTuple):
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(Struct, frozen=True):
     """World ranks by role.
 
     Attributes

@@ -18,7 +18,7 @@ from mpidl.tracing.files import remove
 from mpidl.tracing.spans import KINDS, Ring
 
 #: What a replica does while its request is carried out; all others wait for other ranks.
-REQUESTS = {
+REQUESTS: dict[type, str] = {
     Gradient: "gradient", NextBatch: "step", Fetch: "fetch", Push: "push", Accrue: "push", UpdateShared: "push",
 }  # fmt: skip
 

@@ -7,11 +7,11 @@ often. Counters and the numbers of orders only grow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.algorithms.coordination import SEGMENTS, BatchSegment
 from mpidl.shards.side_state import FIGURES
@@ -303,8 +303,7 @@ class ShardCut(NamedTuple):
     marked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFiles:
+class SavedFiles(Struct, frozen=True):
     """To the coordinator: a part of a checkpoint is on disk.
 
     Attributes
@@ -329,7 +328,7 @@ class SavedFiles:
 
     order: int
     shards: Sequence[int] = ()
-    replicas: Mapping[int, ReplicaPosition] = field(default_factory=dict)
+    replicas: Mapping[int, ReplicaPosition] = {}
     files: Sequence[str] = ()
     taken: int | None = None
     partition: tuple[int, int] | None = None
@@ -371,8 +370,7 @@ class Tag(IntEnum):
 NOTICE = len(Notice) + 2 * SEGMENTS
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """Coordinator to servers: expect the units of an evaluation. Answer: None."""
 
     evaluation: int
@@ -380,13 +378,11 @@ class Begin:
     unit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Obeyed:
+class Obeyed(Struct, frozen=True):
     """Coordinator to servers. Answer: ordinal of the last order to save that was obeyed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     """Server to coordinator: all units of an evaluation have been accrued, `won` of them from their second copy.
 
     `losses` and `weights` have the shape (units,).

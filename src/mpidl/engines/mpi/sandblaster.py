@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from mpidl.algorithms.coordination import (
     BatchSegment,
