@@ -98,7 +98,8 @@ def begun_role(world: World, ready: ReadyJob, transport: Transport, reporter: Re
         channel = sparse.of_worker(ready, transport.capacity.side_data, len(roles.servers), direct)
         role = Worker(ready, number // len(ready.placed.slices), held, direct, channel)
         role.hand_over, role.computing = world.survival.hand_over, world.survival.computing
-    rehearse_shard(ready.placed)  # Each rank may have to play a server's.
+    if reporter is None:  # Any rank may have to play a server's; the coordinator starts without Numba.
+        rehearse_shard(ready.placed)
     role.begin(transport)
     return role
 
