@@ -16,7 +16,7 @@ from mpidl.rules import Rule
 from mpidl.rules.segments import Segment, SegmentedRule
 
 #: Shortest time between two measurements, relative to that of the quickest one.
-SPACING = 100
+SPACING = 500
 
 
 class GradientNorm:

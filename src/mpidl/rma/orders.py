@@ -14,10 +14,14 @@ class OwnOrders:
 
     def __init__(self, shared: SharedState) -> None:
         self._numbers = shared.window.local("control")
+        self._seen, self._order = b"", Order(0, 0, 0)
 
     def read(self) -> Order:
-        """Return what the coordinator has ordered."""
-        return Order.of(self._numbers)
+        """Return what the coordinator has ordered: the same object if nothing has changed."""
+        seen = self._numbers.tobytes()
+        if seen != self._seen:
+            self._seen, self._order = seen, Order.of(np.frombuffer(seen, self._numbers.dtype))
+        return self._order
 
 
 class Orders:

@@ -51,7 +51,7 @@ class ServedShard:
         self.number, self.shard, self._server = number, shard, server
         self._directory, self._scratch = directory, scratch
         self._portion, self._save, self._accrue = portion, save, accrue
-        self.due = math.inf
+        self.due = -math.inf
         shard.on_drop = self._log_drop
         self._snapshot, self.order = Snapshot(shard), 0
         self._writing = BackgroundTask()
@@ -64,12 +64,23 @@ class ServedShard:
         self.round = self._lockstep_round if deterministic else self._free_round
         self._turn = 0
         self._unwritten = False
+        self._seen: Order | None = None
         self._between: dict[int, Callable[[PushMessage], None]] = {
             END: lambda message: self._remove_worker(message.worker),
             MARK: lambda message: self._mark(message.worker, message.batches[0]),
             SIDE_DATA: self._receive_side_data,
             REQUEST: self._answer,
         }
+
+    def serve(self, order: Order, now: float) -> bool:
+        """Do what there is to do; return whether anything has changed."""
+        if order is not self._seen or self._unwritten or self._writing.active:
+            self._seen = order
+            self.save(order)
+        worked = self.round()
+        if worked or now >= self.due:
+            worked |= self.look(now)
+        return self.link.answer_fetches() or worked
 
     def bind(self, transport: Transport) -> None:
         """Serve the ranks of a transport; the shard moves into its memory."""
@@ -207,6 +218,7 @@ class ServedShard:
         self._snapshot.end(worker)
         self.shard.remove_worker(worker)
         self._training.discard(worker)
+        self._seen = None  # Once none is left, `save` begins snapshots itself.
         if not self._training:
             self.shard.apply_rest()
             self.status.figures["state"] = State.TRAINED

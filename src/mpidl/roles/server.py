@@ -96,10 +96,7 @@ class Server(Role):
             now = time.perf_counter()
             worked = False
             for each in served:
-                each.save(order)
-                worked |= each.round()
-                worked |= each.look(now)
-                worked |= each.link.answer_fetches()
+                worked |= each.serve(order, now)
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
             self.report_interruption(self._link.reports)

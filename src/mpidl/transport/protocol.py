@@ -97,6 +97,10 @@ TAKINGS_ROW, GIVEN_BACK_WIDTH = 1 + TAKINGS * len(Taking), len(GivenBack)
 ROUNDS = 1 << 40
 
 
+#: The numbers of an `Order`: plain integers, which index lists faster than an enumeration's.
+FIELDS = tuple(map(int, (Control.ORDER, Control.LAST, Control.PHASE, Control.REDUCTIONS, Control.CUT)))
+
+
 class Order(NamedTuple):
     """An order of the coordinator to workers and servers.
 
@@ -115,8 +119,7 @@ class Order(NamedTuple):
     def of(cls, control: np.ndarray) -> Order:
         """Return the order in the numbers of `Control`."""
         numbers = control.tolist()
-        fields = (Control.ORDER, Control.LAST, Control.PHASE, Control.REDUCTIONS, Control.CUT)
-        return cls(*(numbers[each] for each in fields))
+        return cls(*(numbers[each] for each in FIELDS))
 
 
 class ShardClock(IntEnum):
