@@ -91,10 +91,15 @@ def loop(rule: type[Any], sparse: bool = False, decaying: bool = False) -> Compi
 
     If `sparse`, the loop skips elements whose gradient is 0. If `decaying`, weight decay is the last argument.
     """
-    scope: dict[str, Any] = {"sqrt": sqrt, "__name__": rule.__module__}
+    return compiled_source(rule, _name(rule, sparse, decaying), loop_source(rule, sparse, decaying), {"sqrt": sqrt})
+
+
+def compiled_source(rule: type[Any], name: str, source: str, scope: dict[str, Any]) -> Compiled:
+    """Return the compiled function of a name in a source made of a rule's scalar form, with the names in `scope`."""
+    scope["__name__"] = rule.__module__
     # Numba caches a function beside the file that it is defined in, and drops the cache when that file changes.
-    exec(compile(loop_source(rule, sparse, decaying), inspect.getfile(rule), "exec"), scope)
-    return jit(scope[_name(rule, sparse, decaying)])
+    exec(compile(source, inspect.getfile(rule), "exec"), scope)
+    return jit(scope[name])
 
 
 def _name(rule: type[Any], sparse: bool, decaying: bool) -> str:
@@ -110,7 +115,7 @@ def loop_source(rule: type[Any], sparse: bool = False, decaying: bool = False) -
     vectors = [form.element, *form.states, form.gradient]
     arguments = [*(f"{name}_vector" for name in vectors), *form.coefficients]
     written = ", ".join(f"{name}_vector[i]" for name in vectors[:-1])
-    results = ", ".join(_typed(result) for result in form.results)
+    results = ", ".join(typed(result) for result in form.results)
     statements = [
         f"def {_name(rule, sparse, decaying)}({', '.join(arguments)}):",
         f"    real = {form.element}_vector.dtype.type",
@@ -118,13 +123,13 @@ def loop_source(rule: type[Any], sparse: bool = False, decaying: bool = False) -
         f"    for i in range({form.element}_vector.size):",
         *([f"        if {form.gradient}_vector[i] == 0:", "            continue"] if sparse else []),
         *(f"        {name} = {name}_vector[i]" for name in vectors),
-        *(f"        {name} = {_typed(value)}" for name, value in form.assignments),
+        *(f"        {name} = {typed(value)}" for name, value in form.assignments),
         f"        {written} = {results}",
     ]
     return "\n".join(statements) + "\n"
 
 
-def _typed(node: ast.expr) -> str:
+def typed(node: ast.expr) -> str:
     """Return an expression's source, with constants cast to the vectors' dtype."""
     return ast.unparse(_TypedConstants().visit(node))
 

@@ -1,14 +1,18 @@
-"""The initial values of a table's rows, and the compiled loops that read, write, gather and scatter rows."""
+"""The initial values of a table's rows, and the compiled loops that read, write and update rows."""
 
 from __future__ import annotations
 
+from functools import cache
 from math import cos, isfinite, log, pi, sqrt
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from mpidl.jit import jit
+from mpidl.jit import Compiled, jit
+from mpidl.rules import Rule
+from mpidl.rules.scalar import compiled_source, typed
+from mpidl.rules.scalar import read as read_form
 from mpidl.tables.distinct import mixed
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import prefetch
@@ -71,29 +75,32 @@ def write(values: Any, rows: Any, offset: int, given: Any) -> None:
             values[rows[i], offset + j] = given[i, j]
 
 
-@jit
-def gather(values: Any, rows: Any, block: Any) -> None:
-    """Copy rows with their states into `block`, (1 + states, rows, dimension)."""
-    width, dimension, line = values.shape[1], block.shape[2], LINE // values.itemsize
-    for i in range(rows.size + AHEAD):
-        if i < rows.size:
-            for place in range(0, width, line):
-                prefetch(values, rows[i] * width + place)
-        k = i - AHEAD
-        if k >= 0:
-            for part in range(block.shape[0]):
-                for j in range(dimension):
-                    block[part, k, j] = values[np.uint64(rows[k]), part * dimension + j]
+@cache
+def update(rule: type[Rule], dimension: int) -> Compiled:
+    """Return the compiled loop that applies gradients to rows, each of them an element's values and states.
 
-
-@jit
-def scatter(values: Any, rows: Any, block: Any) -> None:
-    """Copy `block` back."""
-    dimension = block.shape[2]
-    for i in range(rows.size):
-        for part in range(block.shape[0]):
-            for j in range(dimension):
-                values[np.uint64(rows[i]), part * dimension + j] = block[part, i, j]
+    Its arguments are the values, (rows, (1 + states) * dimension), the distinct numbers of rows, int64 (n,), their
+    gradients (n, dimension), and the coefficients. With the dimension as a constant, rows are in vector registers.
+    """
+    form = read_form(rule)
+    vectors, name = [form.element, *form.states], f"{rule.name}_rows_{dimension}"
+    places = ", ".join(f"values[row, {part * dimension} + j]" for part in range(len(vectors)))
+    lines = [
+        f"def {name}(values, rows, {form.gradient}_rows, {', '.join(form.coefficients)}):",
+        "    real, width, line = values.dtype.type, values.shape[1], LINE // values.itemsize",
+        *(f"    {each} = real({each})" for each in form.coefficients),
+        "    for i in range(rows.size):",
+        "        ahead = rows[min(i + AHEAD, rows.size - 1)] * width",
+        "        for place in range(0, width, line):",
+        "            prefetch(values, ahead + place)",
+        "        row = uint64(rows[i])",
+        f"        for j in range({dimension}):",
+        f"            {', '.join(vectors)}, {form.gradient} = {places}, {form.gradient}_rows[i, j]",
+        *(f"            {each} = {typed(value)}" for each, value in form.assignments),
+        f"            {places} = {', '.join(typed(result) for result in form.results)}",
+    ]
+    scope = {"sqrt": sqrt, "uint64": np.uint64, "prefetch": prefetch, "AHEAD": AHEAD, "LINE": LINE}
+    return compiled_source(rule, name, "\n".join(lines), scope)
 
 
 @jit

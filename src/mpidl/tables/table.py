@@ -18,9 +18,6 @@ from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import Growing
 from mpidl.tables.rows import InitialRows
 
-#: Rows that are updated together: they stay in the cache between reading and writing.
-BLOCK = 1024
-
 
 class Table:
     """Rows by id, which are made at their first update.
@@ -71,6 +68,7 @@ class Table:
         self._capacity, self._seed = capacity, seed
         self._max_rows, self._max_age, self._needed = max_rows, max_age, admission
         self._first = InitialRows(spec, seed)
+        self._update = loops.update(type(rule), spec.dimension)  # type: ignore[arg-type]
         # Rows are read as words of 8 bytes if they consist of these.
         self._words = self.dtype if spec.dimension * self.dtype.itemsize % 8 else np.dtype(np.uint64)
         self._clear()
@@ -83,7 +81,6 @@ class Table:
         # Row 0 stands for none.
         self._values = Growing((parts * spec.dimension,), self.dtype)
         self._entries, self._index = Entries(), RowIndex()
-        self._block = np.empty((parts, BLOCK, spec.dimension), self.dtype)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -140,8 +137,8 @@ class Table:
         self._index.find(ids, rows)
         if np.count_nonzero(rows) < ids.size:
             rows, gradients = self._admit(ids, rows, gradients)
-        for start in range(0, rows.size, BLOCK):
-            self._apply(rows[start : start + BLOCK], gradients[start : start + BLOCK], rate, weight)
+        coefficients = self.rule.coefficients(step, self.rule.rate if rate is None else rate, weight)
+        self._update(self._values.array, rows, gradients, *coefficients)
         self._entries.use(rows, step)
         beyond = max(0, len(self) - self._max_rows) if self._max_rows is not None else 0
         oldest = max(0, step - self._max_age) if self._max_age is not None else 0
@@ -254,14 +251,6 @@ class Table:
             f"table {self.spec.name}: full with {len(self)} rows on this server; set max_rows or max_age, by which "
             "rows that aren't used are evicted, or more servers"
         )
-
-    def _apply(self, rows: np.ndarray, gradients: np.ndarray, rate: float | None, weight: float) -> None:
-        """Apply gradients to rows, up to `BLOCK`."""
-        values, block = self._values.array, self._block[:, : rows.size]
-        loops.gather(values, rows, block)
-        parameters, *states = (part.reshape(-1) for part in block)
-        self.rule.update(parameters, tuple(states), gradients.reshape(-1), self.step, rate, weight=weight)
-        loops.scatter(values, rows, block)
 
 
 #: Place in "counts" of the number of rows.
