@@ -36,4 +36,4 @@ def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, a
     monkeypatch.setattr(Coordinator, "run", starting(Coordinator.run))
     mpidl.train(config=digits(shared_path, run={"epochs": 2}), algorithm=algorithm)
     assert names == at_start
-    assert names
+    assert names or comm.rank == 0  # The coordinator computes nothing.
