@@ -2,10 +2,10 @@
 
 import sys
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from mpidl.errors import MpidlError, named
 from mpidl.launch import output
