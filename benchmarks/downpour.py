@@ -4,11 +4,12 @@ Each trains 784-1024-1024-10 on Fashion-MNIST with two workers, batches of 128, 
 trains native layers and a PyTorch module, each beside its limit, bare loops of the same gradients in two processes:
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/downpour.py
+    python benchmarks/downpour.py [--profile]
 
 All run in turn, round after round. Prints a table of samples/s, of their ratios to those of DistributedDataParallel and
 of the bare loops, and of the seconds of training until the test accuracy reached the target. Writes it to
-results/downpour.json with the figures of every run.
+results/downpour.json with the figures of every run. With ``--profile``, prints where the processor time of each of
+mpidl's ranks goes instead, by phase.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from harness import parse, save, table
 from mpidl.config import toml
-from training import Job, add_data, curve, fashion, last_json, train
+from training import Job, add_data, curve, fashion, last_json, profile, train
 
 PEERS = Path(__file__).resolve().parent / "peers"
 DDP = "PyTorch DDP"
@@ -33,6 +34,7 @@ DDP = "PyTorch DDP"
 CASES = {"layers": "mpidl", "module": "mpidl, a module"}
 LIMITS = {"mpidl": "bare loops", "mpidl, a module": "bare loops, a module"}
 WORKERS = 2
+ROLES = ["coordinator", "server", *["worker"] * WORKERS]
 
 Run = dict[str, Any]
 
@@ -42,6 +44,10 @@ def main() -> None:
     options = arguments()
     # The module's function is in a file of the peers.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
+    if options.profile:
+        for model in options.models:
+            print(CASES[model], table(profile(job_of(model, options), ROLES)), sep="\n")
+        return
     cases: dict[str, Callable[[], Run]] = {}
     for model in options.models:
         name, job = CASES[model], job_of(model, options)
@@ -66,6 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
     parser.add_argument("--rate", type=float, default=0.005, help="Adagrad's learning rate, of all")
     parser.add_argument("--target", type=float, default=0.88, help="test accuracy whose time is measured")
+    parser.add_argument("--profile", action="store_true", help="print processor time by rank and phase")
     parser.add_argument("--models", nargs="+", choices=CASES, default=[*CASES], help="models that mpidl trains")
     return parse(parser, epochs=1, rounds=1, models=["layers"])
 

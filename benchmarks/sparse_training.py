@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from harness import QUICK, require
-from training import Job, Run, last_json, train
+from training import Job, Run, last_json, profile, train
 
 PEERS = Path(__file__).resolve().parent / "peers"
 ROUNDS, EPOCHS = (1, 1) if QUICK else (3, 2)
@@ -54,8 +54,7 @@ def compared(cases: dict[str, Callable[[], Run]], needs: Sequence[str] = ("torch
     """Run cases in turn, round after round; return the medians of their speeds, and their ratios to the last one's."""
     for name in needs:
         require(name)
-    os.environ |= {f"BAGS_{name}": str(size) for name, size in SIZES.items()}
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
+    make_importable()
     speeds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(ROUNDS):
         for name, case in cases.items():
@@ -67,15 +66,30 @@ def compared(cases: dict[str, Callable[[], Run]], needs: Sequence[str] = ("torch
     ]
 
 
+def make_importable() -> None:
+    """Have processes that are started import what they train, in its sizes here."""
+    os.environ |= {f"BAGS_{name}": str(size) for name, size in SIZES.items()}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PEERS), os.environ.get("PYTHONPATH")]))
+
+
+def by_phase() -> list[list[dict[str, Any]]]:
+    """Return the processor time of two workers, a server and a coordinator by phase."""
+    make_importable()
+    return [profile(JOB, ["coordinator", "server", *["worker"] * WORKERS])]
+
+
+#: mpidl's job.
+JOB: Job = {
+    "run": {"epochs": EPOCHS},
+    "data": {"factory": "bags:data", "batch": BATCH},
+    "model": {"factory": "bags:network", "loss": "cross_entropy"},
+    "server": {"rule": "adam", "rate": 1e-3},
+}
+
+
 def own(ranks: int) -> Run:
     """Train with mpidl."""
-    job: Job = {
-        "run": {"epochs": EPOCHS},
-        "data": {"factory": "bags:data", "batch": BATCH},
-        "model": {"factory": "bags:network", "loss": "cross_entropy"},
-        "server": {"rule": "adam", "rate": 1e-3},
-    }
-    return train(job, ranks)
+    return train(JOB, ranks)
 
 
 def peer(workers: int) -> Run:

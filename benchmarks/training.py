@@ -18,12 +18,15 @@ import numpy as np
 
 from harness import QUICK, RESULTS, pyplot
 from mpidl.config import toml
+from mpidl.launch.command import command
 
 #: Keys of a job, section by section.
 Job = dict[str, dict[str, Any]]
 Run = dict[str, Any]
 
 
+#: The program of ranks that are profiled.
+PROFILED = Path(__file__).parent / "peers" / "profiled_rank.py"
 #: Units of hidden layers.
 UNITS = (32,) if QUICK else (1024, 1024)
 #: Images of the smallest form of a benchmark, in each split.
@@ -106,6 +109,28 @@ def _run(job: Job, command: str, *arguments: Any, keep: Path | None = None, star
         summary = last_json([*start, sys.executable, "-m", "mpidl", command, path, *arguments, "--json"])
         lines = (Path(summary["run_dir"]) / "metrics.jsonl").read_text().splitlines()
     return summary | {"records": [json.loads(line) for line in lines]}
+
+
+def profile(job: Job, roles: Sequence[str]) -> list[dict[str, Any]]:
+    """Train on ranks with these roles; return the processor time of each by phase, in ms for each gradient of the run.
+
+    Times of less than 10 us are left out.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory).resolve() / "job.toml"
+        path.write_text(toml.dump(with_sections(job, run={"dir": str(path.parent)})))
+        words, variables = command(len(roles), ["-P", str(PROFILED), directory, str(path)])
+        variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        subprocess.run(words, env=variables, check=True, capture_output=True)
+        found = [json.loads(Path(directory, f"{rank}.json").read_text()) for rank in range(len(roles))]
+    gradients = sum(each["gradients"] for each in found)
+    rows = []
+    for rank, (role, each) in enumerate(zip(roles, found, strict=True)):
+        spent = {phase: 1e3 * seconds / gradients for phase, seconds in each["seconds"].items()}
+        spent["all"] = sum(spent.values())
+        shown = sorted((item for item in spent.items() if item[1] >= 0.01), key=lambda item: -item[1])
+        rows += [{"rank": rank, "role": role, "phase": phase, "ms/gradient": time} for phase, time in shown]
+    return rows
 
 
 def last_json(command: list[Any]) -> Run:

@@ -9,14 +9,9 @@ from typing import Any
 
 
 class Compiled:
-    """A function that Numba makes at its first call, or when compiled code that calls it is made.
+    """A function of Numba that `make` makes at its first call, or when compiled code that calls it is made.
 
     Importing Numba takes as long as all other imports of a rank, and ranks that compute nothing do without it.
-
-    Parameters
-    ----------
-    make : callable
-        Returns Numba's function.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -24,7 +19,6 @@ class Compiled:
 
     @cached_property
     def made(self) -> Any:
-        """Numba's function."""
         return self._make()
 
     def __call__(self, *arguments: Any) -> Any:

@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 import tomllib
-from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from full_disk import full_disk
 from mpidl.config import from_dict, load

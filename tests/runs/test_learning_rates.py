@@ -79,7 +79,7 @@ def test_the_norm_at_an_evaluation_is_of_a_late_gradient(tmp_path, least_squares
 
         def loss_and_gradient(self, batch):
             self.gradients += 1
-            time.sleep(0.002)
+            time.sleep(0.01)
             return 1.0, np.array([0.0, 0, 0, self.gradients])
 
         def evaluate(self, batch):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from math import inf, sqrt
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Point(NamedTuple):
@@ -16,8 +17,7 @@ class Point(NamedTuple):
     slope: float
 
 
-@dataclass(frozen=True)
-class MoreThuente:
+class MoreThuente(Struct, frozen=True):
     """The line search and its settings.
 
     Parameters

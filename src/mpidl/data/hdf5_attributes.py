@@ -6,10 +6,10 @@ Source: CF Conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mpidl.errors import UsageError, quoted
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 15
 
 
-@dataclass(frozen=True)
-class Encoding:
+class Encoding(Struct, frozen=True):
     """How values are stored: as (value - offset) / scale.
 
     Attributes

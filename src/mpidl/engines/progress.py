@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.loader import Loader
@@ -89,8 +89,7 @@ class UnpushedBatches:
                 del self.parts[0]
 
 
-@dataclass(frozen=True)
-class Encodings:
+class Encodings(Struct, frozen=True):
     """Error feedback of pushes and copies of fetched shards, for each shard; empty where nothing is encoded."""
 
     feedback: Sequence[ErrorFeedback] = ()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from mpidl.shards.shard import Shard
 from mpidl.shards.side_state import FIGURES
 from mpidl.shards.staleness import Histogram
 
 
-@dataclass
-class Spent:
+class Spent(Struct):
     """The time of a run's ranks, as they measure it, and the samples of each replica.
 
     Attributes
@@ -52,8 +51,8 @@ class Spent:
     waiting_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     bytes_behind: int = 0
-    busy_seconds: list[float] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
+    busy_seconds: list[float] = []
+    samples: list[int] = []
 
     def shares(self, seconds: float) -> dict[str, float]:
         """Return the fractions of a worker's `seconds` of training by activity; empty if nothing was measured.
@@ -78,8 +77,7 @@ class Spent:
         return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
 
 
-@dataclass(frozen=True)
-class Learning:
+class Learning(Struct, frozen=True):
     """How large a run's steps are at present; None where there is no such figure.
 
     Attributes
@@ -101,8 +99,7 @@ class Learning:
         return cls(*(median(values) if values else None for values in found))
 
 
-@dataclass
-class ShardCounts:
+class ShardCounts(Struct):
     """What the shards have counted.
 
     Attributes
@@ -114,7 +111,7 @@ class ShardCounts:
     """
 
     dropped: int = 0
-    side_figures: dict[str, int] = field(default_factory=dict)
+    side_figures: dict[str, int] = {}
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> ShardCounts:
@@ -124,8 +121,7 @@ class ShardCounts:
         return cls(sum(each.dropped for each in shards), side_figures)
 
 
-@dataclass
-class EpochLosses:
+class EpochLosses(Struct):
     """The training losses of the latest epochs, each by itself.
 
     Attributes
@@ -134,7 +130,7 @@ class EpochLosses:
         `Totals.loss` and `Totals.weight` of an epoch alone, by the epoch, from 0.
     """
 
-    sums: dict[int, tuple[float, float]] = field(default_factory=dict)
+    sums: dict[int, tuple[float, float]] = {}
 
     def count(self, epoch: int, loss: float, weight: float) -> None:
         """Add to the sums of an epoch."""
@@ -147,8 +143,7 @@ class EpochLosses:
         return loss / weight if weight > 0 else None
 
 
-@dataclass
-class Totals:
+class Totals(Struct):
     """Running totals of a run. Rates, such as samples per second, are derived from two of them.
 
     Attributes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.errors import MpidlError, UsageError, quoted, raised
 
@@ -16,8 +16,7 @@ from mpidl.errors import MpidlError, UsageError, quoted, raised
 Callback = Callable[..., object]
 
 
-@dataclass(frozen=True)
-class Callbacks:
+class Callbacks(Struct, frozen=True):
     """Calls functions with a record or, if they have two required arguments, with a record and the model's values.
 
     Raise UsageError for what is no such function.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import Config
@@ -33,8 +34,7 @@ from mpidl.storage.checkpoint import CONSTANTS, Checkpoint
 from mpidl.tables.sources import FirstRows
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """What a Python script wants of a run.
 
     Attributes
@@ -48,7 +48,7 @@ class Script:
     """
 
     shared: bool = False
-    callbacks: Callbacks = field(default_factory=Callbacks)
+    callbacks: Callbacks = Callbacks()
     loggers: Sequence[Logger] = ()
 
 

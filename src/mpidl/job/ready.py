@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.algorithms.replica_state import GradientNorm, ReplicaState
 from mpidl.data.kept import KeptState
@@ -53,8 +53,7 @@ class Interim(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class ReadyJob:
+class ReadyJob(Struct, frozen=True, eq=False):
     """A placed job with this rank's model, the run's directory, and the token of its unfinished checkpoints.
 
     `interim` is where interim checkpoints are kept; None for a run that makes none.
@@ -83,8 +82,7 @@ class ReadyJob:
         return scratch(self.checkpoints, order, self.token)
 
 
-@dataclass(frozen=True, eq=False)
-class LocalModel:
+class LocalModel(Struct, frozen=True, eq=False):
     """A rank's own part of a job's model.
 
     Attributes

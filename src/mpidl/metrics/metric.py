@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mpidl.errors import MpidlError, UsageError, raised
 
 
-@dataclass(frozen=True)
-class Scoring:
+class Scoring(Struct, frozen=True):
     """How a loss reads outputs and targets.
 
     Attributes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.data.ragged import Ragged
 from mpidl.nn.graph import Node, Value, part_of
@@ -16,8 +16,7 @@ from mpidl.nn.layers.workspace import Buffer, Workspace
 from mpidl.parameters.ranges import Range
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """A layer with all arrays (n, *shape) of a forward and a backward pass, a list of them for its operands.
 
     Attributes

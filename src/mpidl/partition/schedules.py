@@ -8,8 +8,9 @@ what other stages need after it: the values of `Forward` to later stages, the gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
+
+from msgspec import Struct
 
 from mpidl.errors import UsageError
 from mpidl.parameters.ranges import Range, split
@@ -19,31 +20,30 @@ from mpidl.schema import choose
 BackwardPart = Literal["both", "inputs", "weights"]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """What a stage does with a micro-batch; `part` is the part of the backward pass, if it is one."""
 
     part: ClassVar[BackwardPart | None] = None
     micro_batch: int
 
 
-class Forward(Instruction):
+class Forward(Instruction, frozen=True):
     """Compute the stage's values, and keep what the backward pass needs."""
 
 
-class Backward(Instruction):
+class Backward(Instruction, frozen=True):
     """Compute all gradients of a micro-batch."""
 
     part: ClassVar[BackwardPart | None] = "both"
 
 
-class BackwardInputs(Instruction):
+class BackwardInputs(Instruction, frozen=True):
     """Compute the gradients with respect to the stage's inputs: B in Qi et al. 2024."""
 
     part: ClassVar[BackwardPart | None] = "inputs"
 
 
-class BackwardWeights(Instruction):
+class BackwardWeights(Instruction, frozen=True):
     """Compute the gradients with respect to its parameters, after `BackwardInputs`: W in Qi et al. 2024."""
 
     part: ClassVar[BackwardPart | None] = "weights"

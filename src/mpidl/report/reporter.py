@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from mpidl.algorithms.coordination import Iteration
 from mpidl.engines import monotonic
@@ -279,7 +280,7 @@ class Reporter:
             **self._losses,
             **self._rates.values,
             **counts(totals),
-            **vars(totals.learning),
+            **asdict(totals.learning),
             **self._iteration,
             **self._by_owner(totals),
             "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,

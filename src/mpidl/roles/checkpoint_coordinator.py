@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from mpidl.job.checkpoints import Checkpoints, replica_position
 from mpidl.job.placed import PlacedJob
@@ -22,8 +23,7 @@ from mpidl.transport.protocol import NO_MORE, STOPPED, TAKINGS, Doing, SavedFile
 MARKED_AFTER, TIMES = 3.0, 5
 
 
-@dataclass
-class _Checkpoint:
+class _Checkpoint(Struct):
     """A checkpoint that was ordered when `taken` tickets were taken, after `seconds` of training.
 
     `position` is where the run is, if that is known beforehand.
@@ -33,17 +33,17 @@ class _Checkpoint:
     seconds: float
     position: Position | None
     rates: dict[str, Any] | None = None
-    shards: set[int] = field(default_factory=set)
-    replicas: dict[int, ReplicaPosition] = field(default_factory=dict)
-    partitions: set[tuple[int, int]] = field(default_factory=set)
-    intermediaries: set[int] = field(default_factory=set)
-    files: list[str] = field(default_factory=list)
+    shards: set[int] = set()
+    replicas: dict[int, ReplicaPosition] = {}
+    partitions: set[tuple[int, int]] = set()
+    intermediaries: set[int] = set()
+    files: list[str] = []
     since: float = field(default_factory=time.monotonic)
     #: Whether servers were told to make the marks that are missing, `since` then, what workers had computed before, and
     #: the pushes that each shard then has.
     cut: bool = False
     batches: Any = None
-    cuts: dict[int, Mapping[int, ShardCut]] = field(default_factory=dict)
+    cuts: dict[int, Mapping[int, ShardCut]] = {}
     #: What had been given back when the coordinator began to look for the replicas that they were made for.
     given_back: Mapping[int, tuple[int, int]] | None = None
 

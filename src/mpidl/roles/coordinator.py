@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from mpidl.algorithms import Exchange
 from mpidl.algorithms.coordination import Coordinated, Iteration
@@ -35,11 +35,9 @@ from mpidl.roles.run_control import RunControl
 from mpidl.transport.protocol import NO_MORE, Doing, Phase, State
 from mpidl.transport.status import resident_bytes
 
-#: Seconds between two looks at the other ranks' status.
+#: Seconds between two looks at the other ranks' status. Each time that this rank wakes, it takes a core from those that
+#: compute.
 LOOK_EVERY = 0.05
-#: Longest sleep where no algorithm's coordinator waits for answers. Each time that this rank wakes, it takes a core
-#: from those that compute.
-IDLE_SLEEP = 0.02
 
 
 class Coordinator(Role):
@@ -110,7 +108,7 @@ class Coordinator(Role):
     def _attach(self, transport: Transport) -> None:
         self._link, self._rank, self._size = transport.coordinator(), transport.rank, transport.comm.size
         self._roles, self._workers, self._read_present = transport.roles, transport.workers, transport.read_present
-        self._backoff = self._link.backoff(IDLE_SLEEP if self._sandblaster is None else None)
+        self._backoff = self._link.backoff(LOOK_EVERY if self._sandblaster is None else None)
         self._processes, self._ranks = transport.processes, PostedRanks(transport.roles, transport.capacity.held_by)
         self._checkpoints.bind(self._link)
         if self._sandblaster is not None:

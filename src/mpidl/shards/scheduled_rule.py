@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.parameters.ranges import Range, within
 from mpidl.rules import Rule, Sgd
@@ -91,8 +92,7 @@ class Damping:
 AVERAGE = "ema"
 
 
-@dataclass(frozen=True)
-class Average:
+class Average(Struct, frozen=True):
     """Moves the average of a chunk towards the parameters: ``average += (1 - decay) * (parameters - average)``.
 
     Each update of the shard's parameters is one step. The average begins with their first values.

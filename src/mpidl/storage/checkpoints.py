@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from mpidl.errors import MpidlError, UsageError, outcome, shown
 from mpidl.launch.output import say
@@ -240,8 +240,7 @@ def step_of(run: Path, step: int | str) -> int:
     return int(step)
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(Struct, frozen=True):
     """The arrays of a trained model, by their names.
 
     Attributes
@@ -263,7 +262,7 @@ class Trained:
     aliases: dict[str, str]
     constants: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
-    tables: dict[str, SavedTable] = field(default_factory=dict)
+    tables: dict[str, SavedTable] = {}
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.parameters import Range
 from mpidl.storage.checkpoints import steps
@@ -20,8 +20,7 @@ from mpidl.storage.table_files import BY_ROW, USES
 from mpidl.storage.writer import save_shard
 
 
-@dataclass
-class _Full:
+class _Full(Struct):
     """A shard's last file with all rows: its seal, the shard's clock when it was copied, pushes before, files since."""
 
     seal: str

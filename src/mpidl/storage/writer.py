@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import h5py
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from mpidl.errors import NOT_FINITE, DivergenceError, MpidlError, quoted
 from mpidl.launch.fault_points import fault_point
@@ -188,8 +188,7 @@ def describe_file(path: Path) -> Described:
     return Described(seal, (held.start, held.stop), dtypes, Base.of(path))
 
 
-@dataclass(frozen=True, eq=False)
-class CheckpointIndex:
+class CheckpointIndex(Struct, frozen=True, eq=False):
     """What the index of a checkpoint has beside the description of other files.
 
     Attributes
@@ -222,8 +221,8 @@ class CheckpointIndex:
     version: str
     data: Mapping[str, str]
     others: Sequence[str] = ()
-    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, np.ndarray] = {}
+    aliases: Mapping[str, str] = {}
     tables: Sequence[TableSpec] = ()
 
     @property

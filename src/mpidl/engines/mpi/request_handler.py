@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.data.dataset import Split
 from mpidl.engines import monotonic
@@ -42,15 +42,14 @@ class SideChannel:
         """Continue with what `vectors` of another worker returned, among other arrays."""
 
 
-@dataclass(frozen=True)
-class Contribution:
+class Contribution(Struct, frozen=True):
     """The contribution of one worker to a checkpoint: positions of replicas and states of shards, by their numbers.
 
     `taken` is that of `mpidl.transport.protocol.Saved`.
     """
 
     replicas: dict[int, ReplicaPosition]
-    shards: dict[int, tuple[Range, dict[str, np.ndarray]]] = field(default_factory=dict)
+    shards: dict[int, tuple[Range, dict[str, np.ndarray]]] = {}
     taken: int | None = None
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import simpy
+from msgspec import Struct
 
 from mpidl.partition.costs import Basis, plan_seconds
 from mpidl.partition.flow import Compute, Flow, Send, flows
 from mpidl.partition.plan import Plan
 
 
-@dataclass(frozen=True)
-class ReplicaCut:
+class ReplicaCut(Struct, frozen=True):
     """The division of a model over the ranks of a replica.
 
     Attributes

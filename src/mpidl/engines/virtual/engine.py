@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import simpy
+from msgspec import structs
 
 from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.coordination import Iteration
@@ -172,7 +173,7 @@ class VirtualEngine:
         """Return the totals so far, including those of the shards."""
         samplers = zip(self._training.samplers or (), self._drawn_before, strict=True)
         drawn = [each.drawn - before for each, before in samplers]
-        return replace(
+        return structs.replace(
             self.totals,
             now=self._cluster.clock(),
             spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers], samples=drawn),

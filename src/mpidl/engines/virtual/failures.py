@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heapreplace, merge
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.data.sampling import OwnPosition
 from mpidl.engines.totals import Totals
@@ -21,8 +21,7 @@ from mpidl.topology.takeover import successors
 FRUITLESS = 100
 
 
-@dataclass(frozen=True)
-class RestartPoint:
+class RestartPoint(Struct, frozen=True):
     """The state from which the job restarts.
 
     Attributes

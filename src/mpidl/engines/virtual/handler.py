@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import simpy
+from msgspec import Struct, field
 
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
@@ -94,8 +95,7 @@ class VirtualRequestHandler:
         yield from ()
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Struct, frozen=True):
     """An algorithm, the model with which it computes the gradients of all replicas, and the training data.
 
     `replica_state` returns the initial state of another replica. `channel` is what replicas exchange with servers

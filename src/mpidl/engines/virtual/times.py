@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from mpidl.engines.virtual.cut import UNCUT, ReplicaCut
 from mpidl.errors import UsageError, quoted
@@ -34,8 +35,7 @@ def _check(low: float, high: float) -> None:
         raise ValueError
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """Always the same duration."""
 
     seconds: float = 0.0
@@ -51,8 +51,7 @@ class Constant:
         return self.seconds
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Struct, frozen=True):
     """Uniform between two bounds."""
 
     low: float
@@ -69,8 +68,7 @@ class Uniform:
         return float(random.uniform(self.low, self.high))
 
 
-@dataclass(frozen=True)
-class Exponential:
+class Exponential(Struct, frozen=True):
     """Exponential, without memory."""
 
     mean: float
@@ -82,8 +80,7 @@ class Exponential:
         return float(random.exponential(self.mean))
 
 
-@dataclass(frozen=True)
-class Jitter:
+class Jitter(Struct, frozen=True):
     """Log-normal with the given mean, and a standard deviation of `deviation` times the mean."""
 
     mean: float

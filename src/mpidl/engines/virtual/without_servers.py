@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
+from msgspec import Struct
 
 from mpidl.algorithms.requests import FinishReduction, Gradient, Reduce, Speed, StartReduction, UpdateShared
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
@@ -15,8 +15,7 @@ from mpidl.engines.virtual.server import Process
 from mpidl.parameters.ranges import Range
 
 
-@dataclass
-class Reduction:
+class Reduction(Struct):
     """A reduction of a part of the replicas' vectors.
 
     Attributes
@@ -41,9 +40,9 @@ class Reduction:
     whole: bool
     mean: bool
     arrived: simpy.Event
-    vectors: dict[int, tuple[np.ndarray | None, float]] = field(default_factory=dict)
+    vectors: dict[int, tuple[np.ndarray | None, float]] = {}
     batch: int = -1
-    seconds: dict[int, float] = field(default_factory=dict)
+    seconds: dict[int, float] = {}
     given: int | None = None
 
 

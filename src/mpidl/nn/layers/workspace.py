@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from mpidl.tables.lookups import Lookup
 
@@ -51,8 +52,7 @@ class Sums(Protocol):
         """Replace an array by its sum over the ranks, in their order: the same bits on all."""
 
 
-@dataclass(slots=True)
-class Workspace:
+class Workspace(Struct):
     """The arrays that a layer computes with: C-contiguous, and owned by the network.
 
     Attributes

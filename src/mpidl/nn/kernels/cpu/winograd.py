@@ -156,18 +156,14 @@ CODELETS = {
 }
 
 
-@Compiled
-def _set() -> Any:
+def _codelets(kinds: Sequence[int], add: bool) -> Any:
     from mpidl.nn.kernels.cpu.codelets import codelets
 
-    return codelets(CODELETS)
+    return codelets({key: each for key, each in CODELETS.items() if key % 4 in kinds}, add)
 
 
-@Compiled
-def _add() -> Any:
-    from mpidl.nn.kernels.cpu.codelets import codelets
-
-    return codelets({key: each for key, each in CODELETS.items() if key % 4 in (DATA_ADJOINT, OUTPUTS)}, add=True)
+_set = Compiled(lambda: _codelets(range(4), add=False))
+_add = Compiled(lambda: _codelets((DATA_ADJOINT, OUTPUTS), add=True))
 
 
 @jit
