@@ -118,8 +118,7 @@ class Order(NamedTuple):
     @classmethod
     def of(cls, control: np.ndarray) -> Order:
         """Return the order in the numbers of `Control`."""
-        numbers = control.tolist()
-        return cls(*(numbers[each] for each in FIELDS))
+        return cls(*map(control.tolist().__getitem__, FIELDS))
 
 
 class ShardClock(IntEnum):
