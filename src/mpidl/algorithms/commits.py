@@ -136,7 +136,7 @@ class Adag(Commits):
         Scaling of a change d if the parameters have moved by m since they were fetched. "coordinate" adds
         (d / window) / (m^2 / rate + 1) coordinate by coordinate, as the author's code does. "norm" adds
         d / (|m|^2 / rate + 1), as in the thesis, but with the norm of each chunk of a server's shard, of at most
-        512 KiB, since no server knows that of the whole vector: results depend on the number of servers, in
+        1 MiB, since no server knows that of the whole vector: results depend on the number of servers, in
         deterministic runs too. It doesn't divide by `window`, which is then 2 by default.
     """
 

@@ -18,7 +18,7 @@ from mpidl.shards.side_state import SideState
 from mpidl.shards.state import PARAMETERS, PushHeader, ShardState, prefixed, selected
 
 #: Bytes of a chunk: it stays in a server's cache between arrival and update.
-CHUNK_BYTES = 512 * 1024
+CHUNK_BYTES = 1 << 20
 
 
 class Shard(ShardState):
