@@ -124,6 +124,13 @@ BOOKKEEPING = (
     Wrong("topology/takeover.py", "if played.count(each) == 1]", "]"),
     # Marks that servers make for workers.
     Wrong("roles/served.py", "(-1, -1) if worker in self.shard.open else ", ""),
+    # What a server looks at when it has changed.
+    Wrong("roles/served.py", " or self._unwritten or ", " or "),
+    Wrong("roles/served.py", " or self._writing.active", ""),
+    Wrong("roles/served.py", "        self._seen = None  # Once", "        # Once"),
+    Wrong("roles/served.py", "if worked or now >= self.due:", "if now >= self.due:"),
+    Wrong("rma/orders.py", "if seen != self._seen:", "if not self._seen:"),
+    Wrong("tables/rows.py", "{part * dimension} + j", "{part} + j"),
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),
     Wrong("roles/checkpoint_coordinator.py", "            found.replicas |= off\n", ""),
     Wrong("roles/checkpoint_coordinator.py", " if found.given_back is None else found.given_back", ""),

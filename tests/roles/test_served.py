@@ -35,7 +35,7 @@ class Transport:
     def ignore(self, *arguments, **options):
         """Do nothing."""
 
-    post = show_cut = show_clock = wake_workers = acknowledge = reset = progress = ignore
+    post = show_cut = show_clock = wake_workers = acknowledge = reset = progress = answer_fetches = ignore
 
 
 def shard(size=1, policy=None):
@@ -216,7 +216,7 @@ class Server(Transport):
 
     def __init__(self, number, tmp_path):
         super().__init__(2, SIZE)
-        self.cuts, self.files = None, []
+        self.cuts, self.files, self.reported = None, [], []
         self.served = ServedShard(
             number, shard(SIZE), 0, tmp_path, lambda order: tmp_path, workers=2, portion=int, deterministic=False,
             save=lambda directory, number, range, state, copied: self.files.append(state["parameters"].copy()),
@@ -229,10 +229,18 @@ class Server(Transport):
     def saved(self, saved):
         if saved.cuts is not None:
             (_, self.cuts) = saved.cuts
+        self.reported += saved.shards
 
     def message(self, worker, push, chunk):
         batch = 1 if chunk == MARK else 10 * worker + push
         self.served.apply(PushMessage(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
+
+    def see_through(self, order):
+        """Serve under an order that stays the same until its checkpoint is reported, at most a minute."""
+        begun = time.monotonic()
+        while not self.reported and time.monotonic() - begun < 60:
+            self.served.serve(order, 0.0)
+            time.sleep(1e-4)
 
     def copy(self):
         """Return the parameters in the checkpoint."""
@@ -278,6 +286,19 @@ def test_a_mark_made_for_a_worker_has_the_same_pushes_on_all_shards_or_counts_fo
             assert copy == [1.0 + cut.pushes] * SIZE
             assert cut.last == 10 + cut.pushes - 1
     assert kinds == {ShardCut(1, 10, False), ShardCut(2, 11, False), ShardCut(2, 11, True), ShardCut(-1, -1, False)}
+
+
+@pytest.mark.parametrize("last", [MARK, END])
+def test_a_checkpoint_is_written_and_reported_though_its_order_stays_the_same(tmp_path, last):
+    """Once all workers have made their marks or have ended, which is after the order has been seen."""
+    server = Server(0, tmp_path)
+    server.served.serve(ORDER, 0.0)
+    for worker in (LIVE, HANGS):
+        server.message(worker, 0, last)
+    server.see_through(ORDER)
+    assert (len(server.files), server.reported) == (1, [0])
+    server.served.serve(ORDER, 0.0)
+    assert (len(server.files), server.reported) == (1, [0])
 
 
 def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):
