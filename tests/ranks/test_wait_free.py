@@ -11,11 +11,12 @@ from mpidl.nn import CompleteModel
 from mpidl.nn.model import Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.rules import Sgd
+from mpidl.shards.shard import CHUNK_BYTES
 from mpidl.transport import capacity
 
 pytestmark = pytest.mark.mpi(min_size=3)
 #: Parameters of several chunks, of which the last is short.
-SIZE = 200_003
+SIZE = 400_003
 
 
 class Piecewise(CompleteModel):
@@ -130,7 +131,7 @@ def test_servers_have_applied_the_upper_part_before_the_lower_one_is_computed(
     def wait(start):
         (link,) = links
         top, now, until = link.shards[-1], np.empty(SIZE), time.monotonic() + 60
-        chunk = min(top.size, 65536)
+        chunk = min(top.size, CHUNK_BYTES // now.itemsize)
         # Whole chunks of the last shard that are final, last first; each is applied soon, if there is a slot for it.
         final = [top.start + first for first in reversed(range(0, top.size, chunk)) if top.start + first >= start]
         while final and all(applied):
