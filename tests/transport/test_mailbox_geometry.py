@@ -47,6 +47,6 @@ def test_each_slot_has_room_for_another_message(size, workers, wire, dtype, with
     )
 
 
-@pytest.mark.parametrize(("workers", "chunk"), [(1, 131072), (250, 131072), (500, 66560), (1000, 32768), (10**6, 4096)])
+@pytest.mark.parametrize(("workers", "chunk"), [(1, 262144), (125, 262144), (500, 66560), (1000, 32768), (10**6, 4096)])
 def test_chunks_shrink_from_some_hundred_workers_on(workers, chunk):
     assert MailboxGeometry.of(Range(0, 20_000_000), workers, np.float32).chunk == chunk

@@ -18,7 +18,7 @@ from mpidl.wire import BLOCK, Wire, WithStatistics, encoded_bytes
 
 #: Most bytes of the rings of all workers in one server's memory, and the largest and smallest number of a ring's slots.
 MAILBOX_BYTES = 256 << 20
-MOST_SLOTS, FEWEST_SLOTS = 32, 2
+MOST_SLOTS, FEWEST_SLOTS = 16, 2
 #: Bytes of a message beside pushes, or of the answer to one, and the most answers to one worker that a server has.
 SIDE_DATA_BYTES, MOST_SIDE_DATA = 1 << 17, 8
 #: Fewest elements to which chunks shrink where there are many workers.
