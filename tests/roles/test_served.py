@@ -1,6 +1,7 @@
 """A shard as its server serves it: rounds of pushes, policies that wait for a time, and marks for workers that hang."""
 
 import math
+import threading
 import time
 from itertools import combinations
 from pathlib import Path
@@ -231,8 +232,8 @@ class Server(Transport):
             (_, self.cuts) = saved.cuts
         self.reported += saved.shards
 
-    def message(self, worker, push, chunk):
-        batch = 1 if chunk == MARK else 10 * worker + push
+    def message(self, worker, push, chunk, order=1):
+        batch = order if chunk == MARK else 10 * worker + push
         self.served.apply(PushMessage(worker, push, chunk, 0, np.array([-1.0]), (batch, batch)))
 
     def see_through(self, order):
@@ -299,6 +300,44 @@ def test_a_checkpoint_is_written_and_reported_though_its_order_stays_the_same(tm
     assert (len(server.files), server.reported) == (1, [0])
     server.served.serve(ORDER, 0.0)
     assert (len(server.files), server.reported) == (1, [0])
+
+
+class Slow:
+    """What is kept beside a shard, gathered once it may be."""
+
+    def __init__(self):
+        self.may = threading.Event()
+
+    def arrays(self):
+        assert self.may.wait(60)
+        return {}
+
+    def copy(self):
+        return self
+
+    def ignore(self, *arguments):
+        """Do nothing."""
+
+    load = end_push = end_worker = settle = ignore
+
+
+def test_pushes_and_the_next_checkpoint_go_on_while_rows_are_gathered(tmp_path):
+    server = Server(0, tmp_path)
+    server.served.shard.side_state = beside = Slow()
+    for number in (1, 2):
+        order = Order(number, 0, Phase.TRAIN)
+        for worker in (LIVE, HANGS):
+            for chunk in (1, 0):
+                server.message(worker, number - 1, chunk)
+        for worker in (LIVE, HANGS):
+            server.message(worker, number, MARK, number)
+        server.served.serve(order, 0.0)
+    assert server.served.shard.parameters.tolist() == [4.0] * SIZE
+    beside.may.set()
+    server.see_through(order)
+    while len(server.files) < 2:
+        time.sleep(1e-4)
+    assert sorted(each.tolist() for each in server.files) == [[2.0] * SIZE, [4.0] * SIZE]
 
 
 def test_a_shard_without_any_mark_makes_all_of_them(tmp_path):

@@ -164,7 +164,7 @@ def test_rows_that_a_marked_worker_updates_before_the_copy_is_complete_are_in_th
             each.receive_chunk(worker, 0, 0, np.zeros(1), (0, 1))
 
     def save(step):
-        files.save(tmp_path / str(step), 0, shard.range, snapshot.copy.saved(), snapshot.clock)
+        files.save(tmp_path / str(step), 0, shard.range, snapshot.copy.saved(snapshot.copy.on_host()), snapshot.clock)
         with h5py.File(tmp_path / str(step) / "shard-0.h5") as file:
             read.append(file[f"tables/{SPECS[0].name}/ids"][:].tolist())
 

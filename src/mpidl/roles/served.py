@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from mpidl.launch.fault_points import fault_point
 from mpidl.report.recorder import record_event
 from mpidl.rma.server import ServerLink
@@ -240,7 +242,13 @@ class ServedShard:
             self._snapshot.end(worker)
             self._cuts.setdefault(worker, ShardCut(*self._pushed[worker], marked=True))
 
+    def _write(self, copy: Shard, vectors: dict[str, np.ndarray], directory: Path, copied: int) -> None:
+        """Write a copy's file, in a thread: gathering rows of tables may take seconds."""
+        self._save(directory, self.number, copy.range, copy.saved(vectors), copied)
+
     def _begin_snapshot(self, order: int) -> None:
+        if self._writing.active:
+            self._snapshot = Snapshot(self.shard)  # A thread still reads the copy of the other.
         # A snapshot of an earlier order that is still being written is obsolete.
         self.order, self._unwritten, self._writing, self._cuts = order, True, BackgroundTask(), {}
         self._snapshot.begin(() if self._accrue is not None else self._training)
@@ -265,9 +273,8 @@ class ServedShard:
             self._cut()
         if self._unwritten and self._snapshot.complete:
             self._unwritten = False
-            snapshot, directory = self._snapshot, self._scratch(self.order)
-            saved = self.number, snapshot.copy.range, snapshot.copy.saved(), snapshot.clock
-            self._writing.begin(partial(self._save, directory, *saved))
+            copy, own = self._snapshot.copy, (self._scratch(self.order), self._snapshot.clock)
+            self._writing.begin(partial(self._write, copy, copy.on_host(), *own))
         if self._writing.ended():
             self.link.reports.saved(SavedFiles(self.order, shards=[self.number]))
 

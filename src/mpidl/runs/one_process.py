@@ -254,7 +254,9 @@ class OneProcess:
         self._order = next_order(self._order, save.interim)
         directory, files = self._ready.scratch(self._order), []
         for number, shard in enumerate(self._engine.settled_shards()):
-            self._files.save(directory, number, shard.range, shard.saved(), self._engine.shards[number].clock)
+            self._files.save(
+                directory, number, shard.range, shard.saved(shard.on_host()), self._engine.shards[number].clock
+            )
         # The replicas of a virtual cluster begin anew.
         for number, replica in enumerate(self._engine.replicas[:0] if self._virtual else self._engine.replicas):
             if vectors := replica.vectors() | self._channel.vectors(replica):

@@ -72,9 +72,9 @@ class Shard(ShardState):
         """Return `state` in the host's memory; not a copy if it is there already."""
         return self.state()
 
-    def saved(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint has of the shard: `on_host`, with the arrays of its side state."""
-        return self.on_host() | ({} if self.side_state is None else dict(self.side_state.arrays()))
+    def saved(self, on_host: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what a checkpoint has of the shard: its `on_host`, with the arrays of its side state."""
+        return on_host | ({} if self.side_state is None else dict(self.side_state.arrays()))
 
     def bring(self, values: np.ndarray) -> Any:
         """Return `values` from the host's memory on the device of the shard's vectors; valid until the next call."""
