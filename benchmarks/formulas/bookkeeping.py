@@ -128,7 +128,7 @@ BOOKKEEPING = (
     Wrong("roles/served.py", " or self._unwritten or ", " or "),
     Wrong("roles/served.py", " or self._writing.active", ""),
     Wrong("roles/served.py", "        self._seen = None  # Once", "        # Once"),
-    Wrong("roles/served.py", "if worked or now >= self.due:", "if now >= self.due:"),
+    Wrong("roles/served.py", "self.round()) or now >= self.due:", "self.round()) < (now >= self.due):"),
     Wrong("roles/served.py", "            self._snapshot = Snapshot(self.shard)  # A", "            pass  # A"),
     Wrong("rma/orders.py", "if seen != self._seen:", "if not self._seen:"),
     Wrong("tables/rows.py", "{part * dimension} + j", "{part} + j"),

@@ -35,17 +35,10 @@ class Compiled:
 
 
 def jit(function: Callable[..., Any], reassociate: bool = False) -> Compiled:
-    """Return a function compiled by Numba: for each dtype at its first call, or loaded from the cache.
+    """Return loops over arrays compiled by Numba: for each dtype at the first call, or loaded from the cache.
 
-    The cache is beside the function's file or, if the package is read-only, in the user's cache directory.
-
-    Parameters
-    ----------
-    function
-        Loops over arrays.
-    reassociate
-        Whether the order of sums may change, which allows them to be vectorised. It then depends only on the number of
-        terms.
+    The cache is beside the function's file or, if the package is read-only, in the user's cache directory. If sums may
+    `reassociate`, they are vectorised. Their order then depends only on the number of terms.
     """
 
     def make() -> Any:

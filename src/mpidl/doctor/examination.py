@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Seconds that a probe may take before it counts as hanging.
 PATIENCE = 20.0
-#: Seconds by which silent ranks end later: a launcher may end the rank that prints as soon as one of them ends.
-HEAD_START = 5.0
 
 WHAT_WIDTH, VERDICT_WIDTH, WIDTH = 26, 9, 118
 
@@ -66,7 +64,8 @@ class Examination:
         Unless it is `needed`, a failure becomes a warning, and a warning is ignored.
         """
         self._print(what.ljust(WHAT_WIDTH - 1) + " ", end="")
-        watchdog = threading.Timer(PATIENCE if self.speaks else PATIENCE + HEAD_START, self._give_up, [what])
+        # Silent ranks end later: a launcher may end the rank that prints as soon as one of them ends.
+        watchdog = threading.Timer(PATIENCE + 5.0 * (not self.speaks), self._give_up, [what])
         watchdog.daemon = True
         watchdog.start()
         finding = self._agreed(probe, arguments)

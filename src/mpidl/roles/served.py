@@ -79,8 +79,7 @@ class ServedShard:
         if order is not self._seen or self._unwritten or self._writing.active:
             self._seen = order
             self.save(order)
-        worked = self.round()
-        if worked or now >= self.due:
+        if (worked := self.round()) or now >= self.due:
             worked |= self.look(now)
         return self.link.answer_fetches() or worked
 

@@ -10,9 +10,7 @@ import numpy as np
 import xxhash
 
 from mpidl.jit import Compiled, jit
-from mpidl.rules import Rule
-from mpidl.rules.scalar import compiled_source, typed
-from mpidl.rules.scalar import read as read_form
+from mpidl.rules import Rule, scalar
 from mpidl.tables.distinct import mixed
 from mpidl.tables.lookups import TableSpec
 from mpidl.tables.memory import prefetch
@@ -82,7 +80,7 @@ def update(rule: type[Rule], dimension: int) -> Compiled:
     Its arguments are the values, (rows, (1 + states) * dimension), the distinct numbers of rows, int64 (n,), their
     gradients (n, dimension), and the coefficients. With the dimension as a constant, rows are in vector registers.
     """
-    form = read_form(rule)
+    form = scalar.read(rule)
     vectors, name = [form.element, *form.states], f"{rule.name}_rows_{dimension}"
     places = ", ".join(f"values[row, {part * dimension} + j]" for part in range(len(vectors)))
     lines = [
@@ -96,11 +94,11 @@ def update(rule: type[Rule], dimension: int) -> Compiled:
         "        row = uint64(rows[i])",
         f"        for j in range({dimension}):",
         f"            {', '.join(vectors)}, {form.gradient} = {places}, {form.gradient}_rows[i, j]",
-        *(f"            {each} = {typed(value)}" for each, value in form.assignments),
-        f"            {places} = {', '.join(typed(result) for result in form.results)}",
+        *(f"            {each} = {scalar.typed(value)}" for each, value in form.assignments),
+        f"            {places} = {', '.join(scalar.typed(result) for result in form.results)}",
     ]
     scope = {"sqrt": sqrt, "uint64": np.uint64, "prefetch": prefetch, "AHEAD": AHEAD, "LINE": LINE}
-    return compiled_source(rule, name, "\n".join(lines), scope)
+    return scalar.compiled_source(rule, name, "\n".join(lines), scope)
 
 
 @jit
