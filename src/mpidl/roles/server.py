@@ -94,7 +94,7 @@ class Server(Role):
         started = self._timer()
         while (order := self._link.orders.read()).phase != Phase.EXIT:
             now = time.perf_counter()
-            worked = any([each.serve(order, now) for each in served])
+            worked = max(each.serve(order, now) for each in served)
             if self._sandblaster is not None:
                 worked |= self._sandblaster.obey()
             self.report_interruption(self._link.reports)
