@@ -159,7 +159,7 @@ def test_fetches_follow_their_pushes_unless_they_go_through_windows(mpidl_here, 
         """
         run.steps = 10
         data.source = "digits"
-        model.layer = [{type = "dense", units = 8000}, {type = "dense", units = 10}]
+        model.layer = [{type = "dense", units = 16000}, {type = "dense", units = 10}]
         virtual = {compute = 0.01, bandwidth = 1e7}
         """
     )
@@ -170,5 +170,5 @@ def test_fetches_follow_their_pushes_unless_they_go_through_windows(mpidl_here, 
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["seconds"]
 
-    # Most of a step of 2.4 MB is the network's.
+    # Most of a step of 4.8 MB is the network's.
     assert seconds("windows") > 1.4 * seconds("auto")

@@ -104,6 +104,7 @@ def test_ctrl_c_under_a_plain_mpirun_says_what_was_saved(terminal, tmp_path):
     assert re.fullmatch(r"mpidl: stopping; saved so far: runs/job, step \d+", found[0]), text
     steps = [int(path.name) for path in (tmp_path / "runs" / "job" / "checkpoints").glob("[0-9]*")]
     named = [int(step) for line in found for step in re.findall(r"saved.*: runs/job, step (\d+)", line)]
-    assert max(steps) in named, text
+    # mpirun may kill the job between a checkpoint and the line that names it.
+    assert max(named) in steps, text
     if len(named) > 1:
         assert found[1].endswith("; continue with `mpidl train --resume runs/job -n 4`")
