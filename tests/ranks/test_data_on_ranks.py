@@ -156,7 +156,7 @@ def test_each_of_several_sources_belongs_to_one_worker(comm, shared_path, capfd)
 def test_a_checkpoint_between_pushes_goes_on_with_what_each_worker_has_left(comm, shared_path):
     data, steps = arrays(np.arange(OWN)), 4 * STEPS
     options = {"algorithm": mpidl.Downpour(n_push=3), "split": "label:2", "checkpoint_every": 0.05}
-    train(shared_path, "struck", data, steps, debug={"gradient_seconds": 0.004}, **options)
+    train(shared_path, "struck", data, steps, debug={"gradient_seconds": 0.01}, **options)
     if comm.rank == 0:
         # As if the run had been killed after the one before.
         shutil.rmtree(max((shared_path / "struck" / "checkpoints").iterdir(), key=lambda each: int(each.name)))

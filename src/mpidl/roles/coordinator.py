@@ -37,7 +37,7 @@ from mpidl.transport.status import resident_bytes
 
 #: Seconds between two looks at the other ranks' status. Each time that this rank wakes, it takes a core from those that
 #: compute.
-LOOK_EVERY = 0.1
+LOOK_EVERY = 0.05
 
 
 class Coordinator(Role):
