@@ -8,7 +8,7 @@
 #                Intel MPI: twenty minutes
 # make crashes   jobs that are killed and resumed, and deaths at each point with three MPIs: an hour and a half
 # make rubbish   2000 bad configurations: ten minutes
-# make formulas  wrong formulas that the tests must notice: a quarter of an hour
+# make formulas  wrong formulas that the tests must notice: three quarters of an hour
 # make papers    contrasts that papers have published, on the virtual cluster, with figures: five minutes
 # make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows

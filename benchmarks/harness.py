@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,22 @@ def start(ranks: int, *arguments: str, **options: Any) -> subprocess.CompletedPr
 
     The `options` are those of `subprocess.run`.
     """
+    return start_python(ranks, [*sys.orig_argv[1:], *arguments], **options)
+
+
+def start_python(
+    ranks: int, arguments: list[str], before: Sequence[str] = (), **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run Python with `arguments` on ranks of this machine, one thread each, by way of the command `before` it.
+
+    The `options` are those of `subprocess.run`.
+    """
     from mpidl.launch.command import command
 
-    words, variables = command(ranks, [*sys.orig_argv[1:], *arguments])
-    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(words, env=variables, **options)
+    words, variables = command(ranks, arguments)
+    place = words.index(sys.executable)
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.run([*words[:place], *before, *words[place:]], env=variables, **options)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

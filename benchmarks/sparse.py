@@ -58,7 +58,9 @@ BOUND = 1.3 * (2 * DIMENSION * REAL.itemsize + 24)
 def main() -> None:
     """Run the parts, print their tables and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS)[:-1])
+    parser.add_argument(
+        "--only", nargs="*", choices=list(PARTS), default=[*PARTS][:-1], help="default: all but profile"
+    )
     options = parse(parser, only=["table"])
     found = {name: PARTS[name]() for name in options.only}
     for tables in found.values():

@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-from harness import parse, save, table
+from harness import parse, save, start_python, table
 
 ROLES = ("coordinator", "server", "worker", "worker")
 RANK = Path(__file__).parent / "peers" / "start_rank.py"
@@ -47,15 +46,9 @@ def main() -> None:
 
 def start(what: str, paths: bool) -> list[dict[str, float]]:
     """Start the ranks; return what each has measured."""
-    from mpidl.launch.command import command
-
     with tempfile.TemporaryDirectory() as directory:
-        words, variables = command(len(ROLES), ["-P", str(RANK), what, directory])
-        traced = ["strace", "-f", "-qq", "-e", "trace=%file", "-o", f"{directory}/paths", "-ff"]
-        if paths:
-            words[words.index(sys.executable) : words.index(sys.executable)] = traced
-        variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        subprocess.run(words, env=variables, check=True, stdout=subprocess.DEVNULL)
+        traced = ["strace", "-f", "-qq", "-e", "trace=%file", "-o", f"{directory}/paths", "-ff"] if paths else []
+        start_python(len(ROLES), ["-P", str(RANK), what, directory], traced, check=True, stdout=subprocess.DEVNULL)
         found = [json.loads(Path(directory, f"{rank}.json").read_text()) for rank in range(len(ROLES))]
         for each in found:
             process = each.pop("process")

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from harness import QUICK, RESULTS, pyplot
+from harness import QUICK, RESULTS, pyplot, start_python
 from mpidl.config import toml
-from mpidl.launch.command import command
 
 #: Keys of a job, section by section.
 Job = dict[str, dict[str, Any]]
@@ -119,9 +118,7 @@ def profile(job: Job, roles: Sequence[str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory).resolve() / "job.toml"
         path.write_text(toml.dump(with_sections(job, run={"dir": str(path.parent)})))
-        words, variables = command(len(roles), ["-P", str(PROFILED), directory, str(path)])
-        variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        subprocess.run(words, env=variables, check=True, capture_output=True)
+        start_python(len(roles), ["-P", str(PROFILED), directory, str(path)], check=True, capture_output=True)
         found = [json.loads(Path(directory, f"{rank}.json").read_text()) for rank in range(len(roles))]
     gradients = sum(each["gradients"] for each in found)
     rows = []

@@ -129,7 +129,7 @@ BOOKKEEPING = (
     Wrong("roles/served.py", " or self._writing.active", ""),
     Wrong("roles/served.py", "        self._seen = None  # Once", "        # Once"),
     Wrong("roles/served.py", "self.round()) or now >= self.due:", "self.round()) < (now >= self.due):"),
-    Wrong("roles/served.py", "            self._snapshot = Snapshot(self.shard)  # A", "            pass  # A"),
+    Wrong("roles/served.py", "        if self._writing.active:\n", "        if False:\n"),
     Wrong("rma/orders.py", "if seen != self._seen:", "if not self._seen:"),
     Wrong("tables/rows.py", "{part * dimension} + j", "{part} + j"),
     Wrong("roles/checkpoint_coordinator.py", " or len({cut[:2] for cut in cuts}) > 1", ""),

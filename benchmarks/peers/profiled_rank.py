@@ -35,7 +35,7 @@ PHASES = {
     "status": ["mpidl.rma.reports StatusReports post", "mpidl.roles.coordinator Coordinator _look"],
 }
 seconds: Counter[str] = Counter()
-pushes = 0
+gradients = 0
 #: The phases that have begun, and when time was counted last.
 open_phases, counted = ["rest"], 0.0
 
@@ -66,7 +66,7 @@ def timed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 def pass_point(point: str) -> None:
     """Time the phases from the beginning of training to its end."""
-    global pushes
+    global gradients
     if point == "job-built":
         for phase, functions in PHASES.items():
             for each in functions:
@@ -77,10 +77,10 @@ def pass_point(point: str) -> None:
         count()
         seconds.clear()
     elif point == "gradient-computed":
-        pushes += 1
+        gradients += 1
     elif point == "exit-ordered":
         count()
-        found = {"seconds": seconds, "gradients": pushes}
+        found = {"seconds": seconds, "gradients": gradients}
         Path(directory, f"{rank}.json").write_text(json.dumps(found))
 
 

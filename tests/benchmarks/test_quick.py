@@ -15,7 +15,10 @@ LONG = [
     ["bring.py", "--only", "mlp"], ["crashes.py", "--deterministic"], ["downpour.py", "--models", "module"],
     ["sparse.py", "--only", "pytorch", "ddp", "ahead"],
 ]  # fmt: skip
-COMMANDS = [[path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main__"' in path.read_text()]
+COMMANDS = [
+    *([path.name] for path in sorted(BENCHMARKS.glob("*.py")) if '"__main__"' in path.read_text()),
+    ["downpour.py", "--profile"], ["sparse.py", "--only", "profile"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
