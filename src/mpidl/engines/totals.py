@@ -281,7 +281,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         busy_seconds=servers["busy_seconds"].tolist(),
         samples=leads["samples"].tolist(),
     )
-    side_figures = {name: int(servers[name].sum()) for name in FIGURES if any(servers[each].any() for each in FIGURES)}
+    side_figures = {name: int(servers[name].sum()) for name in FIGURES}
     norms = np.sqrt(workers["gradient_square"].reshape(-1, partitions).sum(axis=1))
     staleness = Histogram(
         servers["staleness"].sum(axis=0), int(servers["staleness_sum"].sum()), int(servers["staleness_max"].max())
@@ -294,7 +294,7 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         first_fetch=float(begun.min()) if begun.size else 0.0,
         last_push=float(workers["last_push"].max()),
         staleness=staleness,
-        shards=ShardCounts(int(servers["dropped"].sum()), side_figures),
+        shards=ShardCounts(int(servers["dropped"].sum()), side_figures if any(side_figures.values()) else {}),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
     )
