@@ -14,7 +14,7 @@ from harness import QUICK, require
 from training import Job, Run, last_json, profile, train
 
 PEERS = Path(__file__).resolve().parent / "peers"
-ROUNDS, EPOCHS = (1, 1) if QUICK else (3, 2)
+ROUNDS, EPOCHS = (1, 1) if QUICK else (3, 6)
 BATCH = 64 if QUICK else 2048
 #: Of the table, of a sample, and of the data.
 SIZES = {"ROWS": 1000, "IDS": 4, "SAMPLES": 1024} if QUICK else {"ROWS": 1_000_000, "IDS": 26, "SAMPLES": 131_072}
