@@ -47,6 +47,7 @@ ROOMS = (
         "tracing",
         "page",
         "runs",
+        "loops",
         "doctor",
     ),
     "top",

@@ -19,6 +19,7 @@ from .errors import MpidlError as MpidlError
 from .errors import UsageError as UsageError
 from .history import open as open
 from .loggers import Logger as Logger
+from .loops import loop as loop
 from .nn import Dense as Dense
 from .nn import Network as Network
 from .rules import Adagrad as Adagrad

@@ -91,6 +91,17 @@ class Tree:
             leaves[number] = constants[self._names[number]]
         return jax.tree.unflatten(self._structure, leaves)
 
+    def trained(self, tree: Any) -> list[Any]:
+        """Return the trained leaves of a tree of the same structure, in their order; ModelError if it has another."""
+        try:
+            leaves = self._structure.flatten_up_to(tree)
+            found = [np.shape(leaves[number]) for number in self._trained]
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"a pytree unlike the parameters: {error}") from None
+        if (expected := [part.shape for part in self.layout]) != found:
+            raise ModelError(f"leaves of the shapes {found}, expected {expected}")
+        return [leaves[number] for number in self._trained]
+
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray)
@@ -214,6 +225,15 @@ class JaxModel(CompleteModel):
         """Return the pytree of the parameters with copies of their present values."""
         constants = {name: jnp.array(array) for name, array in self._tree.constants.items()}
         return self._tree.filled([jnp.array(leaf) for leaf in self._leaves], constants)
+
+    def flat_gradient(self, gradients: Any) -> np.ndarray:
+        """Return gradients, a pytree like the parameters, as a vector; the next gradient overwrites it.
+
+        Raise ModelError if it has another structure.
+        """
+        for view, leaf in zip(self._gradients, self._tree.trained(gradients), strict=True):
+            np.copyto(view, leaf)
+        return self._gradient
 
     # Functions that JAX traces.
 

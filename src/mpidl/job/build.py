@@ -21,7 +21,7 @@ from mpidl.launch import environment
 from mpidl.nn import Network, from_config
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.losses import Regularisation
-from mpidl.nn.model import CompleteModel
+from mpidl.nn.model import CompleteModel, Enclosed
 from mpidl.storage.checkpoint import Checkpoint
 
 #: The loss of the last training of each module, for evaluations in the same process.
@@ -106,6 +106,8 @@ def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:
     """
     section = config.model
     loss = section.loss if loss is None else loss
+    if isinstance(given, Enclosed):
+        return given.around(own_model(given.model, config, loss or given.loss), config)
     for key, value in (("model", given), ("model.loss", loss)):
         if isinstance(value, type):
             raise UsageError(f"{key}: found the class {value.__name__}, expected one of its objects")

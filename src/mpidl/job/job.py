@@ -175,7 +175,8 @@ class Job:
     @property
     def evaluated(self) -> dict[str, Split]:
         """The splits that the model is evaluated on by their names: the first after each epoch, all at the end."""
-        return {name: split for name, split in self.dataset.splits.items() if name != "train"}
+        splits = {} if self.original.evaluated == "never" else self.dataset.splits
+        return {name: split for name, split in splits.items() if name != "train"}
 
     @property
     def resumes(self) -> bool:

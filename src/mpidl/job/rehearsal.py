@@ -159,7 +159,7 @@ def count_outputs(job: Job, local: LocalModel) -> tuple[int, tuple[str, ...]]:
     The number is 0 without metrics, and on all but the first rank of a replica. Raise UsageError if the model gives no
     outputs, or a metric can't be computed from them.
     """
-    if not job.metrics and not job.original.own:
+    if job.original.evaluated == "never" or not (job.metrics or job.original.own):
         return 0, ()
     with _without_trace(job):
         batch = (job.dataset.test or job.dataset.train).gather(np.arange(1))

@@ -128,6 +128,7 @@ class Penalised(PlacedModel):
         trained: Sequence[Range] = (), total: Callable[[float], float] = float,
     ) -> None:  # fmt: skip
         self._model, self._total, self._trained = model, total, trained
+        self.evaluated = model.evaluated
         self._frozen = [slice(*each.range) for each in segments if each.frozen]
         self._penalties = [
             (Regularisation(l2=each.weight_decay), [each.range])
@@ -158,6 +159,9 @@ class Penalised(PlacedModel):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         return self._model.evaluate(batch)
+
+    def requests(self, *replica: Any) -> Any:
+        return self._model.requests(*replica)
 
     def copy_to_host(self) -> None:
         self._model.copy_to_host()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,9 +153,16 @@ class GivenUp(MpidlError):
 
 
 class PlacedModel:
-    """A `Model` on the device where it computes. Subclasses implement `Model` and `evaluate`."""
+    """A `Model` on the device where it computes. Subclasses implement `Model` and `evaluate`.
+
+    Attributes
+    ----------
+    evaluated : {"by batch", "as a whole", "never"}
+        Whether it is evaluated batch by batch, by itself, with one sample of the data as a sign, or not at all.
+    """
 
     parameters: Any
+    evaluated: Literal["by batch", "as a whole", "never"] = "by batch"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -173,6 +180,10 @@ class PlacedModel:
 
     def copy_to_host(self) -> None:
         """Copy the parameters to the model on the host that this one was made from, if any."""
+
+    def requests(self, algorithm: Any, number: int, parameters: Any, replicas: int, state: Any) -> Any:
+        """Return the requests of an algorithm's replica that computes with this model: those of `Algorithm.replica`."""
+        return algorithm.replica(number, parameters, replicas, state)
 
     def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
         """Return the sum of the losses of a batch, and what their mean is over, given the loss of its gradient.
@@ -348,6 +359,25 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
         return None
 
 
+class Enclosed:
+    """What a script gives as a model, if it is to be trained in another way than by its loss.
+
+    Attributes
+    ----------
+    model : object
+        A model or a module, of which a model is made.
+    loss : callable or None
+        The loss of a module, if neither the script nor the configuration has one.
+    """
+
+    model: Any
+    loss: Any = None
+
+    def around(self, model: CompleteModel, config: Any) -> CompleteModel:
+        """Return what is trained, given the model that was made; UsageError if the configuration doesn't fit it."""
+        raise NotImplementedError
+
+
 #: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.
 BATCH = 256
 
@@ -355,7 +385,10 @@ BATCH = 256
 def evaluate_split(model: PlacedModel, split: Split, start: int, stop: int, figures: Figures) -> NDArray[np.float64]:
     """Evaluate a model's present parameters on the samples [start, stop) of a split: the sums of its `Figures`."""
     sums = np.zeros(figures.size)
-    for batch in split.in_turn([np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]):
+    parts = [np.arange(first, min(stop, first + BATCH)) for first in range(start, stop, BATCH)]
+    if model.evaluated == "as a whole":
+        parts = [part[:1] for part in parts[:1]]
+    for batch in split.in_turn(parts):
         found = Evaluation(*model.evaluate(batch))
         part = figures.sums(found.sums(batch), found.outputs, batch.targets, batch.own_weight)
         sums = figures.merged(sums, part)

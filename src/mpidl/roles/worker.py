@@ -181,7 +181,8 @@ class Worker(Role):
         algorithm, parameters = self._job.algorithm, self._model.parameters
         begin_data(self._placed, self._number)
         self._handler.start(parameters)
-        self._engine.run(algorithm.replica(self._number, parameters, self._replicas, self._engine.state))
+        requests = self._model.requests(algorithm, self._number, parameters, self._replicas, self._engine.state)
+        self._engine.run(requests)
         if self.left:
             return
         self._report_interruption()

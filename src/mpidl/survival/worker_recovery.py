@@ -230,11 +230,11 @@ class WorkerRecovery(Role):
             if request.parameters is not model.parameters:
                 model.parameters[:] = request.parameters
             batch = self._split.take(request.batch)
-            _, found = model.loss_and_gradient(batch)
+            _, found = request.function(model, batch)
             state.weight = batch.total
             return found
 
-        replica = self._job.algorithm.replica(self._number, model.parameters, self._placed.replicas, state)
+        replica = model.requests(self._job.algorithm, self._number, model.parameters, self._placed.replicas, state)
         for vector in pushes(replica, next_batch, fetch, gradient):
             yield vector, clocks, (numbers[0], numbers[-1])
             numbers.clear()

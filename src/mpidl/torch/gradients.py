@@ -121,8 +121,7 @@ class Gradients:
 
     def begin(self, number: int) -> None:
         """Prepare for the gradient of the batch of this number; ModelError if a parameter has been replaced."""
-        if (stray := self._vector.stray()) is not None:
-            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected changes in place")
+        self.check()
         self._calls.set_mode(training=True)
         self._calls.seed_by(number)
         self._vector.load_statistics()
@@ -130,6 +129,11 @@ class Gradients:
         for parameter in self._vector.parameters:
             parameter.grad = None
         self._computing = True
+
+    def check(self) -> None:
+        """Raise ModelError if a parameter has been replaced."""
+        if (stray := self._vector.stray()) is not None:
+            raise ModelError(f"{self._name} has replaced its parameter {stray}, expected changes in place")
 
     def store(self, number: int, parameter: torch.Tensor) -> None:
         """Move a parameter's complete gradient into the flat gradient."""
@@ -151,6 +155,16 @@ class Gradients:
             for stored, gradient in zip(self._stored, self._vector.gradients, strict=True):
                 if not stored:
                     gradient.zero_()
+
+    def collect(self) -> bool:
+        """Complete the gradient with what PyTorch has accumulated in the parameters; return whether there is any."""
+        self._stored = [False] * len(self._stored)
+        for number, parameter in enumerate(self._vector.parameters):
+            if parameter.grad is not None:
+                self.store(number, parameter)
+        found = any(self._stored)
+        self.end()
+        return found
 
     # Whole gradients.
 

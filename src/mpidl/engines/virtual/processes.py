@@ -20,6 +20,7 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, Hooks, Training, VirtualRequestHandler, reported
 from mpidl.engines.virtual.server import Process, Signal
 from mpidl.engines.virtual.times import Death
+from mpidl.nn.model import GivenUp
 from mpidl.storage.position import ReplicaPosition
 
 
@@ -175,8 +176,9 @@ class ReplicaProcesses:
         try:
             # A process starts at its first event, so that all replicas exist before the first of them runs.
             yield self._environment.timeout(0)
-            requests = self._training.algorithm.replica(
-                replica.number, replica.parameters, len(self._vectors), replica.state
+            training = self._training
+            requests = training.model.requests(
+                training.algorithm, replica.number, replica.parameters, len(self._vectors), replica.state
             )
             yield from drive(requests, {kind: partial(action, replica) for kind, action in self._actions.items()})
         except simpy.Interrupt:
@@ -245,7 +247,11 @@ class ReplicaProcesses:
         if request.parameters is not model.parameters:
             model.parameters = request.parameters
         channel.computing(replica)
-        loss, gradient = request.function(model, batch)
+        try:
+            loss, gradient = request.function(model, batch)
+        except GivenUp:
+            replica.give_back()
+            return None
         if not math.isfinite(loss) and not self._training.algorithm.coordinated:
             self._hooks.on_divergence(replica.number, replica.state.portion, float(loss))
         if cluster.machines is not None:

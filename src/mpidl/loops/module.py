@@ -1,0 +1,97 @@
+"""A PyTorch module in a loop: its gradients are those of its parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mpidl.data.batch import Batch
+from mpidl.data.nested import parts_of, rebuilt
+from mpidl.launch.output import say
+from mpidl.loops.model import InLoop, unknown_loss
+from mpidl.loops.switch import LoopError
+from mpidl.torch.model import TorchModel
+
+
+class ModuleInLoop(InLoop, TorchModel):
+    """A module, or several by their names, whose gradients a loop computes."""
+
+    # Whether the loop has added up gradients of a batch that no step has dealt with.
+    _between = False
+    _changed_by_loop = False
+    _versions: tuple[int, ...] = ()
+
+    _names: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The names of the terms of the loss, or of the figures of a function that evaluates."""
+        return tuple(super().terms) if self.loop.evaluate is None else self._names
+
+    @terms.setter
+    def terms(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    @property
+    def knows_loss(self) -> bool:
+        return self.loss is not unknown_loss
+
+    @property
+    def shown(self) -> Any:
+        """The parameters of the module by their names."""
+        return dict(self.module.named_parameters())
+
+    def refresh(self) -> None:
+        self._begin()
+        self._gradients.check()
+        self._vector.load_statistics()
+        self._versions, self._between = self._present_versions(), False
+
+    def begin_batch(self, batch: Batch) -> tuple[Any, Any]:
+        if not self._between:
+            self.refresh()
+        self._between = True
+        self._calls.set_mode(training=True)
+        self._calls.seed_by(batch.number)
+        return _owned(self._tensors.of(batch.inputs, "inputs")), _owned(self._tensors.of(batch.targets, "targets"))
+
+    def step_gradient(self, given: Any) -> Any:
+        if given is not None:
+            raise LoopError("replica.step: gradient is for models of NumPy and JAX, expected loss.backward() before")
+        if not self._changed_by_loop and self._versions != self._present_versions():
+            self._changed_by_loop = True
+            say("the loop changes parameters itself, by an optimiser of its own, say, as replica.step() does for it")
+        if not self._gradients.collect():
+            raise LoopError("replica.step: no gradient since the last step, expected loss.backward() before")
+        self._vector.store_statistics()
+        self._tables.settle()
+        return self._vector.gradient
+
+    def begin_evaluation(self) -> None:
+        self._attach()
+        self._calls.set_mode(training=False)
+        self._vector.load_statistics()
+
+    def put_aside(self) -> tuple[bool, list[torch.Tensor | None]]:
+        gradients = [each.grad for each in self._vector.parameters]
+        for each in self._vector.parameters:
+            each.grad = None
+        return self._between, gradients
+
+    def take_up(self, unstepped: tuple[bool, list[torch.Tensor | None]] | None) -> None:
+        self._between, gradients = unstepped or (False, [None] * len(self._vector.parameters))
+        for each, gradient in zip(self._vector.parameters, gradients, strict=True):
+            each.grad = gradient
+
+    def _present_versions(self) -> tuple[int, ...]:
+        return tuple(each._version for each in self._vector.parameters)
+
+
+def _owned(values: Any) -> Any:
+    """Return tensors nested in tuples, lists and mappings in memory that no other batch uses."""
+    if isinstance(values, torch.Tensor):
+        return values.clone() if values.layout is torch.strided else values
+    if isinstance(values, tuple | list | dict) and (parts := parts_of(values)) is not None:
+        return rebuilt(values, {key: _owned(each) for key, each in parts.items()})
+    return values

@@ -1,0 +1,106 @@
+"""The requests of an algorithm's replica whose gradients a loop computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch
+from mpidl.loops.switch import Event, Switch
+
+#: The handle of the batch that the loop has already: it makes another step without a new one.
+SAME = object()
+
+
+class Left(Exception):
+    """The loop has ended with a batch that it took, and the replica ends without its gradient."""
+
+
+class LoopRequests:
+    """Passes a replica's requests on, and runs the loop where a batch or a gradient is asked for.
+
+    The loop runs until it takes a batch before the engine is asked for one, so that it may end at any time. If the
+    algorithm fetches parameters before each gradient, they are fetched at the end of a step, because the loop may make
+    several steps with one batch.
+
+    Parameters
+    ----------
+    requests : generator
+        Of the algorithm, for `parameters` (size,).
+    show : callable
+        Has the model compute with the parameters, and makes the loop the one that computes.
+    """
+
+    def __init__(
+        self, requests: Replica, algorithm: Algorithm, parameters: Any, state: ReplicaState, switch: Switch,
+        show: Callable[[], None],
+    ) -> None:  # fmt: skip
+        pattern = algorithm.pattern(switch.replica.replicas)
+        self._fetch = Fetch(parameters) if pattern.fetches_next and not pattern.prefetches else None
+        self._requests, self._parameters, self._switch, self._show = requests, parameters, switch, show
+        self._leaves, self._state = algorithm.exchange is Exchange.SERVERS, state
+        self._fetched = False
+
+    def run(self) -> Replica:
+        """Yield the requests to the end of the replica, and let the loop end."""
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    request = self._requests.send(answer)
+                except StopIteration:
+                    return
+                if isinstance(request, NextBatch):
+                    answer = yield from self._next_batch(request)
+                elif isinstance(request, Gradient):
+                    answer = yield from self._gradient(request)
+                elif isinstance(request, Fetch) and self._fetched:
+                    self._fetched, answer = False, None
+                else:
+                    answer = yield request
+        except Left:
+            return
+        finally:
+            self._requests.close()
+            if not self._switch.ended:
+                self._show()
+                self._switch.finish(closed=True)
+
+    def _next_batch(self, request: NextBatch) -> Any:
+        if self._fetch is not None:
+            yield self._fetch
+            self._fetched = True
+        self._show()
+        self._switch.model.refresh()
+        event = self._switch.resume()
+        if event is Event.STEPS:
+            return SAME
+        return (yield request) if event is Event.TAKES else None
+
+    def _gradient(self, request: Gradient) -> Any:
+        switch = self._switch
+        while request.batch is not SAME:
+            switch.may_leave = self._leaves and not self._state.counts["unpushed"]
+            gradient = yield structs.replace(request, function=self._compute)
+            if gradient is None and switch.event is Event.ENDS:
+                raise Left
+            if gradient is None or switch.event is not Event.TAKES:
+                return gradient
+            # The loop adds up the gradients of several batches.
+            batch = yield NextBatch()
+            if batch is not None:
+                request = structs.replace(request, batch=batch)
+            elif switch.finish(closed=False) is not Event.STEPS:
+                return np.zeros_like(self._parameters)
+            else:
+                break
+        return switch.gradient
+
+    def _compute(self, model: Any, batch: Any) -> Any:
+        self._show()
+        return model.loss_and_gradient(batch)

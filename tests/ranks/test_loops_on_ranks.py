@@ -1,0 +1,119 @@
+"""Loops of the user's own on the ranks of the test's world."""
+
+import numpy as np
+import pytest
+
+import mpidl
+from mpidl.data import Arrays
+
+pytestmark = pytest.mark.mpi(min_size=3)
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.normal(size=(211, 5))
+DATA = Arrays((INPUTS, INPUTS @ np.arange(5.0)[:, None] + 1), (INPUTS[:9], INPUTS[:9, :1]))
+
+
+class Line:
+    """Least squares."""
+
+    def __init__(self):
+        self.parameters = np.zeros(6)
+
+    def loss_and_gradient(self, batch):
+        return loss_and_gradient(self.parameters, batch.inputs, batch.targets)
+
+
+def loss_and_gradient(parameters, inputs, targets):
+    inputs = np.column_stack([inputs, np.ones(len(inputs))])
+    error = inputs @ parameters - targets[:, 0]
+    return float(error @ error) / 2 / len(error), inputs.T @ error / len(error)
+
+
+def plain(replica):
+    for inputs, targets in replica.batches():
+        loss, gradient = loss_and_gradient(replica.parameters, inputs, targets)
+        replica.step(loss, gradient=gradient)
+
+
+@pytest.fixture
+def options(shared_path):
+    return {"dir": str(shared_path), "batch": 7, "portion": 14, "epochs": 4, "rule": mpidl.Adam(0.05)}
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "ssp", "easgd", "diloco", "sync", "softsync"])
+def test_a_loop_trains_as_train_does(options, algorithm):
+    if algorithm == "easgd":
+        options["rule"] = None
+    model, expected = Line(), Line()
+    options |= {"algorithm": algorithm, "deterministic": True}
+    found = mpidl.loop(plain, model, DATA, **options)
+    summary = mpidl.train(expected, DATA, **options)
+    assert np.array_equal(model.parameters, expected.parameters)
+    assert found["samples"] == summary["samples"] == 4 * 211
+    assert found["train_loss"] == summary["train_loss"]
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "sync", "hogwild", "ssp"])
+def test_each_sample_is_used_once_an_epoch(comm, options, algorithm):
+    used = np.zeros(211)
+
+    def count(replica):
+        places = {row.tobytes(): number for number, row in enumerate(INPUTS)}
+        for number, (inputs, _) in enumerate(replica.batches()):
+            for row in inputs:
+                used[places[row.tobytes()]] += 1
+            if number % 2:
+                replica.step(gradient=np.zeros(6))  # of two batches
+
+    mpidl.loop(count, Line(), DATA, algorithm=algorithm, **options)
+    assert (comm.allreduce(used) == 4).all()
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "sync", "diloco"])
+def test_replicas_end_at_different_steps(options, algorithm):
+    def few(replica):
+        for number, (inputs, targets) in enumerate(replica.batches()):
+            if number == 3 + 5 * replica.number:
+                return
+            replica.step(gradient=loss_and_gradient(replica.parameters, inputs, targets)[1])
+
+    summary = mpidl.loop(few, Line(), DATA, algorithm=algorithm, **options)
+    assert summary["samples"] >= 21
+
+
+def test_each_worker_has_its_own_state(comm, options):
+    """A run that continues with as many workers gives each its own."""
+    seen = []
+
+    def counted(replica):
+        seen.append(replica.state.get("steps"))
+        steps = replica.state.get("steps", 0)
+        for inputs, targets in replica.batches():
+            replica.step(gradient=loss_and_gradient(replica.parameters, inputs, targets)[1])
+            steps += 1
+            replica.state["steps"] = steps
+
+    del options["epochs"]
+    options |= {"deterministic": True, "name": "struck"}
+    mpidl.loop(counted, Line(), DATA, steps=40, **options)
+    mpidl.loop(counted, Line(), DATA, steps=60, resume=True, **options)
+    workers = [each for each in comm.allgather(seen) if each]
+    assert all(first is None for first, _ in workers)
+    assert sum(second for _, second in workers) == 40
+
+
+def test_a_loop_without_data(comm, options):
+    own, seen = RNG.normal(size=(comm.size, 100)), []
+
+    def drawn(replica):
+        for value in replica.share(own[comm.rank]):
+            seen.append(value)
+            replica.step(loss=abs(value), gradient=np.full(6, value))
+
+    model = Line()
+    for each in ("epochs", "batch", "portion"):
+        del options[each]
+    mpidl.loop(drawn, model, steps=33, **options | {"rule": mpidl.Sgd(1.0)})
+    values = np.concatenate(comm.allgather(seen))
+    assert len(values) == 33
+    assert np.allclose(model.parameters, -values.sum(), rtol=0, atol=1e-12)

@@ -1,0 +1,218 @@
+"""Loops of the user's own over PyTorch modules: gradients are where PyTorch puts them, statistics and seeds as ever."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import mpidl
+from mpidl.loops.switch import LoopError
+from torch_modules import cnn, functional, mlp, noisy, transformer
+
+
+def plain(replica):
+    """The loop that does what `mpidl.train` does."""
+    for images, labels in replica.batches():
+        loss = functional.cross_entropy(replica.model(images), labels)
+        loss.backward()
+        replica.step(loss)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return {"dir": str(tmp_path), "batch": 37, "epochs": 2, "seed": 5, "device": {"kind": "cpu"}}
+
+
+def states(module):
+    return [value.numpy().tobytes() for value in module.state_dict().values()]
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "ssp", "sync", "diloco", "easgd", "averaging", "ringleader"])
+@pytest.mark.parametrize("make", [noisy, cnn, transformer])
+def test_a_loop_trains_as_train_does(options, make, algorithm):
+    module, expected = make(), make()
+    options |= {"algorithm": algorithm, "loss": "cross_entropy"}
+    summary = mpidl.loop(plain, module, mpidl.Digits(), **options)
+    trained = mpidl.train(expected, mpidl.Digits(), **options)
+    assert states(module) == states(expected)
+    for figure in ("train_loss", "test_loss", "test_accuracy", "samples"):
+        assert summary[figure] == trained[figure], figure
+
+
+def test_clipping_schedules_and_groups_are_those_of_train(options):
+    options |= {
+        "loss": "cross_entropy", "clip": 0.5, "l2": 0.01, "ema": 0.9, "rule": mpidl.Momentum(0.1, 0.9),
+        "rate": {"schedule": "cosine"}, "groups": [{"match": "1.*", "rate": 0.01}],
+    }  # fmt: skip
+    module, expected = mlp(), mlp()
+    mpidl.loop(plain, module, mpidl.Digits(), **options)
+    mpidl.train(expected, mpidl.Digits(), **options)
+    assert states(module) == states(expected)
+
+
+def test_gradients_of_several_batches_are_added_up(options):
+    """Also where the run ends, or is saved, between two steps; statistics are those of all batches."""
+    batches, norms = [], []
+
+    def four(replica):
+        for number, (images, labels) in enumerate(replica.batches(), 1):
+            batches.append((images, labels))
+            loss = functional.cross_entropy(replica.model(images), labels) / 4
+            loss.backward()
+            if number % 4 == 0:
+                norms.append(torch.nn.utils.clip_grad_norm_(replica.model.parameters(), 0.1))
+                replica.step(loss * 4)
+        replica.state["rest"] = len(batches) % 4
+
+    module, expected = cnn(), cnn()
+    summary = mpidl.loop(four, module, mpidl.Digits(), rule=mpidl.Sgd(0.5), **options)
+    optimizer = torch.optim.SGD(expected.parameters(), 0.5)
+    for number, (images, labels) in enumerate(batches, 1):
+        (functional.cross_entropy(expected(images), labels) / 4).backward()
+        if number % 4 == 0:
+            assert norms[number // 4 - 1] == pytest.approx(
+                float(torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.1))
+            )
+            optimizer.step()
+            optimizer.zero_grad()
+    # A push is of all batches since the last one: the run's last batches, without a step, are a push of zeros at most.
+    assert summary["pushes"] - len(batches) // 4 in (0, 1)
+    trained = dict(module.named_parameters())
+    for name, parameter in expected.named_parameters():
+        assert torch.allclose(trained[name], parameter, rtol=1e-4, atol=1e-6), name
+
+
+def test_two_modules_by_their_names(options):
+    def both(replica):
+        coder, decoder = replica.model["coder"], replica.model["decoder"]
+        for images, _ in replica.batches():
+            loss = functional.mse_loss(decoder(torch.tanh(coder(images.flatten(1)))), images.flatten(1))
+            loss.backward()
+            replica.step(loss)
+
+    torch.manual_seed(1)
+    modules = {"coder": torch.nn.Linear(64, 9), "decoder": torch.nn.Linear(9, 64)}
+    before = copy.deepcopy(modules)
+    summary = mpidl.loop(both, modules, mpidl.Digits(), **options)
+    assert all(not torch.equal(modules[name].weight, before[name].weight) for name in modules)
+    assert "coder.weight" in mpidl.load(summary["run_dir"]).tensors
+
+
+def test_a_function_evaluates_the_module_in_its_mode_for_evaluations(options):
+    modes = []
+
+    def evaluate(module, replica):
+        modes.append((module.training, replica.model is module))
+        return {"loss": torch.tensor(0.5), "distance": sum(each.abs().sum() for each in module.parameters())}
+
+    summary = mpidl.loop(plain, noisy(), mpidl.Digits(), evaluate=evaluate, **options)
+    assert set(modes) == {(False, True)}
+    assert summary["test_loss"] == 0.5
+    assert summary["test_distance"] > 1
+
+
+def test_without_a_loss_nothing_is_evaluated(options):
+    assert mpidl.loop(plain, mlp(), mpidl.Digits(), **options)["test_loss"] is None
+
+
+def test_the_loss_of_a_step_is_optional(options):
+    def silent(replica):
+        for images, labels in replica.batches():
+            functional.cross_entropy(replica.model(images), labels).backward()
+            replica.step()
+
+    assert mpidl.loop(silent, mlp(), mpidl.Digits(), **options)["train_loss"] is None
+
+
+def test_a_loop_goes_on_where_it_was_saved(options, tmp_path):
+    """Also with dropout and a counter of its own, in the middle of an epoch."""
+
+    def counted(replica):
+        steps = replica.state.get("steps", 0)
+        for images, labels in replica.batches():
+            loss = functional.cross_entropy(replica.model(images + 0.01 * steps), labels)
+            loss.backward()
+            replica.step(loss)
+            steps += 1
+            replica.state["steps"] = steps
+
+    del options["epochs"]
+    options["deterministic"] = True
+    through, struck = noisy(), noisy()
+    mpidl.loop(counted, through, mpidl.Digits(), steps=60, name="through", **options)
+    mpidl.loop(counted, noisy(), mpidl.Digits(), steps=23, name="struck", **options)
+    summary = mpidl.loop(counted, struck, mpidl.Digits(), steps=60, name="struck", resume=True, **options)
+    assert states(struck) == states(through)
+    assert summary["samples"] > 60 * 30
+
+
+def without_gradient(replica):
+    for _ in replica.batches():
+        replica.step()
+
+
+def twice(replica):
+    for images, labels in replica.batches():
+        functional.cross_entropy(replica.model(images), labels).backward()
+        replica.step()
+        replica.step()
+
+
+def with_a_vector(replica):
+    for _ in replica.batches():
+        replica.step(gradient=np.zeros(3))
+
+
+def replaced(replica):
+    for images, labels in replica.batches():
+        replica.model[1].weight = torch.nn.Parameter(torch.zeros(33, 64))
+        functional.cross_entropy(replica.model(images), labels).backward()
+        replica.step()
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (without_gradient, "no gradient since the last step"),
+        (twice, "no gradient since the last step"),
+        (with_a_vector, "gradient is for models of NumPy and JAX"),
+        (replaced, "has replaced its parameter 1.weight"),
+    ],
+)
+def test_what_a_loop_does_wrong_is_one_line(options, function, says):
+    with pytest.raises((LoopError, mpidl.MpidlError), match=says):
+        mpidl.loop(function, mlp(), mpidl.Digits(), **options)
+
+
+def test_an_optimizer_of_the_loop_is_noticed(options, capfd):
+    def own(replica):
+        optimizer = torch.optim.SGD(replica.model.parameters(), 0.1)
+        for images, labels in replica.batches():
+            functional.cross_entropy(replica.model(images), labels).backward()
+            optimizer.step()
+            replica.step()
+
+    mpidl.loop(own, mlp(), mpidl.Digits(), **options)
+    assert capfd.readouterr().err.count("the loop changes parameters itself") == 1
+
+
+def test_a_loop_that_is_left_in_the_middle_leaves_no_trace(options):
+    ended = []
+
+    def left(replica):
+        try:
+            for images, labels in replica.batches():
+                loss = functional.cross_entropy(replica.model(images), labels) * float("nan")
+                loss.backward()
+                replica.step(loss)
+        finally:
+            ended.append(True)
+
+    module = mlp()
+    with pytest.raises(mpidl.MpidlError, match="the loss is nan"):
+        mpidl.loop(left, module, mpidl.Digits(), **options)
+    assert ended == [True]
+    assert all(each.grad is None for each in module.parameters())
+    functional.cross_entropy(module(torch.zeros(2, 64)), torch.zeros(2, dtype=torch.long)).backward()
+    assert all(each.grad is not None for each in module.parameters())
