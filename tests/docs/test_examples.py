@@ -14,13 +14,14 @@ from rows import long_but
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def test_at_most_ten_lines_change():
-    plain, job = ((EXAMPLES / name).read_text().splitlines() for name in ("digits.py", "digits_mpidl.py"))
-    assert len(plain) >= 60
+@pytest.mark.parametrize(("name", "most"), [("digits", 10), ("distillation", 12), ("actor_critic", 12)])
+def test_few_lines_change(name, most):
+    plain, job = ((EXAMPLES / each).read_text().splitlines() for each in (f"{name}.py", f"{name}_mpidl.py"))
+    assert len(plain) >= 50
     blocks = [block for block in difflib.SequenceMatcher(None, plain, job, False).get_opcodes() if block[0] != "equal"]
     # The first line is the scripts' own description.
     changed = sum(max(end - start, stop - first) for _, start, end, first, stop in blocks if start > 0)
-    assert changed <= 10
+    assert changed <= most
 
 
 def test_the_job_trains(tmp_path):
@@ -32,6 +33,22 @@ def test_the_job_trains(tmp_path):
     assert done.stdout.startswith("test accuracy "), done.stderr
     assert float(accuracy) > 0.93
     assert (tmp_path / "digits.pt").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "of", "within"), [("distillation", 2, 0.01), ("actor_critic", 2, 0.05)])
+def test_a_loop_on_ranks_reaches_the_figure_of_the_plain_one(tmp_path, name, of, within):
+    pytest.importorskip("torch")
+
+    def figure(words):
+        environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout.split()[of].rstrip(","))
+
+    plain = figure([sys.executable, str(EXAMPLES / f"{name}.py")])
+    job = figure([sys.executable, "-m", "mpidl", "run", str(EXAMPLES / f"{name}_mpidl.py"), "-n", "4"])
+    assert job > plain - within
 
 
 @pytest.mark.parametrize("ranks", long_but([3], [2, 3, 6]))
