@@ -285,3 +285,46 @@ def test_arguments_that_do_not_fit_are_one_line(options, arguments, says):
     given = {"function": plain, "model": Bare(), "data": DATA} | options | arguments
     with pytest.raises(UsageError, match=says):
         mpidl.loop(given.pop("function"), given.pop("model"), given.pop("data"), **given)
+
+
+def test_what_a_loop_logs_is_in_records_and_in_the_summary(options):
+    def logging(replica):
+        for number, (inputs, targets) in enumerate(replica.batches()):
+            loss, found = gradient(replica.parameters, inputs, targets)
+            replica.step(loss, gradient=found)
+            replica.log(number=number, norm=np.float32(replica.gradient_norm))
+            if number % 2:
+                replica.log(odd=1.0)
+
+    records = []
+    summary = mpidl.loop(logging, Bare(), DATA, callbacks=[records.append], **options)
+    batches = 3 * -(-61 // 7)
+    assert summary["logged"]["number"] == (batches - 1) / 2
+    assert summary["logged"]["odd"] == 1.0
+    assert summary["logged"]["norm"] > 0
+    assert records[-1]["logged"].keys() <= {"number", "norm", "odd"}
+
+
+@pytest.mark.parametrize(
+    ("figures", "says"),
+    [
+        ({"reward": "high"}, r"replica\.log: reward is a str, expected a number"),
+        ({"n" * 25: 1.0}, r"expected at most 8, of 24 bytes"),
+        ({f"figure{number}": 1.0 for number in range(9)}, r"replica\.log: figure8 is one figure more"),
+    ],
+)
+def test_what_can_not_be_logged_is_one_line(options, figures, says):
+    def logging(replica):
+        for _ in replica.batches():
+            replica.log(**figures)
+            replica.step(gradient=np.zeros(6))
+
+    with pytest.raises(LoopError, match=says):
+        mpidl.loop(logging, Bare(), DATA, **options)
+
+
+def test_ranks_are_not_started_by_a_keyword(options):
+    with pytest.raises(
+        UsageError, match=r"unknown keyword 'n', expected ranks that run a script: mpidl run SCRIPT -n 4"
+    ):
+        mpidl.loop(plain, Bare(), DATA, n=4, **options)

@@ -117,3 +117,36 @@ def test_a_loop_without_data(comm, options):
     values = np.concatenate(comm.allgather(seen))
     assert len(values) == 33
     assert np.allclose(model.parameters, -values.sum(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "sync", "backup_sync"])
+def test_a_step_back_propagates_the_loss_of_a_module(options, algorithm):
+    torch = pytest.importorskip("torch")
+    from torch_modules import noisy
+
+    def loop(replica):
+        for images, labels in replica.batches():
+            replica.step(torch.nn.functional.cross_entropy(replica.model(images), labels))
+
+    module, expected = noisy(), noisy()
+    options |= {"algorithm": algorithm, "deterministic": True, "loss": "cross_entropy", "batch": 32, "portion": 32}
+    found = mpidl.loop(loop, module, mpidl.Digits(), **options)
+    summary = mpidl.train(expected, mpidl.Digits(), **options)
+    for own, other in zip(module.state_dict().values(), expected.state_dict().values(), strict=True):
+        assert torch.equal(own, other)
+    assert found["test_loss"] == summary["test_loss"]
+
+
+def test_what_workers_log_is_one_figure(comm, options):
+    own = []
+
+    def logging(replica):
+        for inputs, targets in replica.batches():
+            replica.step(gradient=loss_and_gradient(replica.parameters, inputs, targets)[1])
+            own.append(float(len(own) + 10 * replica.number))
+            replica.log(value=own[-1], **{f"of {replica.number}": 1.0})
+
+    summary = mpidl.loop(logging, Line(), DATA, **options)
+    values = np.concatenate(comm.allgather(own))
+    assert summary["logged"].pop("value") == pytest.approx(values.mean())
+    assert summary["logged"].keys() <= {f"of {number}" for number in range(summary["replicas"])}

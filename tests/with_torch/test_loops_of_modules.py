@@ -24,16 +24,23 @@ def options(tmp_path):
     return {"dir": str(tmp_path), "batch": 37, "epochs": 2, "seed": 5, "device": {"kind": "cpu"}}
 
 
+def back_propagated_by_steps(replica):
+    """The same, shorter, and layers leave while those below back-propagate."""
+    for images, labels in replica.batches():
+        replica.step(functional.cross_entropy(replica.model(images), labels))
+
+
 def states(module):
     return [value.numpy().tobytes() for value in module.state_dict().values()]
 
 
 @pytest.mark.parametrize("algorithm", ["downpour", "ssp", "sync", "diloco", "easgd", "averaging", "ringleader"])
 @pytest.mark.parametrize("make", [noisy, cnn, transformer])
-def test_a_loop_trains_as_train_does(options, make, algorithm):
+@pytest.mark.parametrize("loop", [plain, back_propagated_by_steps])
+def test_a_loop_trains_as_train_does(options, make, algorithm, loop):
     module, expected = make(), make()
     options |= {"algorithm": algorithm, "loss": "cross_entropy"}
-    summary = mpidl.loop(plain, module, mpidl.Digits(), **options)
+    summary = mpidl.loop(loop, module, mpidl.Digits(), **options)
     trained = mpidl.train(expected, mpidl.Digits(), **options)
     assert states(module) == states(expected)
     for figure in ("train_loss", "test_loss", "test_accuracy", "samples"):
@@ -81,6 +88,23 @@ def test_gradients_of_several_batches_are_added_up(options):
     trained = dict(module.named_parameters())
     for name, parameter in expected.named_parameters():
         assert torch.allclose(trained[name], parameter, rtol=1e-4, atol=1e-6), name
+
+
+def test_a_step_back_propagates_only_if_the_loop_has_not(options):
+    """The last loss of several whose gradients add up is back-propagated by the loop, as those before."""
+
+    def two(replica):
+        for images, labels in replica.batches():
+            loss = functional.cross_entropy(replica.model(images), labels)
+            (loss / 2).backward(retain_graph=True)
+            (loss / 2).backward()
+            replica.step(loss)
+
+    module, expected = mlp(), mlp()
+    mpidl.loop(two, module, mpidl.Digits(), rule=mpidl.Sgd(0.1), **options)
+    mpidl.loop(plain, expected, mpidl.Digits(), rule=mpidl.Sgd(0.1), **options)
+    for own, other in zip(module.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(own, other, rtol=1e-4, atol=1e-6)
 
 
 def test_two_modules_by_their_names(options):
@@ -159,6 +183,13 @@ def twice(replica):
         replica.step()
 
 
+def the_same_loss_twice(replica):
+    for images, labels in replica.batches():
+        loss = functional.cross_entropy(replica.model(images), labels)
+        replica.step(loss)
+        replica.step(loss)
+
+
 def with_a_vector(replica):
     for _ in replica.batches():
         replica.step(gradient=np.zeros(3))
@@ -176,6 +207,7 @@ def replaced(replica):
     [
         (without_gradient, "no gradient since the last step"),
         (twice, "no gradient since the last step"),
+        (the_same_loss_twice, r"replica\.step: loss\.backward\(\) raised RuntimeError"),
         (with_a_vector, "gradient is for models of NumPy and JAX"),
         (replaced, "has replaced its parameter 1.weight"),
     ],

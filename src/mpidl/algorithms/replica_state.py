@@ -78,6 +78,8 @@ class ReplicaState:
         Weight of the last gradient's batch, as in `mpidl.data.Batch`; set by the engine.
     counts : Counter
         Numbers by name, initially 0.
+    logged : dict of str to (float, int)
+        Figures that the replica logs by their names: the sum of the values and their number.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class ReplicaState:
         self.portion = self.batch = 0
         self.weight = 1.0
         self.counts: Counter[str] = Counter()
+        self.logged: dict[str, tuple[float, int]] = {}
         self._vectors: dict[str, Any] = {}
         self._loaded: dict[str, np.ndarray] = {}
         self._step: Step | None = None

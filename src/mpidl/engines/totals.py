@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -167,6 +167,8 @@ class Totals(Struct):
         Time at which training began and ended, in seconds of the same clock; 0 if it has not.
     staleness : Histogram
         Staleness of the pushes to all shards.
+    logged : dict of str to (float, int)
+        Figures that replicas log: the sum of all their values and their number.
     """
 
     now: float
@@ -187,6 +189,7 @@ class Totals(Struct):
     shards: ShardCounts = field(default_factory=ShardCounts)
     spent: Spent = field(default_factory=Spent)
     learning: Learning = Learning()
+    logged: dict[str, tuple[float, int]] = {}
 
     @property
     def seconds(self) -> float:
@@ -297,7 +300,20 @@ def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, int
         shards=ShardCounts(int(servers["dropped"].sum()), side_figures if any(side_figures.values()) else {}),
         spent=spent,
         learning=Learning.of(servers["rate"], leads["rate"], norms),
+        logged=all_logged((name.decode(), total, count) for name, total, count in leads["logged"].ravel().tolist())
+        if leads["logged"]["count"].any()
+        else {},
     )
+
+
+def all_logged(figures: Iterable[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
+    """Add up what replicas have logged: names, sums of values and their numbers; a number of 0 stands for none."""
+    found: dict[str, tuple[float, int]] = {}
+    for name, total, count in figures:
+        if count:
+            before = found.get(name, (0.0, 0))
+            found[name] = before[0] + total, before[1] + count
+    return found
 
 
 def _by_epoch(leads: Any) -> EpochLosses:

@@ -15,10 +15,9 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.data.given import Given
 from mpidl.errors import UsageError, kind_of
 from mpidl.loggers import Logger
-from mpidl.loops.kinds import class_in_loop
-from mpidl.loops.model import OwnLoop
+from mpidl.loops.model import InLoop, OwnLoop
 from mpidl.loops.replica import Replica
-from mpidl.nn.model import Model, TorchModule
+from mpidl.nn.model import CompleteModel, Model, TorchModule
 from mpidl.rules import Rule
 from mpidl.runs.keywords import Section, signature
 from mpidl.runs.train import train
@@ -105,7 +104,7 @@ def loop(
             raise UsageError("epochs: a loop without data counts steps, expected steps")
         given, keywords = _counted(evaluate is not None), {"batch": 1, **keywords}
     return train(
-        OwnLoop(model, function, evaluate, class_in_loop, has_data=has_data),  # type: ignore[arg-type]
+        OwnLoop(model, function, evaluate, _class_in_loop, has_data=has_data),  # type: ignore[arg-type]
         given, loss=loss, config=config, algorithm=algorithm, rule=rule, resume=resume, callbacks=callbacks,
         loggers=loggers, comm=comm, on_interrupt=on_interrupt, **keywords,
     )  # fmt: skip
@@ -118,3 +117,16 @@ def _counted(tested: bool) -> Dataset:
     """Return data that only count steps."""
     steps = ArraySplit(np.zeros((STEPS, 1), np.float32), np.zeros((STEPS, 1), np.float32))
     return Dataset("steps", (1,), None, steps, steps if tested else None)
+
+
+def _class_in_loop(kind: type[CompleteModel]) -> type[InLoop]:
+    """Return the class of a model of that class in a loop."""
+    if kind.__module__ == "mpidl.torch.model":
+        from mpidl.loops.module import ModuleInLoop
+
+        return ModuleInLoop
+    if kind.__module__ == "mpidl.jax.model":
+        from mpidl.loops.tree import TreeInLoop
+
+        return TreeInLoop
+    return type(f"{kind.__name__}InLoop", (InLoop, kind), {"loss_and_gradient": InLoop.loss_and_gradient})

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from copy import copy
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from mpidl.loops.saved import decoded, encoded
 from mpidl.loops.switch import Event, LoopError, Switch, as_number
 from mpidl.nn.adaptation import as_usage_errors
 from mpidl.nn.model import CompleteModel, Enclosed, Evaluation, GivenUp
+
+if TYPE_CHECKING:
+    Base = CompleteModel
+else:
+    Base = object
 
 #: The name of the loop's state among what a replica keeps of its model.
 STATE = "loop"
@@ -71,9 +76,9 @@ class OwnLoop(Enclosed):
         same.evaluated = "as a whole" if self.evaluate is not None else "by batch" if alone else "never"
         return same  # type: ignore[no-any-return]
 
-    def begin(self, model: InLoop, number: int, replicas: int, norm: Callable[[], float] = float) -> Switch:
-        """Return the switch to a new loop for a model; `norm` returns the squared norm of a recent gradient."""
-        switch = Switch(number, replicas, model, self._loop, norm)
+    def begin(self, model: InLoop, number: int, replicas: int, state: ReplicaState) -> Switch:
+        """Return the switch to a new loop for a model."""
+        switch = Switch(number, replicas, model, self._loop, state)
         switch.replica.state.update(self.state)
         self.switches.append(switch)
         return switch
@@ -118,7 +123,7 @@ class _Parameters:
     loss_and_gradient = unknown_loss
 
 
-class InLoop(CompleteModel):
+class InLoop(Base):
     """What differs in a model whose gradients a loop computes."""
 
     own, movable, by_stages = True, False, ""
@@ -146,7 +151,7 @@ class InLoop(CompleteModel):
     def begin_batch(self, batch: Batch) -> tuple[Any, Any]:
         return _owned(batch.inputs), _owned(batch.targets)
 
-    def step_gradient(self, given: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any) -> Any:
         if given is None:
             raise LoopError("replica.step: no gradient, expected step(gradient=...) for a model that isn't a module")
         found, expected = np.ascontiguousarray(given, self.dtype), (self.layout.size,)
@@ -169,7 +174,7 @@ class InLoop(CompleteModel):
         self, algorithm: Algorithm, number: int, parameters: Any, replicas: int, state: ReplicaState
     ) -> Replica:
         before = self.loop.current
-        switch = self.loop.begin(self, number, replicas, lambda: state.norm.square)
+        switch = self.loop.begin(self, number, replicas, state)
 
         def show() -> None:
             self._continue(switch)
@@ -200,8 +205,8 @@ class InLoop(CompleteModel):
         assert switch is not None, "a replica's requests lead here"
         if switch.compute(batch) is Event.STEPS:
             return switch.loss or 0.0, switch.gradient
-        if switch.event is Event.ENDS and switch.may_leave:
-            raise GivenUp("the loop has ended")
+        if switch.event is Event.IS_LATE or (switch.event is Event.ENDS and switch.may_leave):
+            raise GivenUp("late, or the loop has ended")
         return 0.0, np.zeros_like(self.parameters)
 
     def loss_sums(self, loss: float, batch: Batch) -> tuple[float, float]:
@@ -229,7 +234,7 @@ class InLoop(CompleteModel):
                 return super().evaluate(batch)
             finally:
                 self._testing = False
-        switch = self.loop.current or self.loop.begin(self, 0, 1)
+        switch = self.loop.current or self.loop.begin(self, 0, 1, ReplicaState())
         self.begin_evaluation()
         try:
             found = self.loop.evaluate(self.loop.given, switch.replica)

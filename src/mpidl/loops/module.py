@@ -11,6 +11,7 @@ from mpidl.data.nested import parts_of, rebuilt
 from mpidl.launch.output import say
 from mpidl.loops.model import InLoop, unknown_loss
 from mpidl.loops.switch import LoopError
+from mpidl.nn.adaptation import model_errors
 from mpidl.torch.model import TorchModel
 
 
@@ -56,13 +57,16 @@ class ModuleInLoop(InLoop, TorchModel):
         self._calls.seed_by(batch.number)
         return _owned(self._tensors.of(batch.inputs, "inputs")), _owned(self._tensors.of(batch.targets, "targets"))
 
-    def step_gradient(self, given: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any) -> Any:
         if given is not None:
             raise LoopError("replica.step: gradient is for models of NumPy and JAX, expected loss.backward() before")
         if not self._changed_by_loop and self._versions != self._present_versions():
             self._changed_by_loop = True
             say("the loop changes parameters itself, by an optimiser of its own, say, as replica.step() does for it")
-        if not self._gradients.collect():
+        if not any(each.grad is not None for each in self._vector.parameters) and _has_graph(loss):
+            with model_errors("replica.step: loss.backward()"):
+                self._gradients.of_loss(loss)
+        elif not self._gradients.collect():
             raise LoopError("replica.step: no gradient since the last step, expected loss.backward() before")
         self._vector.store_statistics()
         self._tables.settle()
@@ -86,6 +90,10 @@ class ModuleInLoop(InLoop, TorchModel):
 
     def _present_versions(self) -> tuple[int, ...]:
         return tuple(each._version for each in self._vector.parameters)
+
+
+def _has_graph(loss: Any) -> bool:
+    return isinstance(loss, torch.Tensor) and loss.grad_fn is not None
 
 
 def _owned(values: Any) -> Any:

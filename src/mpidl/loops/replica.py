@@ -33,7 +33,7 @@ class LoopModel(Protocol):
         """Prepare for a batch, and return its inputs and targets in memory that no other batch uses."""
         ...
 
-    def step_gradient(self, given: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any) -> Any:
         """Return the flat gradient (size,) of a step, given what the loop says of it; LoopError if there is none."""
         ...
 
@@ -44,12 +44,13 @@ class Turn(Protocol):
     Attributes
     ----------
     model : LoopModel
-    squared_norm : callable
-        Returns the squared Euclidean norm of a recent gradient.
     """
 
     model: LoopModel
-    squared_norm: Callable[[], float]
+
+    def squared_norm(self) -> float:
+        """Return the squared Euclidean norm of a recent gradient; 0 before the first."""
+        ...
 
     def take(self, name: str) -> Any:
         """Return the next batch, None at the end; `name` is that of the replica's method."""
@@ -57,6 +58,9 @@ class Turn(Protocol):
 
     def step(self, loss: Any, gradient: Any) -> None:
         """Do with a gradient what the algorithm does."""
+
+    def log(self, name: str, value: Any) -> None:
+        """Add a value to a figure."""
 
 
 class Replica:
@@ -110,13 +114,25 @@ class Replica:
                 return
             yield item
 
+    def log(self, **figures: Any) -> None:
+        """Add values to figures of the loop's own, by their names; records have the means over all workers.
+
+        Raises
+        ------
+        LoopError
+            A value isn't a number, a name is too long, or there are more than 8 of them.
+        """
+        for name, value in figures.items():
+            self._turn.log(name, value)
+
     def step(self, loss: Any = None, gradient: Any = None) -> None:
         """Do with the gradient what the algorithm does, such as push it and fetch parameters; then set it to zero.
 
         Parameters
         ----------
         loss : tensor or float, optional
-            The loss, for the run's records.
+            The loss, for the run's records. That of a module is back-propagated if no gradient has been since the last
+            step: layers then leave while those below back-propagate.
         gradient : array (size,) or pytree, optional
             For models of NumPy and JAX. A module of PyTorch has its gradient in its parameters.
 

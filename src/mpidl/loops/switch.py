@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.errors import MpidlError, kind_of, raised
 from mpidl.loops.replica import Loop, LoopModel, Replica
+from mpidl.nn.model import GivenUp
+from mpidl.transport.protocol import LOGGED, MOST_LOGGED
 
 #: Times that a loop may ask for a batch after the last one, until it is ended.
 MOST_EMPTY = 1000
@@ -25,6 +27,7 @@ class Event(Enum):
 
     TAKES = "takes a batch"
     STEPS = "steps"
+    IS_LATE = "steps with a gradient that nothing waits for any more"
     ENDS = "ends"
 
 
@@ -42,8 +45,6 @@ class Switch:
         The loss of the last step, unless another batch has been taken since, or the loop didn't say it.
     gradient : array (size,)
         That step's gradient.
-    squared_norm : callable
-        Returns the squared norm of a recent gradient.
     may_leave : bool
         Whether the replica may end without the gradient of a batch that it has taken.
     unstepped : object
@@ -54,10 +55,8 @@ class Switch:
     may_leave = False
     unstepped: Any = None
 
-    def __init__(
-        self, number: int, replicas: int, model: LoopModel, loop: Loop, squared_norm: Callable[[], float]
-    ) -> None:
-        self.model, self.squared_norm = model, squared_norm
+    def __init__(self, number: int, replicas: int, model: LoopModel, loop: Loop, state: ReplicaState) -> None:
+        self.model, self._state = model, state
         self.replica = Replica(number, replicas, self)
         self.event = Event.ENDS
         self.loss: float | None = None
@@ -67,6 +66,9 @@ class Switch:
         self._empty = 0
 
     # What the loop calls.
+
+    def squared_norm(self) -> float:
+        return self._state.norm.square
 
     def take(self, name: str) -> Any:
         self._check_inside(name)
@@ -82,9 +84,21 @@ class Switch:
         self._check_inside("step")
         if self._closed:
             raise LoopError("replica.step was called after the last batch, expected a step for the batches before")
-        self.gradient = self.model.step_gradient(gradient)
+        event = Event.STEPS
         self.loss = None if loss is None else as_number("replica.step: the loss", loss)
-        self._engine.switch(Event.STEPS)
+        try:
+            self.gradient = self.model.step_gradient(gradient, loss)
+        except GivenUp:
+            event = Event.IS_LATE
+        self._engine.switch(event)
+
+    def log(self, name: str, value: Any) -> None:
+        logged = self._state.logged
+        if name not in logged and (len(logged) == MOST_LOGGED or len(name.encode()) > LOGGED["name"].itemsize):
+            most = f"at most {MOST_LOGGED}, of {LOGGED['name'].itemsize} bytes"
+            raise LoopError(f"replica.log: {name} is one figure more, or its name is too long, expected {most}")
+        total, count = logged.get(name, (0.0, 0))
+        logged[name] = total + as_number(f"replica.log: {name}", value), count + 1
 
     def _check_inside(self, name: str) -> None:
         if getcurrent() is not self._stack:

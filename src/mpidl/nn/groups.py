@@ -128,7 +128,6 @@ class Penalised(PlacedModel):
         trained: Sequence[Range] = (), total: Callable[[float], float] = float,
     ) -> None:  # fmt: skip
         self._model, self._total, self._trained = model, total, trained
-        self.evaluated = model.evaluated
         self._frozen = [slice(*each.range) for each in segments if each.frozen]
         self._penalties = [
             (Regularisation(l2=each.weight_decay), [each.range])
@@ -162,6 +161,10 @@ class Penalised(PlacedModel):
 
     def requests(self, *replica: Any) -> Any:
         return self._model.requests(*replica)
+
+    @property
+    def evaluated(self) -> Any:  # type: ignore[override]
+        return self._model.evaluated
 
     def copy_to_host(self) -> None:
         self._model.copy_to_host()

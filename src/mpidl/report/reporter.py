@@ -42,7 +42,7 @@ ROUNDING = 1e-9
 #: Attributes that `Reporter.state` contains unchanged.
 STATE = (
     "_origin", "_recorded_at", "_spaced_at", "due", "_reached", "_complete", "_interrupted", "_saved", "_iteration",
-    "_accrued",
+    "_accrued", "_logged",
 )  # fmt: skip
 #: The line about an event, for those that the summary counts.
 INCIDENTS = {"failure": died, "recovery": replaced, "handover": replaced}
@@ -109,6 +109,8 @@ class Reporter:
         self._losses: dict[str, Any] = {"train_loss": None, **evaluated}
         self._losses |= {name: recorder.last.get(name) for name in self._losses}
         self._iteration: dict[str, Any] = {}
+        # What replicas had logged at the last record.
+        self._logged: dict[str, Any] = {}
         # Samples accrued by a coordinator; workers compute some of them twice.
         self._accrued: int | None = None
         self._rates = Rates(self._done_before, self._seconds_before, job.config.run.report)
@@ -207,7 +209,7 @@ class Reporter:
         if monotonic.now() - max(self._shown_at, self._began) >= self._every:
             self._show(self._report(totals))
         if due:
-            self._record(self._report(totals), totals.now)
+            self._record(self._report(totals), totals)
 
     def evaluated(self, totals: Totals, epoch: float, values: Mapping[str, float], final: bool = False) -> None:
         """Record an evaluation, unless evaluations are too frequent.
@@ -249,7 +251,7 @@ class Reporter:
         """Show and record the last report, with the whole run's rates."""
         self._rates.end(totals)
         report = self._report(totals) | {"epoch": self.epoch(totals)}
-        self._record(report, totals.now)
+        self._record(report, totals)
         self._show(report, evaluated, last=True)
         self.status.write(report)
         self._complete = True
@@ -261,14 +263,15 @@ class Reporter:
     def _record_spaced(self, report: dict[str, Any], totals: Totals) -> None:
         spacing = min(self._job.config.run.report, SPACING * (totals.now - totals.first_fetch))
         if totals.now - self._spaced_at >= spacing:
-            self._record(report, totals.now)
+            self._record(report, totals)
             self._spaced_at = totals.now
 
-    def _record(self, report: dict[str, Any], now: float) -> None:
+    def _record(self, report: dict[str, Any], totals: Totals) -> None:
+        now = totals.now
         if not self._origin.get("virtual"):
             report = report | {"unix_time": time.time()}
         record = self.recorder.metric(report)
-        self._recorded_at = now
+        self._recorded_at, self._logged = now, dict(totals.logged)
         self.due = now + self._job.config.run.report
         self._job.script.callbacks(record, lambda: self._placed.tensors(self.present()))
 
@@ -283,6 +286,7 @@ class Reporter:
             **asdict(totals.learning),
             **self._iteration,
             **self._by_owner(totals),
+            **_means(totals.logged, self._logged),
             "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
@@ -368,6 +372,7 @@ class Reporter:
             "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
             **self._by_owner(totals),
+            **_means(totals.logged, {}),
             "failures": self.recorder.counts["failure"],
             "recoveries": self.recorder.counts["recovery"],
             "run_dir": str(self.recorder.directory),
@@ -376,6 +381,16 @@ class Reporter:
         self.recorder.summary(summary)
         self.recorder.close()
         return summary
+
+
+def _means(logged: Mapping[str, Sequence[float]], before: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the means of what replicas have logged since something `before`, as "logged", if there is anything."""
+    found = {}
+    for name, (total, count) in logged.items():
+        earlier, number = before.get(name, (0.0, 0))
+        if count > number:
+            found[name] = (total - earlier) / (count - number)
+    return {"logged": found} if found else {}
 
 
 def _best(best: Best | None) -> dict[str, Any]:

@@ -62,6 +62,7 @@ INSTEAD = {
     **dict.fromkeys(RATE, "the rate of a rule, such as rule=mpidl.Adagrad(0.01), or lr beside rule='adagrad'"),
     **dict.fromkeys(("optimizer", "optimiser", "optim", "opt"), "a rule, such as rule=mpidl.Adam(0.001)"),
     **dict.fromkeys(("scheduler", "lr_scheduler"), "a schedule, such as rate={'schedule': 'cosine'}"),
+    **dict.fromkeys(("n", "ranks", "workers"), "ranks that run a script: mpidl run SCRIPT -n 4, from a shell"),
     "momentum": "a rule, such as rule=mpidl.Momentum(0.01, 0.9)",
     "weight_decay": "l2, or a group, such as groups=[{'match': '*', 'weight_decay': 0.01}]",
 }

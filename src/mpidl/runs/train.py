@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from mpidl.algorithms import Algorithm
 from mpidl.config import PYTHON_MODEL, Config, source_of
 from mpidl.data import Private, opened
 from mpidl.data.given import Given, as_source
 from mpidl.data.hdf5_files import closing
+from mpidl.data.loaders import of_loaders
 from mpidl.data.workers import imported_by_worker
 from mpidl.errors import UsageError, quoted
 from mpidl.job.build import TRAINED_WITH, build_model, own_model, with_model
@@ -69,7 +70,8 @@ def train(
     data : Dataset or Source, or list of them, optional
         For example ``mpidl.data.Idx("data/fashion-mnist")``, ``Arrays((x, y), (test_x, test_y))``, or a dataset of
         your own by ``Indexed(train, test)``. Replaces the source that ``[data]`` of `config` names. Of a list, each
-        belongs to one worker, as ``data.private`` says.
+        belongs to one worker, as ``data.private`` says. A ``torch.utils.data.DataLoader``, or a tuple of those of
+        training, test and validation data, keeps its sampler, its workers and its collate function.
     loss : str or callable, optional
         ``model.loss``. For a PyTorch module: a name in `torch.nn.functional`, or a function of (outputs, targets).
     config : Config, str, Path or mapping, optional
@@ -123,7 +125,8 @@ def train(
         # The process that trains says in one line what is wrong with the script.
         raise SystemExit(1)
     end_job_together()
-    given = as_source(data)
+    data, of_loader = of_loaders(data)
+    given, keywords = as_source(data), cast("Keywords", {**of_loader, **keywords})
     if isinstance(given, Private):
         keywords["private"] = True
 

@@ -156,6 +156,18 @@ class Gradients:
                 if not stored:
                     gradient.zero_()
 
+    def of_loss(self, loss: torch.Tensor) -> None:
+        """Compute the gradient of a loss that a user's own code has computed."""
+        self._stored, self._computing = [False] * len(self._stored), True
+        try:
+            if self.progress.take is not None and self._calls.device.type == "cpu":
+                self._watch(loss)
+            else:
+                loss.backward()
+                self.end()
+        finally:
+            self._computing = False
+
     def collect(self) -> bool:
         """Complete the gradient with what PyTorch has accumulated in the parameters; return whether there is any."""
         self._stored = [False] * len(self._stored)
@@ -192,11 +204,14 @@ class Gradients:
 
     def _watched(self, inputs: Any, targets: Any) -> float:
         loss = self._loss(inputs, targets)
+        self._watch(loss)
+        return self._calls.value(loss, targets)
+
+    def _watch(self, loss: torch.Tensor) -> None:
         self.progress.begin(loss)
         loss.backward()
         self.progress.end()
         self.end()
-        return self._calls.value(loss, targets)
 
     def _backward(self, inputs: Any, targets: Any, share: float = 1.0) -> float:
         if not share:

@@ -128,6 +128,9 @@ class ShardClock(IntEnum):
     CUT = 1  # ordinal of the last order that a worker has marked: later pushes are in no checkpoint ordered so far
 
 
+#: A figure that a replica logs: its name, of a limited length, the sum of its values and their number; and how many.
+LOGGED, MOST_LOGGED = np.dtype([("name", "S24"), ("sum", np.float64), ("count", np.int64)]), 8
+
 WORKER_STATUS = np.dtype(
     [
         ("state", np.int64),
@@ -160,6 +163,7 @@ WORKER_STATUS = np.dtype(
         ("tests", np.int64),  # number of its evaluations of the test data
         ("diverged", np.int64),  # 1 + the portion in which the loss was not finite, which ends the run; 0 for none
         ("memory", np.int64),  # bytes in memory of its process, measured now and then
+        ("logged", LOGGED, (MOST_LOGGED,)),
     ]
 )
 

@@ -137,8 +137,16 @@ class MpiEngine:
         self.handler.end_pushes()
         if self.handler.lead.leads:
             self._link.clocks.show(STOPPED)
-        self.status.figures["state"], self.status.figures["rate"] = State.TRAINED, self.state.rate
+        self.status.figures["state"] = State.TRAINED
+        self._show_figures()
         self._link.reports.post(self.status.row, wake=True)
+
+    def _show_figures(self) -> None:
+        """Fill in what only the replica's state has."""
+        figures = self.status.figures
+        figures["rate"] = self.state.rate
+        for place, (name, (total, count)) in enumerate(self.state.logged.items()):
+            figures["logged"][place] = name.encode(), total, count
 
     def _next_batch(self, request: NextBatch) -> Minibatch | None:
         self._hooks.between_batches()
@@ -146,7 +154,7 @@ class MpiEngine:
         now = time.perf_counter()
         if now - self._posted > self._post_every:
             self._posted = now
-            self.status.figures["rate"] = self.state.rate
+            self._show_figures()
             self._link.reports.post(self.status.row)
             self.handler.post()
         self.handler.progress()

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from mpidl.algorithms.algorithm import Exchange
 from mpidl.algorithms.coordination import Iteration
-from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals
+from mpidl.engines.totals import Learning, ShardCounts, Spent, Totals, all_logged
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.failures import FailureSimulation, RestartPoint
 from mpidl.engines.virtual.handler import Hooks, Training, VirtualRequestHandler
@@ -184,6 +184,7 @@ class VirtualEngine:
                 [replica.state.rate for replica in self.replicas],
                 [math.sqrt(replica.state.norm.square) for replica in self.replicas],
             ),
+            logged=all_logged((name, *sums) for each in self.replicas for name, sums in each.state.logged.items()),
         )
 
     def settled_shards(self) -> Iterator[Shard]:
