@@ -215,7 +215,12 @@ def of_other_shape(replica):
 
 def no_number(replica):
     for _ in replica.batches():
-        replica.step("low", gradient=np.zeros(6))
+        replica.step([0.5], gradient=np.zeros(6))
+
+
+def a_part(replica):
+    for _ in replica.batches():
+        replica.step("generator", gradient=np.zeros(6))
 
 
 def step_behind_the_last_batch(replica):
@@ -234,7 +239,8 @@ def unsaved(replica):
         (raising, r"the loop raised ValueError: of the loop"),
         (without_gradient, r"replica.step: no gradient, expected step\(gradient=...\)"),
         (of_other_shape, r"the gradient has the shape \(5,\), expected \(6,\)"),
-        (no_number, r"replica.step: the loss is a str, expected a number"),
+        (no_number, r"replica.step: the loss is a list, expected a number"),
+        (a_part, r"replica.step: 'generator' alone needs a dict of modules"),
         (step_behind_the_last_batch, r"replica.step was called after the last batch"),
         (unsaved, r"replica.state\['file'\]: found an object, expected numbers"),
     ],

@@ -150,3 +150,57 @@ def test_what_workers_log_is_one_figure(comm, options):
     values = np.concatenate(comm.allgather(own))
     assert summary["logged"].pop("value") == pytest.approx(values.mean())
     assert summary["logged"].keys() <= {f"of {number}" for number in range(summary["replicas"])}
+
+
+def test_parts_step_by_themselves(comm, options):
+    """Each sample counts once in each part that is stepped, and a part's shards count its own pushes."""
+    torch = pytest.importorskip("torch")
+
+    def of_one(size):
+        module = torch.nn.Linear(size, 1, bias=False)
+        torch.nn.init.zeros_(module.weight)
+        return module
+
+    def loop(replica):
+        for number, (inputs, _) in enumerate(replica.batches()):
+            weight = replica.model["often"].weight
+            weight.grad = torch.full_like(weight, -float(len(inputs)))
+            replica.step("often")
+            if number % 2:
+                weight = replica.model["rarely"].weight
+                weight.grad = torch.full_like(weight, -1.0)
+                replica.step("rarely")
+                steps.append(number)
+
+    steps, modules = [], {"often": of_one(9), "rarely": of_one(4)}
+    rules = {"often": mpidl.Sgd(1.0), "rarely": mpidl.Sgd(2.0)}
+    summary = mpidl.loop(loop, modules, DATA, **options | {"rule": None, "rules": rules})
+    often, rarely = (modules[name].weight.detach().numpy() for name in modules)
+    assert (often == 4 * 211).all()
+    assert (rarely == 2 * comm.allreduce(len(steps))).all()
+    assert summary["pushes"] == comm.allreduce(len(steps)) + 4 * 31  # batches of two, the last of one, in a portion
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_parts_are_deterministic(comm, options, servers):
+    torch = pytest.importorskip("torch")
+    if comm.size < servers + 2:
+        return
+
+    def trained():
+        torch.manual_seed(1)
+        modules = {"first": torch.nn.Linear(5, 7), "second": torch.nn.Linear(7, 1)}
+
+        def loop(replica):
+            for inputs, targets in replica.batches():
+                for part in modules:
+                    outputs = modules["second"](torch.tanh(modules["first"](inputs.float())))
+                    replica.step(torch.nn.functional.mse_loss(outputs, targets.float()), part)
+                    for module in modules.values():
+                        module.zero_grad()
+
+        given = options | {"servers": servers, "deterministic": True, "rule": mpidl.Adam(0.01)}
+        mpidl.loop(loop, modules, DATA, **given)
+        return [each.detach().numpy().tobytes() for module in modules.values() for each in module.parameters()]
+
+    assert trained() == trained()

@@ -248,3 +248,105 @@ def test_a_loop_that_is_left_in_the_middle_leaves_no_trace(options):
     assert all(each.grad is None for each in module.parameters())
     functional.cross_entropy(module(torch.zeros(2, 64)), torch.zeros(2, dtype=torch.long)).backward()
     assert all(each.grad is not None for each in module.parameters())
+
+
+def modules(normalised=True):
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(64, 9), *[torch.nn.BatchNorm1d(9)] * normalised]
+    return {"coder": torch.nn.Sequential(*layers), "decoder": torch.nn.Linear(9, 64)}
+
+
+def distance(of, images):
+    images = images.flatten(1)
+    return functional.mse_loss(of["decoder"](torch.tanh(of["coder"](images))), images)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_parts_step_by_themselves(options, servers):
+    """The other's rule doesn't move: neither its moments nor its count of steps."""
+    # Rounding alone is the gradient of a bias before normalisation.
+    batches, own, plain = [], modules(normalised=False), modules(normalised=False)
+
+    def alternating(replica):
+        for number, (images, _) in enumerate(replica.batches()):
+            batches.append(images)
+            loss = distance(replica.model, images)
+            loss.backward()
+            replica.step(loss, "coder")
+            if number % 3 == 0:
+                replica.model["decoder"].zero_grad()
+                distance(replica.model, images).backward()
+                replica.step("decoder")
+                replica.model["coder"].zero_grad()
+
+    rules = {"coder": mpidl.Adam(0.01), "decoder": mpidl.Adam(0.03)}
+    summary = mpidl.loop(alternating, own, mpidl.Digits(), rules=rules, servers=servers, **options)
+    optimizers = {name: torch.optim.Adam(plain[name].parameters(), rules[name].rate) for name in plain}
+    for number, images in enumerate(batches):
+        distance(plain, images).backward()
+        optimizers["coder"].step()
+        optimizers["coder"].zero_grad()
+        if number % 3 == 0:
+            optimizers["decoder"].zero_grad()
+            distance(plain, images).backward()
+            optimizers["decoder"].step()
+            optimizers["decoder"].zero_grad()
+            optimizers["coder"].zero_grad()
+    for name, module in plain.items():
+        for found, expected in zip(own[name].parameters(), module.parameters(), strict=True):
+            assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5), name
+    assert summary["pushes"] == len(batches) + -(-len(batches) // 3)
+
+
+def of_no_part(replica):
+    for images, _ in replica.batches():
+        replica.step(distance(replica.model, images), "decodr")
+
+
+def without_gradient_of_the_part(replica):
+    for images, _ in replica.batches():
+        distance(replica.model, images).backward()
+        replica.step("coder")
+        replica.step("coder")
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "says"),
+    [
+        (of_no_part, {}, "no part 'decodr' of the model, did you mean 'decoder'"),
+        (without_gradient_of_the_part, {}, "no gradient since the last step"),
+        (of_no_part, {"algorithm": "sync"}, "'decodr' alone needs a dict of modules, algorithm downpour or rescaled"),
+        (
+            of_no_part,
+            {"rules": {"coder": mpidl.Adam(0.1)}},
+            "rules: for coder, expected one for each module: coder, d",
+        ),
+        (
+            of_no_part,
+            {"rules": {"coder": mpidl.Adam(0.1), "decoder": mpidl.Adam(0.1, beta1=0.5)}},
+            "rules: decoder: .* expected rules that differ in their rates alone",
+        ),
+        (of_no_part, {"rules": {}, "rule": "adam"}, "rules: rule or groups are given, too"),
+    ],
+)
+def test_what_steps_of_parts_do_wrong_is_one_line(options, function, changed, says):
+    with pytest.raises(mpidl.MpidlError, match=says):
+        mpidl.loop(function, modules(), mpidl.Digits(), **options | changed)
+
+
+def test_a_run_of_parts_goes_on_where_it_was_saved(options):
+    def both(replica):
+        for images, _ in replica.batches():
+            replica.step(distance(replica.model, images), "coder")
+            replica.model["decoder"].zero_grad()
+            replica.step(distance(replica.model, images), "decoder")
+            replica.model["coder"].zero_grad()
+
+    del options["epochs"]
+    options |= {"deterministic": True, "rules": {"coder": mpidl.Adam(0.01), "decoder": mpidl.Adam(0.02)}}
+    through, struck = modules(), modules()
+    mpidl.loop(both, through, mpidl.Digits(), steps=50, servers=2, name="through", **options)
+    mpidl.loop(both, modules(), mpidl.Digits(), steps=21, servers=2, name="struck", **options)
+    mpidl.loop(both, struck, mpidl.Digits(), steps=50, servers=3, name="struck", resume=True, **options)
+    for name in through:
+        assert states(struck[name]) == states(through[name])

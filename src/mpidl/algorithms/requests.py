@@ -6,7 +6,7 @@ elements as the model has parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -89,10 +89,12 @@ class Push(Struct, frozen=True):
     """Send a vector to the servers. Answer: None, once the vector is under way and may be changed again.
 
     The vector has shape (size,). If the servers' policy compares, it has shape (2, size), and its second row is the
-    parameters that the first was computed at.
+    parameters that the first was computed at. If there are `parts` of it, it changes only shards in these; to others it
+    is no update.
     """
 
     vector: Any
+    parts: Sequence[Range] = ()
 
 
 # Requests of algorithms that exchange by reduction, where the replicas have the shards.

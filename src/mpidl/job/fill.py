@@ -10,7 +10,7 @@ import numpy as np
 from mpidl.algorithms.coordination import matrices
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
-from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers, shards
+from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers
 from mpidl.rules.segments import Segment, unfrozen
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.scheduled_rule import AVERAGE
@@ -104,7 +104,8 @@ def shards_of(job: Job, holders: int) -> list[Range]:
 
     Raise UsageError if there are too many of them.
     """
-    return shards(job.original.layout.size, holders, _block(job))
+    pieces = job.original.pieces or [Range(0, job.original.layout.size)]
+    return [each.range for each in held_by_servers(pieces, holders, _block(job))]
 
 
 def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
@@ -112,6 +113,9 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
 
     Raise UsageError if there are too many of them.
     """
+    if servers and placed.job.original.pieces:
+        found = held_by_servers(placed.job.original.pieces, servers, _block(placed.job))
+        return [each._replace(partition=0) for each in found]
     if servers:
         return held_by_servers(placed.slices, servers, _block(placed.job))
     count = placed.job.algorithm.streamed

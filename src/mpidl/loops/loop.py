@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def loop(
     config: Config | str | Path | Mapping[str, Mapping[str, Any]] | None = None,
     algorithm: Algorithm | str | Section | None = None,
     rule: Rule | str | Section | None = None,
+    rules: Mapping[str, Rule] | None = None,
     resume: bool = False,
     callbacks: Sequence[Callable[..., object]] = (),
     loggers: Sequence[Logger | str] = (),
@@ -68,6 +70,8 @@ def loop(
         training, and needs no gradients. By default a module is evaluated on the test data if `loss` is given.
     loss : str or callable, optional
         The loss of evaluations, as in `mpidl.train`.
+    rules : mapping of str to Rule, optional
+        The rules of several modules by their names, in the place of `rule`. They differ in their rates alone.
     config, algorithm, rule, resume, callbacks, loggers, comm, on_interrupt
         As in `mpidl.train`.
     **keywords
@@ -103,6 +107,11 @@ def loop(
         if "epochs" in keywords:
             raise UsageError("epochs: a loop without data counts steps, expected steps")
         given, keywords = _counted(evaluate is not None), {"batch": 1, **keywords}
+    if rules is not None:
+        if rule is not None or "groups" in keywords:
+            raise UsageError("rules: rule or groups are given, too, expected rules alone")
+        rule, groups = _one_rule(rules, model)
+        keywords = {"groups": groups, **keywords}
     return train(
         OwnLoop(model, function, evaluate, _class_in_loop, has_data=has_data),  # type: ignore[arg-type]
         given, loss=loss, config=config, algorithm=algorithm, rule=rule, resume=resume, callbacks=callbacks,
@@ -111,6 +120,20 @@ def loop(
 
 
 loop.__dict__["__signature__"] = signature(loop)
+
+
+def _one_rule(rules: Mapping[str, Rule], model: Any) -> tuple[Rule, list[dict[str, Any]]]:
+    """Return the rule of a dict of modules, and groups with the rates of their own rules."""
+    if not isinstance(model, dict) or model.keys() != rules.keys():
+        names = ", ".join(model) if isinstance(model, dict) else "no dict of modules"
+        raise UsageError(f"rules: for {', '.join(rules)}, expected one for each module: {names}")
+    first = next(iter(rules.values()))
+    groups = []
+    for name, rule in rules.items():
+        if type(rule) is not type(first) or replace(cast(Any, rule), rate=first.rate) != first:
+            raise UsageError(f"rules: {name}: found {rule}, expected rules that differ in their rates alone: {first}")
+        groups.append({"match": f"{name}.*", "rate": rule.rate / first.rate})
+    return first, groups
 
 
 def _counted(tested: bool) -> Dataset:

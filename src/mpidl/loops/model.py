@@ -22,6 +22,7 @@ from mpidl.loops.saved import decoded, encoded
 from mpidl.loops.switch import Event, LoopError, Switch, as_number
 from mpidl.nn.adaptation import as_usage_errors
 from mpidl.nn.model import CompleteModel, Enclosed, Evaluation, GivenUp
+from mpidl.parameters.ranges import Range
 
 if TYPE_CHECKING:
     Base = CompleteModel
@@ -71,7 +72,9 @@ class OwnLoop(Enclosed):
             raise UsageError(f"topology.partitions: {partitions}, but a loop has whole models, expected 1")
         same: Any = copy(model) if model is self.given else model
         same.__class__ = self._class_in_loop(type(model))
-        same.loop = self
+        same.loop, same.parts = self, {}
+        if isinstance(self.given, dict) and modules_are_parted(config):
+            same.begin_parts()
         alone = self._has_data and same.knows_loss
         same.evaluated = "as a whole" if self.evaluate is not None else "by batch" if alone else "never"
         return same  # type: ignore[no-any-return]
@@ -82,6 +85,16 @@ class OwnLoop(Enclosed):
         switch.replica.state.update(self.state)
         self.switches.append(switch)
         return switch
+
+
+def modules_are_parted(config: Config) -> bool:
+    """Return whether a step may change one of several modules alone.
+
+    This needs servers that get each gradient by itself, and replicas that fetch after each push.
+    """
+    algorithm, topology = config.algorithm, config.topology
+    simple = algorithm.pattern(1).fetches_next and getattr(algorithm, "n_push", 1) == 1
+    return simple and getattr(algorithm, "rate", None) is None and not topology.relay
 
 
 def _modules(given: Any) -> Any:
@@ -136,6 +149,11 @@ class InLoop(Base):
         """Whether the model can be evaluated without the loop."""
         return _complete(self.loop.given) or hasattr(self.loop.given, "evaluate")
 
+    parts: dict[str, list[Range]]
+
+    def begin_parts(self) -> None:
+        """Fill in the `parts` of the model, which steps may change alone: their names and ranges, and all `pieces`."""
+
     # What the loop needs, as `LoopModel` describes it: here of a model with a flat vector.
 
     @property
@@ -151,7 +169,7 @@ class InLoop(Base):
     def begin_batch(self, batch: Batch) -> tuple[Any, Any]:
         return _owned(batch.inputs), _owned(batch.targets)
 
-    def step_gradient(self, given: Any, loss: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         if given is None:
             raise LoopError("replica.step: no gradient, expected step(gradient=...) for a model that isn't a module")
         found, expected = np.ascontiguousarray(given, self.dtype), (self.layout.size,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from mpidl.launch.output import say
 from mpidl.loops.model import InLoop, unknown_loss
 from mpidl.loops.switch import LoopError
 from mpidl.nn.adaptation import model_errors
+from mpidl.parameters.ranges import Range
 from mpidl.torch.model import TorchModel
 
 
@@ -57,16 +59,29 @@ class ModuleInLoop(InLoop, TorchModel):
         self._calls.seed_by(batch.number)
         return _owned(self._tensors.of(batch.inputs, "inputs")), _owned(self._tensors.of(batch.targets, "targets"))
 
-    def step_gradient(self, given: Any, loss: Any) -> Any:
+    def begin_parts(self) -> None:
+        runs = groupby(self.layout, lambda tensor: tensor.name.split(".")[0])
+        found = [(name, list(tensors)) for name, tensors in runs]
+        self.pieces = [Range(tensors[0].range.start, tensors[-1].range.stop) for _, tensors in found]
+        for (name, _), piece in zip(found, self.pieces, strict=True):
+            self.parts.setdefault(name, []).append(piece)
+
+    def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         if given is not None:
             raise LoopError("replica.step: gradient is for models of NumPy and JAX, expected loss.backward() before")
         if not self._changed_by_loop and self._versions != self._present_versions():
             self._changed_by_loop = True
             say("the loop changes parameters itself, by an optimiser of its own, say, as replica.step() does for it")
-        if not any(each.grad is not None for each in self._vector.parameters) and _has_graph(loss):
-            with model_errors("replica.step: loss.backward()"):
+        names = [tensor.name.split(".")[0] for tensor in self.layout]
+        numbers = {number for number, name in enumerate(names) if part in (None, name)}
+        own = [each for number, each in enumerate(self._vector.parameters) if number in numbers]
+        propagates = _has_graph(loss) and not any(each.grad is not None for each in own)
+        with model_errors("replica.step: loss.backward()"):
+            if propagates and part is None:
                 self._gradients.of_loss(loss)
-        elif not self._gradients.collect():
+            elif propagates:
+                loss.backward()
+        if not (propagates and part is None) and not self._gradients.collect(numbers.__contains__):
             raise LoopError("replica.step: no gradient since the last step, expected loss.backward() before")
         self._vector.store_statistics()
         self._tables.settle()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from math import sqrt
 from typing import Any, Protocol, TypeVar
 
+from mpidl.parameters.ranges import Range
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,11 @@ class LoopModel(Protocol):
         What the user calls the model.
     shown : object
         Its present parameters, as a user of such models has them.
+    parts : dict of str to list of Range
+        The parts that steps may change alone.
     """
+
+    parts: dict[str, list[Range]]
 
     @property
     def given(self) -> Any: ...
@@ -33,7 +39,7 @@ class LoopModel(Protocol):
         """Prepare for a batch, and return its inputs and targets in memory that no other batch uses."""
         ...
 
-    def step_gradient(self, given: Any, loss: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         """Return the flat gradient (size,) of a step, given what the loop says of it; LoopError if there is none."""
         ...
 
@@ -56,7 +62,7 @@ class Turn(Protocol):
         """Return the next batch, None at the end; `name` is that of the replica's method."""
         ...
 
-    def step(self, loss: Any, gradient: Any) -> None:
+    def step(self, loss: Any, gradient: Any, part: str | None) -> None:
         """Do with a gradient what the algorithm does."""
 
     def log(self, name: str, value: Any) -> None:
@@ -125,7 +131,7 @@ class Replica:
         for name, value in figures.items():
             self._turn.log(name, value)
 
-    def step(self, loss: Any = None, gradient: Any = None) -> None:
+    def step(self, loss: Any = None, part: str | None = None, gradient: Any = None) -> None:
         """Do with the gradient what the algorithm does, such as push it and fetch parameters; then set it to zero.
 
         Parameters
@@ -133,6 +139,9 @@ class Replica:
         loss : tensor or float, optional
             The loss, for the run's records. That of a module is back-propagated if no gradient has been since the last
             step: layers then leave while those below back-propagate.
+        part : str, optional
+            The name of a module, if the model is a dict of them: only that one is changed. May be the first argument.
+            Gradients of others stay as they are.
         gradient : array (size,) or pytree, optional
             For models of NumPy and JAX. A module of PyTorch has its gradient in its parameters.
 
@@ -141,7 +150,9 @@ class Replica:
         LoopError
             There has been no gradient since the last step, or the loss isn't a number.
         """
-        self._turn.step(loss, gradient)
+        if isinstance(loss, str):
+            loss, part = part, loss
+        self._turn.step(loss, gradient, part)
 
 
 #: A loop: a function of the replica that it trains.

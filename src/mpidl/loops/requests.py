@@ -10,7 +10,7 @@ from msgspec import structs
 
 from mpidl.algorithms.algorithm import Algorithm, Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.algorithms.requests import Fetch, Gradient, NextBatch
+from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.loops.switch import Event, Switch
 
 #: The handle of the batch that the loop has already: it makes another step without a new one.
@@ -62,6 +62,8 @@ class LoopRequests:
                 elif isinstance(request, Fetch) and self._fetched:
                     self._fetched, answer = False, None
                 else:
+                    if isinstance(request, Push) and self._switch.parts:
+                        request = structs.replace(request, parts=self._switch.parts)
                     answer = yield request
         except Left:
             return

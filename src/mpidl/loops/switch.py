@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from mpidl.algorithms.replica_state import ReplicaState
-from mpidl.errors import MpidlError, kind_of, raised
+from mpidl.errors import MpidlError, kind_of, nearest, raised
 from mpidl.loops.replica import Loop, LoopModel, Replica
 from mpidl.nn.model import GivenUp
+from mpidl.parameters.ranges import Range
 from mpidl.transport.protocol import LOGGED, MOST_LOGGED
 
 #: Times that a loop may ask for a batch after the last one, until it is ended.
@@ -45,6 +47,8 @@ class Switch:
         The loss of the last step, unless another batch has been taken since, or the loop didn't say it.
     gradient : array (size,)
         That step's gradient.
+    parts : sequence of Range
+        The parts of the vector that the last step changes; all if there are none.
     may_leave : bool
         Whether the replica may end without the gradient of a batch that it has taken.
     unstepped : object
@@ -52,6 +56,7 @@ class Switch:
     """
 
     gradient: Any
+    parts: Sequence[Range] = ()
     may_leave = False
     unstepped: Any = None
 
@@ -79,18 +84,26 @@ class Switch:
                 raise GreenletExit
         return batch
 
-    def step(self, loss: Any, gradient: Any) -> None:
+    def step(self, loss: Any, gradient: Any, part: str | None) -> None:
         """Hand the gradient over to the engine, and return when it has been dealt with."""
         self._check_inside("step")
         if self._closed:
             raise LoopError("replica.step was called after the last batch, expected a step for the batches before")
+        if part is not None and part not in self.model.parts:
+            raise LoopError(f"replica.step: {self._no_part(part)}")
+        self.parts = () if part is None else self.model.parts[part]
         event = Event.STEPS
         self.loss = None if loss is None else as_number("replica.step: the loss", loss)
         try:
-            self.gradient = self.model.step_gradient(gradient, loss)
+            self.gradient = self.model.step_gradient(gradient, loss, part)
         except GivenUp:
             event = Event.IS_LATE
         self._engine.switch(event)
+
+    def _no_part(self, part: str) -> str:
+        if self.model.parts:
+            return f"no part {part!r} of the model{nearest(part, list(self.model.parts))}"
+        return f"{part!r} alone needs a dict of modules, algorithm downpour or rescaled with n_push = 1, and no relay"
 
     def log(self, name: str, value: Any) -> None:
         logged = self._state.logged

@@ -18,9 +18,9 @@ class TreeInLoop(InLoop, JaxModel):
         """The pytree of the parameters."""
         return self.tree()
 
-    def step_gradient(self, given: Any, loss: Any) -> Any:
+    def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         if given is None or hasattr(given, "shape"):
-            return super().step_gradient(given, loss)
+            return super().step_gradient(given, loss, part)
         try:
             return self.flat_gradient(given)
         except ModelError as error:

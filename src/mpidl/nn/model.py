@@ -266,6 +266,9 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
         Whether it runs a user's own code, which `rehearse` tries before training.
     aliases : mapping of str to str
         Other names of tensors of the layout, such as those of tied weights: the name in the layout for each.
+    pieces : sequence of Range
+        Consecutive ranges of the vector, no two of which share a shard, since a push may change some alone; all by
+        default.
     movable : bool
         Whether it can compute on another device, by `on`; other models choose their device themselves.
     by_stages : str
@@ -278,6 +281,7 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
     statistics: Sequence[Range] = ()
     takes_integers: bool = False
     own: bool = False
+    pieces: Sequence[Range] = ()
     aliases: Mapping[str, str] = MappingProxyType({})
     movable: bool = False
     by_stages: str = ""

@@ -10,6 +10,7 @@ import numpy as np
 from mpidl.rma.mailboxes import CHUNK, COUNT, GROUP, HEADER
 from mpidl.rma.regions import of_shard
 from mpidl.rma.verbs import RemoteMemory
+from mpidl.shards.shard import ABSENT
 from mpidl.transport.capacity import MailboxGeometry
 from mpidl.transport.protocol import END, MARK
 from mpidl.wire import ErrorFeedback
@@ -83,8 +84,8 @@ class Outbox:
     def begin(self, fetched: int, batches: tuple[int, int] = (-1, -1), zero_copy: bool = False) -> None:
         """Begin a push; `write` and `publish` until it is `delivered`.
 
-        `fetched` is the shard's clock at the last fetch; `batches` are the first and the last one that the push was
-        computed on. If `zero_copy`, the vector is unchanged until the server has been flushed after the push.
+        `fetched` is the shard's clock at the last fetch, or `ABSENT`; `batches` are the first and the last one that the
+        push was computed on. If `zero_copy`, the vector is unchanged until the server has been flushed after the push.
         """
         self._left, self._fetched, self._batches = self._geometry.chunks, fetched, batches
         self._zero_copy = zero_copy and not self._encodes
@@ -117,7 +118,9 @@ class Outbox:
         headers[:, CHUNK] = np.arange(first, self._left)
         headers[-1, COUNT] = part.shape[-1] - (count - 1) * size
         contents = [(0, part)]
-        if self._feedback is not None:
+        if self._fetched == ABSENT:
+            headers[:, COUNT], contents = 0, []
+        elif self._feedback is not None:
             host = self.window.on_host(part, self.server)
             encoded = self._feedback.encode_chunks(first * size, host, size, self._encoded, self._stride)
             contents = [(own.start, self._encoded[own]) for own in encoded]

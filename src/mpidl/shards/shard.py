@@ -21,6 +21,18 @@ from mpidl.shards.state import PARAMETERS, PushHeader, ShardState, prefixed, sel
 CHUNK_BYTES = 1 << 20
 
 
+#: In the place of the clock at a fetch: the push isn't of this shard, and changes nothing of it.
+ABSENT = -2
+
+
+def clocks_of(clocks: Sequence[int], shards: Iterable[Range], parts: Sequence[Range]) -> Sequence[int]:
+    """Return the clocks of shards for a push of some parts of a vector: `ABSENT` outside of these, if there are any."""
+    if not parts:
+        return clocks
+    inside = [any(part.intersect(shard) is not None for part in parts) for shard in shards]
+    return [clock if own else ABSENT for clock, own in zip(clocks, inside, strict=True)]
+
+
 class Shard(ShardState):
     """One range of the parameters, its state, and its own instance of the policy for the pushes to it.
 
@@ -95,12 +107,14 @@ class Shard(ShardState):
         chunk : int
             Number of the chunk. The last chunk opens the push, chunk 0 completes it.
         fetched : int
-            This shard's clock at the worker's fetch.
+            This shard's clock at the worker's fetch, or `ABSENT`.
         values : array, shape (chunk's size,), or (2, chunk's size) if the policy compares; or None
             None if they are lost: then the push goes on without this chunk.
         batches : (int, int)
             The numbers of the first and the last minibatch that the push was computed on.
         """
+        if fetched == ABSENT:
+            return chunk == 0
         staleness = self.clock - fetched
         if chunk == self.chunks - 1:
             self.begun += staleness <= self.policy.bound

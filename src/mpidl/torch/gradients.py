@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -168,11 +169,14 @@ class Gradients:
         finally:
             self._computing = False
 
-    def collect(self) -> bool:
-        """Complete the gradient with what PyTorch has accumulated in the parameters; return whether there is any."""
+    def collect(self, taken: Callable[[int], bool]) -> bool:
+        """Complete the gradient with what PyTorch has accumulated in parameters; return whether there is any.
+
+        Only those are `taken`, by their numbers, for which that returns True.
+        """
         self._stored = [False] * len(self._stored)
         for number, parameter in enumerate(self._vector.parameters):
-            if parameter.grad is not None:
+            if parameter.grad is not None and taken(number):
                 self.store(number, parameter)
         found = any(self._stored)
         self.end()

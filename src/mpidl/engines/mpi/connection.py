@@ -14,6 +14,7 @@ from mpidl.engines.mpi.request_handler import SideChannel
 from mpidl.engines.progress import UnpushedBatches
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
+from mpidl.shards.shard import clocks_of
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.status import WorkerStatus
 from mpidl.wire import Differences
@@ -38,7 +39,7 @@ class Connection:
         arriving: Callable[[int], None],
         channel: SideChannel,
     ) -> None:
-        self._parts = [slice(*shard) for shard in shards]
+        self._shards, self._parts = shards, [slice(*shard) for shard in shards]
         self._status, self._unpushed, self._copies, self._arriving = status, unpushed, copies, arriving
         self._channel = channel
         self.fetched = self.clocks()
@@ -111,10 +112,11 @@ class Connection:
 
     # Pushes.
 
-    def begin_push(self, vector: Any, zero_copy: bool) -> None:
+    def begin_push(self, vector: Any, zero_copy: bool, parts: Sequence[Range] = ()) -> None:
         """Begin the push of a vector, unless it has begun; with `zero_copy` it stays as it is until the next fetch."""
         if self._begun is None:
-            self.begin(vector, self.fetched[:, ShardClock.CLOCK].tolist(), self._unpushed.batches, zero_copy)
+            clocks = clocks_of(self.fetched[:, ShardClock.CLOCK].tolist(), self._shards, parts)
+            self.begin(vector, clocks, self._unpushed.batches, zero_copy)
         assert self._begun is vector, "a part of another vector has been sent"
 
     def begin(self, vector: Any, clocks: Sequence[int], batches: tuple[int, int], zero_copy: bool = False) -> None:

@@ -43,17 +43,17 @@ class InOrder:
         connection.finish_fetch(parameters, self._clocks)
         connection.count_behind_push(parameters, behind)
 
-    def push(self, vector: Any) -> None:
+    def push(self, vector: Any, parts: Sequence[Range] = ()) -> None:
         """Carry out a `Push`."""
-        self._connection.begin_push(vector, self._zero_copy)
+        self._connection.begin_push(vector, self._zero_copy, parts)
         self._connection.deliver(vector)
 
 
 class BehindPush(InOrder):
     """A fetch begins behind the push before it, from the servers that can answer it, and chunk by chunk."""
 
-    def push(self, vector: Any) -> None:
-        super().push(vector)
+    def push(self, vector: Any, parts: Sequence[Range] = ()) -> None:
+        super().push(vector, parts)
         self._connection.start_behind_push(self._connection.parameters, self._clocks)
 
 
@@ -91,9 +91,9 @@ class PrefetchingBehindPush(Prefetching):
             return
         super().fetch(parameters, newer)
 
-    def push(self, vector: Any) -> None:
+    def push(self, vector: Any, parts: Sequence[Range] = ()) -> None:
         connection = self._connection
-        connection.begin_push(vector, zero_copy=False)
+        connection.begin_push(vector, zero_copy=False, parts=parts)
         # Values that have arrived behind the previous push show, too, that there is room for this one.
         self._take(connection.parameters)
         self._taken = True
@@ -234,7 +234,7 @@ class ThroughServers(RequestHandler):
         self._exchange.fetch(request.parameters, request.newer)
 
     def _push(self, request: Push) -> None:
-        self._exchange.push(request.vector)
+        self._exchange.push(request.vector, request.parts)
         self.unpushed.pushed()
 
     def _send_final(self, gradient: Any, start: int) -> None:

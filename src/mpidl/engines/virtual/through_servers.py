@@ -14,6 +14,7 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, VirtualRequestHandler, VirtualSideChannel
 from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
+from mpidl.shards.shard import clocks_of
 
 
 class Intermediary(Protocol):
@@ -157,7 +158,8 @@ class VirtualThroughServers(VirtualRequestHandler):
         sent = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)] if loads else nbytes
         cluster.totals.bytes_pushed += round(sum(sent))
         push = PushInFlight(replica, vector, len(cluster.servers), sent, side_data=loads)
-        self._traffic.expect(push, fetched, batches)
+        shards = [server.shard.range for server in cluster.servers]
+        self._traffic.expect(push, clocks_of(fetched, shards, request.parts), batches)
         if machines is None:
             for server in cluster.servers:
                 self._traffic.apply(push, server)
