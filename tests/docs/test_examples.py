@@ -14,7 +14,7 @@ from rows import long_but
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-@pytest.mark.parametrize(("name", "most"), [("digits", 10), ("distillation", 12), ("actor_critic", 12)])
+@pytest.mark.parametrize(("name", "most"), [("digits", 10), ("distillation", 12), ("actor_critic", 12), ("gan", 12)])
 def test_few_lines_change(name, most):
     plain, job = ((EXAMPLES / each).read_text().splitlines() for each in (f"{name}.py", f"{name}_mpidl.py"))
     assert len(plain) >= 50
@@ -36,19 +36,26 @@ def test_the_job_trains(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "of", "within"), [("distillation", 2, 0.01), ("actor_critic", 2, 0.05)])
-def test_a_loop_on_ranks_reaches_the_figure_of_the_plain_one(tmp_path, name, of, within):
+@pytest.mark.parametrize(
+    ("name", "reaches"),
+    [
+        ("distillation", lambda job, plain: job > plain - 0.01),
+        ("actor_critic", lambda job, plain: job > 0.95 * plain),
+        ("gan", lambda job, plain: job < 1.1 * plain),
+    ],
+)
+def test_a_loop_on_ranks_reaches_the_figure_of_the_plain_one(tmp_path, name, reaches):
     pytest.importorskip("torch")
 
     def figure(words):
         environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        return float(done.stdout.split()[of].rstrip(","))
+        return float(done.stdout.split()[2].rstrip(","))
 
     plain = figure([sys.executable, str(EXAMPLES / f"{name}.py")])
     job = figure([sys.executable, "-m", "mpidl", "run", str(EXAMPLES / f"{name}_mpidl.py"), "-n", "4"])
-    assert job > plain - within
+    assert reaches(job, plain), (job, plain)
 
 
 @pytest.mark.parametrize("ranks", long_but([3], [2, 3, 6]))

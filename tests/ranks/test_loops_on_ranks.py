@@ -162,15 +162,19 @@ def test_parts_step_by_themselves(comm, options):
         return module
 
     def loop(replica):
+        seen = 0.0
         for number, (inputs, _) in enumerate(replica.batches()):
             weight = replica.model["often"].weight
             weight.grad = torch.full_like(weight, -float(len(inputs)))
             replica.step("often")
             if number % 2:
                 weight = replica.model["rarely"].weight
+                # Others have stepped it, too; here it changes with this replica's steps alone.
+                assert (weight == seen).all()
                 weight.grad = torch.full_like(weight, -1.0)
                 replica.step("rarely")
                 steps.append(number)
+                seen = weight[0, 0].item()
 
     steps, modules = [], {"often": of_one(9), "rarely": of_one(4)}
     rules = {"often": mpidl.Sgd(1.0), "rarely": mpidl.Sgd(2.0)}

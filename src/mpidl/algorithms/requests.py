@@ -74,7 +74,8 @@ class Clock(Struct, frozen=True):
 class Fetch(Struct, frozen=True):
     """Copy the servers' parameters, with all of this replica's own pushes, into `parameters`. Answer: None.
 
-    With `newer`, first wait until every shard has been updated since this replica's last fetch.
+    With `newer`, first wait until every shard has been updated since this replica's last fetch. If there are `parts` of
+    the vector, copy only the shards in these.
 
     If the algorithm's `Pattern` prefetches, copy the parameters whose fetch the previous request started, and start the
     next fetch, which proceeds while the replica computes. The parameters are then one request old, and may lack the
@@ -83,6 +84,7 @@ class Fetch(Struct, frozen=True):
 
     parameters: Any
     newer: bool = False
+    parts: Sequence[Range] = ()
 
 
 class Push(Struct, frozen=True):

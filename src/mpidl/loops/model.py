@@ -94,7 +94,8 @@ def modules_are_parted(config: Config) -> bool:
     """
     algorithm, topology = config.algorithm, config.topology
     simple = algorithm.pattern(1).fetches_next and getattr(algorithm, "n_push", 1) == 1
-    return simple and getattr(algorithm, "rate", None) is None and not topology.relay
+    plain = algorithm.wire_fetch == "fp32" and getattr(algorithm, "rate", None) is None
+    return simple and plain and not topology.relay and not algorithm.pattern(1).prefetches
 
 
 def _modules(given: Any) -> Any:

@@ -75,7 +75,7 @@ class LoopRequests:
 
     def _next_batch(self, request: NextBatch) -> Any:
         if self._fetch is not None:
-            yield self._fetch
+            yield structs.replace(self._fetch, parts=self._switch.parts)
             self._fetched = True
         self._show()
         self._switch.model.refresh()

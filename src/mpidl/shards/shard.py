@@ -25,12 +25,10 @@ CHUNK_BYTES = 1 << 20
 ABSENT = -2
 
 
-def clocks_of(clocks: Sequence[int], shards: Iterable[Range], parts: Sequence[Range]) -> Sequence[int]:
-    """Return the clocks of shards for a push of some parts of a vector: `ABSENT` outside of these, if there are any."""
-    if not parts:
-        return clocks
-    inside = [any(part.intersect(shard) is not None for part in parts) for shard in shards]
-    return [clock if own else ABSENT for clock, own in zip(clocks, inside, strict=True)]
+def outside(parts: Sequence[Range], shards: Iterable[Range]) -> list[int]:
+    """Return the numbers of the shards that are outside of some parts of a vector; none if there are no parts."""
+    found = enumerate(shards if parts else ())
+    return [number for number, shard in found if all(part.intersect(shard) is None for part in parts)]
 
 
 class Shard(ShardState):

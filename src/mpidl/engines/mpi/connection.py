@@ -14,7 +14,7 @@ from mpidl.engines.mpi.request_handler import SideChannel
 from mpidl.engines.progress import UnpushedBatches
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
-from mpidl.shards.shard import clocks_of
+from mpidl.shards.shard import ABSENT, outside
 from mpidl.transport.protocol import ShardClock
 from mpidl.transport.status import WorkerStatus
 from mpidl.wire import Differences
@@ -61,6 +61,10 @@ class Connection:
         """Return memory for the clocks of all shards at a fetch."""
         return np.full((len(self._parts), len(ShardClock)), -1, np.int64)
 
+    def outside(self, parts: Sequence[Range]) -> list[int]:
+        """Return the numbers of the shards outside of some parts of the vector; none if there are no parts."""
+        return outside(parts, self._shards)
+
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready()`."""
         self._waiting.until(ready)
@@ -73,7 +77,7 @@ class Connection:
             # A clock read before the parameters never makes them look fresher than they are.
             self.link.fetches.start(parameters, clocks, without)
 
-    def finish_fetch(self, parameters: Any, clocks: np.ndarray) -> None:
+    def finish_fetch(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Let a fetch that was started arrive; its clocks are those of the last fetch from now on."""
         figures, before = self._status.figures, self.link.fetches.bytes
         if self.link.fetches.encoded:
@@ -85,7 +89,7 @@ class Connection:
             for number, part in enumerate(self._parts):
                 if number in self.link.fetches.encoded:
                     from_host(self._copies[number].values, parameters[part])
-                elif self.link.direct:
+                elif self.link.direct and number not in without:
                     figures["bytes_fetched"] += parameters[part].nbytes
             self._status.fetch.saw(clocks)
         self._arriving(max(clocks[:, ShardClock.CUT].tolist(), default=0))
@@ -115,7 +119,9 @@ class Connection:
     def begin_push(self, vector: Any, zero_copy: bool, parts: Sequence[Range] = ()) -> None:
         """Begin the push of a vector, unless it has begun; with `zero_copy` it stays as it is until the next fetch."""
         if self._begun is None:
-            clocks = clocks_of(self.fetched[:, ShardClock.CLOCK].tolist(), self._shards, parts)
+            clocks = self.fetched[:, ShardClock.CLOCK].tolist()
+            for number in self.outside(parts):
+                clocks[number] = ABSENT
             self.begin(vector, clocks, self._unpushed.batches, zero_copy)
         assert self._begun is vector, "a part of another vector has been sent"
 

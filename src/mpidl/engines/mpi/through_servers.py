@@ -32,15 +32,16 @@ class InOrder:
         self._connection, self._zero_copy = connection, zero_copy
         self._clocks = connection.clocks()
 
-    def fetch(self, parameters: Any, newer: bool) -> None:
+    def fetch(self, parameters: Any, newer: bool, parts: Sequence[Range] = ()) -> None:
         """Carry out a `Fetch`."""
         connection, link = self._connection, self._connection.link
         behind = connection.finish_behind_push()
         connection.wait(link.pushes.applied)
         if newer:
             connection.wait(lambda: link.fetches.all_newer(connection.fetched))
-        connection.start_fetch(parameters, self._clocks, behind)
-        connection.finish_fetch(parameters, self._clocks)
+        without = connection.outside(parts)
+        connection.start_fetch(parameters, self._clocks, [*behind, *without])
+        connection.finish_fetch(parameters, self._clocks, without)
         connection.count_behind_push(parameters, behind)
 
     def push(self, vector: Any, parts: Sequence[Range] = ()) -> None:
@@ -54,7 +55,8 @@ class BehindPush(InOrder):
 
     def push(self, vector: Any, parts: Sequence[Range] = ()) -> None:
         super().push(vector, parts)
-        self._connection.start_behind_push(self._connection.parameters, self._clocks)
+        if not parts:
+            self._connection.start_behind_push(self._connection.parameters, self._clocks)
 
 
 class Prefetching(InOrder):
@@ -64,7 +66,7 @@ class Prefetching(InOrder):
         super().__init__(connection)
         self._prefetched: Any = None
 
-    def fetch(self, parameters: Any, newer: bool) -> None:
+    def fetch(self, parameters: Any, newer: bool, parts: Sequence[Range] = ()) -> None:
         self._take(parameters)
         self._connection.start_fetch(self._prefetched, self._clocks)
 
@@ -85,7 +87,7 @@ class PrefetchingBehindPush(Prefetching):
         super().__init__(connection)
         self._taken = False
 
-    def fetch(self, parameters: Any, newer: bool) -> None:
+    def fetch(self, parameters: Any, newer: bool, parts: Sequence[Range] = ()) -> None:
         if self._taken:
             self._taken = False
             return
@@ -231,7 +233,7 @@ class ThroughServers(RequestHandler):
             figures["first_fetch"] = monotonic.now()
         figures["fetches"] += 1
         self.connection.parameters = request.parameters
-        self._exchange.fetch(request.parameters, request.newer)
+        self._exchange.fetch(request.parameters, request.newer, request.parts)
 
     def _push(self, request: Push) -> None:
         self._exchange.push(request.vector, request.parts)

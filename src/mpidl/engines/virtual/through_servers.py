@@ -14,7 +14,7 @@ from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, VirtualRequestHandler, VirtualSideChannel
 from mpidl.engines.virtual.server import Process
 from mpidl.engines.virtual.traffic import PushInFlight, Traffic
-from mpidl.shards.shard import clocks_of
+from mpidl.shards.shard import ABSENT, outside
 
 
 class Intermediary(Protocol):
@@ -108,7 +108,11 @@ class VirtualThroughServers(VirtualRequestHandler):
         yield from self.wait_applied(replica)
         while request.newer and not self._all_newer(replica):
             yield self._traffic.updated.next
+        without = outside(request.parts, [server.shard.range for server in cluster.servers])
+        before, kept = list(replica.fetched), [request.parameters[cluster.servers[n].part].copy() for n in without]
         replica.fetched = yield from self._bring(replica, request.parameters)
+        for number, values in zip(without, kept, strict=True):
+            request.parameters[cluster.servers[number].part], replica.fetched[number] = values, before[number]
 
     def _bring(self, replica: VirtualReplica, vector: np.ndarray) -> Process:
         """Fetch into a vector, behind the last push if possible; return the shards' clocks."""
@@ -158,8 +162,9 @@ class VirtualThroughServers(VirtualRequestHandler):
         sent = [own + load.nbytes for own, load in zip(nbytes, loads, strict=True)] if loads else nbytes
         cluster.totals.bytes_pushed += round(sum(sent))
         push = PushInFlight(replica, vector, len(cluster.servers), sent, side_data=loads)
-        shards = [server.shard.range for server in cluster.servers]
-        self._traffic.expect(push, clocks_of(fetched, shards, request.parts), batches)
+        absent = outside(request.parts, [server.shard.range for server in cluster.servers])
+        clocks = [ABSENT if number in absent else clock for number, clock in enumerate(fetched)]
+        self._traffic.expect(push, clocks, batches)
         if machines is None:
             for server in cluster.servers:
                 self._traffic.apply(push, server)
