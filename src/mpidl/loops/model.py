@@ -75,7 +75,11 @@ class OwnLoop(Enclosed):
         same.loop, same.parts = self, {}
         if isinstance(self.given, dict) and modules_are_parted(config):
             same.begin_parts()
-        alone = self._has_data and same.knows_loss
+        if self.loss is unknown_loss:
+            knows_loss = same.loss is not unknown_loss
+        else:
+            knows_loss = _complete(self.given) or hasattr(self.given, "evaluate")
+        alone = self._has_data and knows_loss
         same.evaluated = "as a whole" if self.evaluate is not None else "by batch" if alone else "never"
         return same  # type: ignore[no-any-return]
 
@@ -92,10 +96,10 @@ def modules_are_parted(config: Config) -> bool:
 
     This needs servers that get each gradient by itself, and replicas that fetch after each push.
     """
-    algorithm, topology = config.algorithm, config.topology
+    algorithm = config.algorithm
     simple = algorithm.pattern(1).fetches_next and getattr(algorithm, "n_push", 1) == 1
     plain = algorithm.wire_fetch == "fp32" and getattr(algorithm, "rate", None) is None
-    return simple and plain and not topology.relay and not algorithm.pattern(1).prefetches
+    return simple and plain and not algorithm.pattern(1).prefetches
 
 
 def _modules(given: Any) -> Any:
@@ -144,11 +148,6 @@ class InLoop(Base):
     loop: OwnLoop
     terms: tuple[str, ...] = ()
     _testing = False
-
-    @property
-    def knows_loss(self) -> bool:
-        """Whether the model can be evaluated without the loop."""
-        return _complete(self.loop.given) or hasattr(self.loop.given, "evaluate")
 
     parts: dict[str, list[Range]]
 

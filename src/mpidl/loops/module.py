@@ -10,7 +10,7 @@ import torch
 from mpidl.data.batch import Batch
 from mpidl.data.nested import parts_of, rebuilt
 from mpidl.launch.output import say
-from mpidl.loops.model import InLoop, unknown_loss
+from mpidl.loops.model import InLoop
 from mpidl.loops.switch import LoopError
 from mpidl.nn.adaptation import model_errors
 from mpidl.parameters.ranges import Range
@@ -35,10 +35,6 @@ class ModuleInLoop(InLoop, TorchModel):
     @terms.setter
     def terms(self, names: tuple[str, ...]) -> None:
         self._names = names
-
-    @property
-    def knows_loss(self) -> bool:
-        return self.loss is not unknown_loss
 
     @property
     def shown(self) -> Any:

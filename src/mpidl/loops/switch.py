@@ -103,7 +103,7 @@ class Switch:
     def _no_part(self, part: str) -> str:
         if self.model.parts:
             return f"no part {part!r} of the model{nearest(part, list(self.model.parts))}"
-        return f"{part!r} alone needs a dict of modules, algorithm downpour or rescaled with n_push = 1, and no relay"
+        return f"{part!r} alone needs a dict of modules, and algorithm downpour or rescaled with n_push = 1"
 
     def log(self, name: str, value: Any) -> None:
         logged = self._state.logged

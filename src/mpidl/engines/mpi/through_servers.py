@@ -14,6 +14,7 @@ from mpidl.engines import monotonic
 from mpidl.engines.mpi.connection import Connection
 from mpidl.engines.mpi.request_handler import CheckpointSource, RequestHandler, SideChannel
 from mpidl.engines.progress import Encodings
+from mpidl.errors import MpidlError
 from mpidl.nn.model import GivenUp, GradientObserver, PlacedModel
 from mpidl.parameters.ranges import Range
 from mpidl.rma.worker import WorkerLink
@@ -236,6 +237,8 @@ class ThroughServers(RequestHandler):
         self._exchange.fetch(request.parameters, request.newer, request.parts)
 
     def _push(self, request: Push) -> None:
+        if request.parts and not self._link.direct:
+            raise MpidlError("a step of one part of the model needs workers that push to the servers themselves")
         self._exchange.push(request.vector, request.parts)
         self.unpushed.pushed()
 
