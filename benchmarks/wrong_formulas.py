@@ -32,6 +32,7 @@ LEFT_BEHIND = "tests/survival/test_takings.py"
 #: Files with their tests in the folder of another room.
 ELSEWHERE = {
     "job/notes.py": "tests/data/test_labels.py",
+    "loops/module.py": "tests/with_torch/test_loops_of_modules.py",
     "storage/deltas.py": "tests/sparse/test_deltas_of_checkpoints.py",
 }
 

@@ -8,6 +8,17 @@ BOOKKEEPING = (
     Wrong("history/columns.py", "[_nothing(self.rows)] if self.rows else []", "[]"),
     Wrong("report/reporter.py", "int(epoch + ROUNDING) - 1)", "int(epoch + ROUNDING))"),
     Wrong("roles/monitor.py", "isfinite(value) and (self._best", "(self._best"),
+    # Loops of the user's own.
+    Wrong("loops/requests.py", "Fetch(parameters) if pattern.fetches_next and", "Fetch(parameters) if False and"),
+    Wrong("loops/requests.py", "return SAME", "return (yield request)"),
+    Wrong("loops/requests.py", "self._leaves and not", "False and not"),
+    Wrong("loops/switch.py", "self._empty > MOST_EMPTY", "self._empty >= MOST_EMPTY"),
+    Wrong("loops/switch.py", ", count + 1", ", count or 1"),
+    Wrong("loops/saved.py", '{"tuple": items}', "items"),
+    Wrong("loops/module.py", "self._calls.seed_by(batch.number)", "self._calls.seed_by(0)"),
+    Wrong("loops/module.py", "if part in (None, name)", ""),
+    Wrong("shards/shard.py", "return chunk == 0", "return False"),
+    Wrong("shards/shard.py", "if all(part.intersect", "if any(part.intersect"),
     # Tables.
     Wrong(
         "sparse/server_tables.py",

@@ -85,9 +85,10 @@ def test_gradients_of_several_batches_are_added_up(options):
             optimizer.zero_grad()
     # A push is of all batches since the last one: the run's last batches, without a step, are a push of zeros at most.
     assert summary["pushes"] - len(batches) // 4 in (0, 1)
-    trained = dict(module.named_parameters())
-    for name, parameter in expected.named_parameters():
-        assert torch.allclose(trained[name], parameter, rtol=1e-4, atol=1e-6), name
+    trained = module.state_dict()
+    for name, value in expected.state_dict().items():
+        if value.is_floating_point() and (not name.endswith(("mean", "var")) or len(batches) % 4 == 0):
+            assert torch.allclose(trained[name], value, rtol=1e-4, atol=1e-6), name
 
 
 def test_a_step_back_propagates_only_if_the_loop_has_not(options):
@@ -298,6 +299,19 @@ def test_parts_step_by_themselves(options, servers):
     assert summary["pushes"] == len(batches) + -(-len(batches) // 3)
 
 
+def test_gradients_of_other_parts_stay(options):
+    def both(replica):
+        decoder = replica.model["decoder"]
+        for images, _ in replica.batches():
+            distance(replica.model, images).backward()
+            replica.step("coder")
+            assert decoder.weight.grad.abs().sum() > 0
+            replica.step("decoder")
+            assert all(each.grad is None for module in replica.model.values() for each in module.parameters())
+
+    mpidl.loop(both, modules(), mpidl.Digits(), **options)
+
+
 def of_no_part(replica):
     for images, _ in replica.batches():
         replica.step(distance(replica.model, images), "decodr")
@@ -315,7 +329,7 @@ def without_gradient_of_the_part(replica):
     [
         (of_no_part, {}, "no part 'decodr' of the model, did you mean 'decoder'"),
         (without_gradient_of_the_part, {}, "no gradient since the last step"),
-        (of_no_part, {"algorithm": "sync"}, "'decodr' alone needs a dict of modules, algorithm downpour or rescaled"),
+        (of_no_part, {"algorithm": "sync"}, "'decodr' alone needs a dict of modules, and algorithm downpour"),
         (
             of_no_part,
             {"rules": {"coder": mpidl.Adam(0.1)}},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from functools import cache
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -62,15 +63,21 @@ class ModuleInLoop(InLoop, TorchModel):
         for (name, _), piece in zip(found, self.pieces, strict=True):
             self.parts.setdefault(name, []).append(piece)
 
+    @cache  # noqa: B019 (a model is made once for a training)
+    def _numbers(self, part: str | None) -> frozenset[int]:
+        """Return the numbers of the parameters of a part, or of all."""
+        names = (tensor.name.split(".")[0] for tensor in self.layout)
+        found = enumerate(islice(names, len(self._vector.parameters)))
+        return frozenset(number for number, name in found if part in (None, name))
+
     def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         if given is not None:
             raise LoopError("replica.step: gradient is for models of NumPy and JAX, expected loss.backward() before")
         if not self._changed_by_loop and self._versions != self._present_versions():
             self._changed_by_loop = True
             say("the loop changes parameters itself, by an optimiser of its own, say, as replica.step() does for it")
-        names = [tensor.name.split(".")[0] for tensor in self.layout]
-        numbers = {number for number, name in enumerate(names) if part in (None, name)}
-        own = [each for number, each in enumerate(self._vector.parameters) if number in numbers]
+        numbers = self._numbers(part)
+        own = [self._vector.parameters[number] for number in numbers]
         propagates = _has_graph(loss) and not any(each.grad is not None for each in own)
         with model_errors("replica.step: loss.backward()"):
             if propagates and part is None:
