@@ -1,0 +1,110 @@
+"""Loops of several replicas on a virtual cluster, which compute with one model in turn."""
+
+import numpy as np
+import pytest
+
+from mpidl.algorithms import ALGORITHMS
+from mpidl.config import from_dict
+from mpidl.data import Batch, Portions
+from mpidl.data.dataset import ArraySplit
+from mpidl.data.schedule import Schedule
+from mpidl.engines.virtual import Times, Training, VirtualEngine, VirtualTime
+from mpidl.engines.virtual.times import Exponential
+from mpidl.loops.loop import _class_in_loop
+from mpidl.loops.model import OwnLoop
+from mpidl.nn.adaptation import adapt
+from mpidl.parameters import shards
+from mpidl.rules import Adam
+from mpidl.shards.scheduled_rule import ScheduledRule
+from mpidl.shards.shard import Shard
+
+REPLICAS = 3
+INPUTS = np.random.default_rng(0).normal(size=(90, 5))
+SPLIT = ArraySplit(INPUTS, INPUTS @ np.arange(5.0)[:, None])
+TIMES = Times(Exponential(1.0), Exponential(0.1), Exponential(0.05))
+
+
+class Line:
+    """Least squares."""
+
+    def __init__(self):
+        self.parameters = np.zeros(5)
+
+    def loss_and_gradient(self, batch):
+        error = batch.inputs @ self.parameters - batch.targets[:, 0]
+        return float(error @ error) / 2 / len(error), batch.inputs.T @ error / len(error)
+
+
+def in_loop(function, algorithm):
+    model = Line()
+    config = {"run": {"epochs": 1}, "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 1}]}}
+    found = from_dict(config | {"algorithm": {"name": algorithm}, "server": {"rule": "default"}})
+    return OwnLoop(model, function, None, _class_in_loop).around(adapt(model), found)
+
+
+def trained(model, algorithm, times=TIMES, replicas=REPLICAS):
+    parts = shards(5, 2 if algorithm.exchange.has_servers else replicas)
+    own = [
+        Shard(
+            part, np.zeros(part.size), ScheduledRule(Adam(0.05) if algorithm.default_rule else None),
+            algorithm.shard_policy(replicas), part.size,
+        )
+        for part in parts
+    ]  # fmt: skip
+    schedule = Schedule(Portions(90, 6, 12, seed=7), epochs=4)
+    engine = VirtualEngine(Training(algorithm, model, SPLIT, schedule), own, replicas, time=VirtualTime(times, 3))
+    totals = engine.run()
+    return engine.parameters(), totals
+
+
+def plain(replica):
+    for batch in replica.batches():
+        loss, gradient = of(replica.parameters, *batch)
+        replica.step(loss, gradient=gradient)
+
+
+def of(parameters, inputs, targets):
+    line = Line()
+    line.parameters = parameters
+    return line.loss_and_gradient(Batch(inputs, targets))
+
+
+@pytest.mark.parametrize("name", ["downpour", "ssp", "easgd", "diloco", "sync", "softsync", "rescaled"])
+def test_a_loop_trains_as_a_model_does(name):
+    # Where a step ends with a fetch, the last one's makes others come at other times.
+    algorithm, times = ALGORITHMS[name](), None if name in ("downpour", "rescaled") else TIMES
+    found, totals = trained(in_loop(plain, name), algorithm, times)
+    expected, of_model = trained(adapt(Line()), algorithm, times)
+    assert np.array_equal(found, expected)
+    assert (totals.samples, totals.pushes, totals.loss) == (of_model.samples, of_model.pushes, of_model.loss)
+
+
+def test_after_a_step_a_replica_has_its_own_push():
+    seen = []
+
+    def twice(replica):
+        for inputs, targets in replica.batches():
+            for _ in range(2):
+                before = replica.parameters.copy()
+                replica.step(gradient=of(before, inputs, targets)[1])
+                seen.append(np.array_equal(before, replica.parameters))
+
+    _, totals = trained(in_loop(twice, "downpour"), ALGORITHMS["downpour"]())
+    assert totals.samples == 4 * 90
+    assert totals.pushes == len(seen) == 2 * 4 * 15
+    assert not any(seen)
+
+
+def test_replicas_have_states_of_their_own():
+    counts = {}
+
+    def counted(replica):
+        for batch in replica.batches():
+            replica.state["steps"] = replica.state.get("steps", 0) + 1
+            counts[replica.number] = replica.state["steps"]
+            replica.log(steps=1.0)
+            replica.step(gradient=of(replica.parameters, *batch)[1])
+
+    _, totals = trained(in_loop(counted, "downpour"), ALGORITHMS["downpour"]())
+    assert sorted(counts) == [0, 1, 2]
+    assert sum(counts.values()) == totals.batches == totals.logged["steps"][0] == 4 * 15
