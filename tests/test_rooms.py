@@ -69,6 +69,7 @@ FEATURES = {
     "mirrors": r"\bmirrors?\b",
     "rates that fall on a plateau": r"[Pp]lateau",
     "extra states of modules": r"extra_state",
+    "loops of one's own": r"mpidl\.loops|InLoop|OwnLoop|Enclosed",
     "timelines": r"\btracing\b|\btraced|run\.trace\b",
 }
 

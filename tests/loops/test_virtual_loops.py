@@ -10,7 +10,7 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.data.schedule import Schedule
 from mpidl.engines.virtual import Times, Training, VirtualEngine, VirtualTime
 from mpidl.engines.virtual.times import Exponential
-from mpidl.loops.loop import _class_in_loop
+from mpidl.loops.loop import class_in_loop
 from mpidl.loops.model import OwnLoop
 from mpidl.nn.adaptation import adapt
 from mpidl.parameters import shards
@@ -39,7 +39,7 @@ def in_loop(function, algorithm):
     model = Line()
     config = {"run": {"epochs": 1}, "data": {"source": "digits"}, "model": {"layer": [{"type": "dense", "units": 1}]}}
     found = from_dict(config | {"algorithm": {"name": algorithm}, "server": {"rule": "default"}})
-    return OwnLoop(model, function, None, _class_in_loop).around(adapt(model), found)
+    return OwnLoop(model, function, None, class_in_loop).around(adapt(model), found)
 
 
 def trained(model, algorithm, times=TIMES, replicas=REPLICAS):

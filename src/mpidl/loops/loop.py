@@ -113,7 +113,7 @@ def loop(
         rule, groups = _one_rule(rules, model)
         keywords = {"groups": groups, **keywords}
     return train(
-        OwnLoop(model, function, evaluate, _class_in_loop, has_data=has_data),  # type: ignore[arg-type]
+        OwnLoop(model, function, evaluate, class_in_loop, has_data=has_data),  # type: ignore[arg-type]
         given, loss=loss, config=config, algorithm=algorithm, rule=rule, resume=resume, callbacks=callbacks,
         loggers=loggers, comm=comm, on_interrupt=on_interrupt, **keywords,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def _counted(tested: bool) -> Dataset:
     return Dataset("steps", (1,), None, steps, steps if tested else None)
 
 
-def _class_in_loop(kind: type[CompleteModel]) -> type[InLoop]:
+def class_in_loop(kind: type[CompleteModel]) -> type[InLoop]:
     """Return the class of a model of that class in a loop."""
     if kind.__module__ == "mpidl.torch.model":
         from mpidl.loops.module import ModuleInLoop
