@@ -234,8 +234,8 @@ def test_the_text_is_aligned():
         "",
         "rank    role           shard     parameters  gradient  rule's state  exchange  activations  evaluation"
         "  checkpoint   in all",
-        "0       coordinator                                                    162 kB                         "
-        "               162 kB",
+        "0       coordinator                                                    163 kB                         "
+        "               163 kB",
         "1       server 0       0 to 138       552 B                   552 B   12.8 kB                         "
         "      1.1 kB    15 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"

@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 20
 
 
 #: In the place of the clock at a fetch: the push isn't of this shard, and changes nothing of it.
-ABSENT = -2
+ABSENT = int(np.iinfo(np.int64).min)
 
 
 def outside(parts: Sequence[Range], shards: Iterable[Range]) -> list[int]:
