@@ -240,7 +240,7 @@ def test_the_text_is_aligned():
         "      1.1 kB    15 kB",
         "2 to 4  worker 0 to 2                 552 B     552 B                               9.6 kB       552 B"
         "              11.3 kB",
-        "5 ranks of one node: 211 kB in all, besides Python and its libraries",
+        "5 ranks of one node: 212 kB in all, besides Python and its libraries",
     ]
 
 
