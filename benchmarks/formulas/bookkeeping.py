@@ -17,6 +17,7 @@ BOOKKEEPING = (
     Wrong("loops/saved.py", '{"tuple": items}', "items"),
     Wrong("loops/module.py", "self._calls.seed_by(batch.number)", "self._calls.seed_by(0)"),
     Wrong("loops/module.py", "if part in (None, name)", ""),
+    Wrong("loops/module.py", "if not self._between:", "if True:"),
     Wrong("shards/shard.py", "return chunk == 0", "return False"),
     Wrong("shards/shard.py", "if all(part.intersect", "if any(part.intersect"),
     # Tables.

@@ -58,7 +58,8 @@ def test_clipping_schedules_and_groups_are_those_of_train(options):
     assert states(module) == states(expected)
 
 
-def test_gradients_of_several_batches_are_added_up(options):
+@pytest.mark.parametrize("batch", [36, 37])
+def test_gradients_of_several_batches_are_added_up(options, batch):
     """Also where the run ends, or is saved, between two steps; statistics are those of all batches."""
     batches, norms = [], []
 
@@ -73,7 +74,7 @@ def test_gradients_of_several_batches_are_added_up(options):
         replica.state["rest"] = len(batches) % 4
 
     module, expected = cnn(), cnn()
-    summary = mpidl.loop(four, module, mpidl.Digits(), rule=mpidl.Sgd(0.5), **options)
+    summary = mpidl.loop(four, module, mpidl.Digits(), rule=mpidl.Sgd(0.5), **options | {"batch": batch})
     optimizer = torch.optim.SGD(expected.parameters(), 0.5)
     for number, (images, labels) in enumerate(batches, 1):
         (functional.cross_entropy(expected(images), labels) / 4).backward()
