@@ -13,6 +13,7 @@ from mpidl.engines.virtual.times import Exponential
 from mpidl.loops.loop import class_in_loop
 from mpidl.loops.model import OwnLoop
 from mpidl.nn.adaptation import adapt
+from mpidl.nn.model import GivenUp
 from mpidl.parameters import shards
 from mpidl.rules import Adam
 from mpidl.shards.scheduled_rule import ScheduledRule
@@ -108,3 +109,26 @@ def test_replicas_have_states_of_their_own():
     _, totals = trained(in_loop(counted, "downpour"), ALGORITHMS["downpour"]())
     assert sorted(counts) == [0, 1, 2]
     assert sum(counts.values()) == totals.batches == totals.logged["steps"][0] == 4 * 15
+
+
+def test_a_late_step_of_several_is_left_out():
+    """The loop goes on behind it, with the batch that it has."""
+
+    def twice(replica):
+        for batch in replica.batches():
+            for _ in range(2):
+                replica.step(gradient=of(replica.parameters, *batch)[1])
+
+    model, calls = in_loop(twice, "downpour"), []
+    gradient = model.step_gradient
+
+    def late_every_other_time(*given):
+        calls.append(given)
+        if len(calls) % 2 == 0:
+            raise GivenUp("late")
+        return gradient(*given)
+
+    model.step_gradient = late_every_other_time
+    _, totals = trained(model, ALGORITHMS["downpour"](), replicas=1)
+    assert len(calls) == 2 * 4 * 15
+    assert (totals.samples, totals.pushes) == (4 * 90, 4 * 15)

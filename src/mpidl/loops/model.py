@@ -167,7 +167,7 @@ class InLoop(Base):
     def refresh(self) -> None: ...
 
     def begin_batch(self, batch: Batch) -> tuple[Any, Any]:
-        return _owned(batch.inputs), _owned(batch.targets)
+        return owned(batch.inputs, _copied), owned(batch.targets, _copied)
 
     def step_gradient(self, given: Any, loss: Any, part: str | None) -> Any:
         if given is None:
@@ -280,10 +280,12 @@ class InLoop(Base):
         super().load_state(rest)
 
 
-def _owned(values: Any) -> Any:
-    """Return arrays nested in tuples, lists and mappings in memory that no other batch uses."""
-    if isinstance(values, np.ndarray):
-        return values.copy()
+def owned(values: Any, copied: Callable[[Any], Any]) -> Any:
+    """Return values nested in tuples, lists and mappings, each of them `copied`: no other batch uses their memory."""
     if isinstance(values, tuple | list | dict) and (parts := parts_of(values)) is not None:
-        return rebuilt(values, {key: _owned(each) for key, each in parts.items()})
-    return values
+        return rebuilt(values, {key: owned(each, copied) for key, each in parts.items()})
+    return copied(values)
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from mpidl.data.batch import Batch
-from mpidl.data.nested import parts_of, rebuilt
 from mpidl.launch.output import say
-from mpidl.loops.model import InLoop
+from mpidl.loops.model import InLoop, owned
 from mpidl.loops.switch import LoopError
 from mpidl.nn.adaptation import model_errors
 from mpidl.parameters.ranges import Range
@@ -54,7 +53,8 @@ class ModuleInLoop(InLoop, TorchModel):
         self._between = True
         self._calls.set_mode(training=True)
         self._calls.seed_by(batch.number)
-        return _owned(self._tensors.of(batch.inputs, "inputs")), _owned(self._tensors.of(batch.targets, "targets"))
+        inputs, targets = self._tensors.of(batch.inputs, "inputs"), self._tensors.of(batch.targets, "targets")
+        return owned(inputs, _copied), owned(targets, _copied)
 
     def begin_parts(self) -> None:
         runs = groupby(self.layout, lambda tensor: tensor.name.split(".")[0])
@@ -114,10 +114,5 @@ def _has_graph(loss: Any) -> bool:
     return isinstance(loss, torch.Tensor) and loss.grad_fn is not None
 
 
-def _owned(values: Any) -> Any:
-    """Return tensors nested in tuples, lists and mappings in memory that no other batch uses."""
-    if isinstance(values, torch.Tensor):
-        return values.clone() if values.layout is torch.strided else values
-    if isinstance(values, tuple | list | dict) and (parts := parts_of(values)) is not None:
-        return rebuilt(values, {key: _owned(each) for key, each in parts.items()})
-    return values
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) and value.layout is torch.strided else value

@@ -79,7 +79,8 @@ class LoopRequests:
             self._fetched = True
         self._show()
         self._switch.model.refresh()
-        event = self._switch.resume()
+        while (event := self._switch.resume()) is Event.IS_LATE:
+            self._switch.model.refresh()
         if event is Event.STEPS:
             return SAME
         return (yield request) if event is Event.TAKES else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -363,7 +364,7 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
         return None
 
 
-class Enclosed:
+class Enclosed(ABC):
     """What a script gives as a model, if it is to be trained in another way than by its loss.
 
     Attributes
@@ -377,9 +378,9 @@ class Enclosed:
     model: Any
     loss: Any = None
 
+    @abstractmethod
     def around(self, model: CompleteModel, config: Any) -> CompleteModel:
         """Return what is trained, given the model that was made; UsageError if the configuration doesn't fit it."""
-        raise NotImplementedError
 
 
 #: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.

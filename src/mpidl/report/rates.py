@@ -138,3 +138,13 @@ class RecentLoss:
     def _old(self, mark: _Mark, totals: Totals) -> bool:
         samples, seconds = totals.samples - mark.samples, totals.seconds - mark.seconds
         return samples >= self._samples or (samples > 0 and seconds >= self._seconds)
+
+
+def means(logged: Mapping[str, Sequence[float]], before: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the means of what replicas have logged since something `before`, as "logged", if there is anything."""
+    found = {}
+    for name, (total, count) in logged.items():
+        earlier, number = before.get(name, (0.0, 0))
+        if count > number:
+            found[name] = (total - earlier) / (count - number)
+    return {"logged": found} if found else {}

@@ -23,7 +23,7 @@ from mpidl.metrics.figures import Figures, known
 from mpidl.report.lines import Title
 from mpidl.report.progress import COLUMNS, choose, show_on_terminal
 from mpidl.report.ranks import StatusFile
-from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts
+from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts, means
 from mpidl.report.recorder import Recorder
 from mpidl.report.text import as_word, continuing, counted, died, replaced, resumption, size
 from mpidl.storage.position import Best
@@ -286,7 +286,7 @@ class Reporter:
             **asdict(totals.learning),
             **self._iteration,
             **self._by_owner(totals),
-            **_means(totals.logged, self._logged),
+            **means(totals.logged, self._logged),
             "waiting": totals.spent.waiting_seconds / totals.seconds if totals.seconds > 0 else None,
         }
 
@@ -372,7 +372,7 @@ class Reporter:
             "accuracy_name": scoring(self._job.original, self._job.dataset).accuracy,
             **counts(totals),
             **self._by_owner(totals),
-            **_means(totals.logged, {}),
+            **means(totals.logged, {}),
             "failures": self.recorder.counts["failure"],
             "recoveries": self.recorder.counts["recovery"],
             "run_dir": str(self.recorder.directory),
@@ -381,16 +381,6 @@ class Reporter:
         self.recorder.summary(summary)
         self.recorder.close()
         return summary
-
-
-def _means(logged: Mapping[str, Sequence[float]], before: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return the means of what replicas have logged since something `before`, as "logged", if there is anything."""
-    found = {}
-    for name, (total, count) in logged.items():
-        earlier, number = before.get(name, (0.0, 0))
-        if count > number:
-            found[name] = (total - earlier) / (count - number)
-    return {"logged": found} if found else {}
 
 
 def _best(best: Best | None) -> dict[str, Any]:
