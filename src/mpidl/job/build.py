@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from mpidl.launch import environment
 from mpidl.nn import Network, from_config
 from mpidl.nn.adaptation import adapt
 from mpidl.nn.losses import Regularisation
-from mpidl.nn.model import CompleteModel, Enclosed
+from mpidl.nn.model import CompleteModel
 from mpidl.storage.checkpoint import Checkpoint
 
 #: The loss of the last training of each module, for evaluations in the same process.
@@ -95,6 +96,25 @@ def build_network(section: ModelSection, input_shape: Sequence[int], seed: int) 
         section.layer, section.loss, input_shape, seed, section.dtype,
         label_smoothing=section.label_smoothing, regularisation=Regularisation(section.l2, section.clip),
     )  # fmt: skip
+
+
+class Enclosed(ABC):
+    """What a script gives as a model, if it is to be trained in another way than by its loss.
+
+    Attributes
+    ----------
+    model : object
+        A model or a module, of which a model is made.
+    loss : callable or None
+        The loss of a module, if neither the script nor the configuration has one.
+    """
+
+    model: Any
+    loss: Any = None
+
+    @abstractmethod
+    def around(self, model: CompleteModel, config: Config) -> CompleteModel:
+        """Return what is trained, given the model that was made; UsageError if the configuration doesn't fit it."""
 
 
 def own_model(given: Any, config: Config, loss: Any = None) -> CompleteModel:

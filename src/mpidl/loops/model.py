@@ -16,12 +16,13 @@ from mpidl.config import Config
 from mpidl.data.batch import Batch
 from mpidl.data.nested import parts_of, rebuilt
 from mpidl.errors import UsageError, kind_of, raised
+from mpidl.job.build import Enclosed
 from mpidl.loops.replica import Loop
 from mpidl.loops.requests import LoopRequests
 from mpidl.loops.saved import decoded, encoded
 from mpidl.loops.switch import Event, LoopError, Switch, as_number
 from mpidl.nn.adaptation import as_usage_errors
-from mpidl.nn.model import CompleteModel, Enclosed, Evaluation, GivenUp
+from mpidl.nn.model import CompleteModel, Evaluation, GivenUp
 from mpidl.parameters.ranges import Range
 
 if TYPE_CHECKING:

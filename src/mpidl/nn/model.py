@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -362,25 +361,6 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
     def activation_bytes(self, samples: int) -> int | None:
         """Return the bytes that a batch of `samples` needs besides the vectors; None if they are unknown."""
         return None
-
-
-class Enclosed(ABC):
-    """What a script gives as a model, if it is to be trained in another way than by its loss.
-
-    Attributes
-    ----------
-    model : object
-        A model or a module, of which a model is made.
-    loss : callable or None
-        The loss of a module, if neither the script nor the configuration has one.
-    """
-
-    model: Any
-    loss: Any = None
-
-    @abstractmethod
-    def around(self, model: CompleteModel, config: Any) -> CompleteModel:
-        """Return what is trained, given the model that was made; UsageError if the configuration doesn't fit it."""
 
 
 #: Samples of a batch of evaluations: large enough for full speed, small enough to stay in cache.
