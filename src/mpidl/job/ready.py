@@ -178,7 +178,8 @@ def _device(job: Job, number: int) -> Device | None:
         return None if kind == "cpu" else choose(kind, number)
     if kind == "cuda":
         raise UsageError(
-            "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules; a model of your own chooses its device"
+            "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules in mpidl.train; a model of your own chooses "
+            "its device, and mpidl.loop computes on the CPU"
         )
     return None
 
