@@ -12,6 +12,7 @@
 # make papers    contrasts that papers have published, on the virtual cluster, with figures: five minutes
 # make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows
+# make dist      the wheel and the source archive, checked, and tried in fresh environments of every Python here: half an hour
 # make budgets   lower the budgets of code to what there is today
 # make docs      the manual, in docs/_build/html
 # make venv      only set up .venv with the package and one MPI library
@@ -42,7 +43,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest clean
+.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest dist clean
 
 venv: $(VENV)/.installed
 
@@ -148,6 +149,14 @@ formulas: tools
 papers: venv
 	$(INSTALL) 'matplotlib>=3.9'
 	$(BIN)/python benchmarks/papers.py
+
+# Both, and what a stranger does first with the wheel; with all tests of the archive. QUICK=1: one Python, without those.
+dist: $(VENV)/.dist
+	$(BIN)/python packaging/try_dist.py --mpi $(MPI) $(if $(QUICK),--quick,--tests)
+
+$(VENV)/.dist: $(VENV)/.tools
+	$(INSTALL) 'build>=1.2' 'check-wheel-contents>=0.6' 'pyroma>=5' 'twine>=6'
+	touch $@
 
 # Lines, files, keys and members: figures that tests compare with, which only fall.
 budgets: tools

@@ -79,7 +79,8 @@ def module(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+# The jobs are a link to their folder, and copies of them in a source archive.
+FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "jobs" not in path.parents}
 
 
 def room(name):

@@ -24,6 +24,7 @@ train DIGITS --set run.epoch=3 | run.epoch: unknown key, did you mean 'epochs'?
 train DIGITS --set data.batch=abc | data.batch: expected int >= 1, found 'abc'
 train DIGITS --set epochs | --set epochs: expected section.key=value
 train absent.toml | absent.toml: No such file or directory
+train digits | digits: no such file; `mpidl init digits` writes a job of that name
 train . | .: Is a directory
 train | train: expected CONFIG or --resume RUN_DIR (see `mpidl train --help`)
 train --resume absent | absent: no directory, expected the directory of a run, such as runs/digits

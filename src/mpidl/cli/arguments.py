@@ -73,8 +73,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
-        _add_train, _add_run_script, _add_report, _add_top, _add_evaluate, _add_export, _add_predict, _add_simulate,
-        _add_data, _add_plan, _add_submit, _add_doctor,
+        _add_init, _add_train, _add_run_script, _add_report, _add_top, _add_evaluate, _add_export, _add_predict,
+        _add_simulate, _add_data, _add_plan, _add_submit, _add_doctor,
     ):  # fmt: skip
         add(parsers)
     words = sys.argv[1:] if argv is None else list(argv)
@@ -108,6 +108,26 @@ def _command(
     parser = parsers.add_parser(name, help=help, description=description, usage=usage)
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_init(parsers: Parsers) -> None:
+    about = "Write a job to begin with, which trains as it is: a commented configuration, and what it names."
+    init = _command(parsers, "init", commands.run_init, "write a job to begin with", about)
+    init.text("name", "NAME", "name of its files, and of the run; the example's if not given", nargs="?")
+    init.text("--example", "EXAMPLE", "digits if not given, or another of --list", default="digits")
+    init.flag("--list", "only list the examples")
+    init.set_defaults(submission=_small_submission)
+    told = "write a batch script for {} too, of one node and four ranks; `mpidl submit` writes those of any size"
+    scheduler = init.add_mutually_exclusive_group()
+    for name in ("Slurm", "PBS", "Flux"):
+        option, words = f"--{name.lower()}", told.format(name)
+        scheduler.add_argument(option, dest="scheduler", action="store_const", const=name.lower(), help=words)
+
+
+def _small_submission(config: str, scheduler: str) -> argparse.Namespace:
+    """Return the arguments of ``mpidl submit`` for a configuration on one node and four ranks."""
+    words = f"submit {config} --nodes 1 --ranks-per-node 4 --time 30:00 --scheduler {scheduler} --print"
+    return parse(words.split())
 
 
 def _add_train(parsers: Parsers) -> None:

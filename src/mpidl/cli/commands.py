@@ -19,7 +19,7 @@ from mpidl.launch import environment, marks, signals
 from mpidl.launch.output import deliver, say
 from mpidl.launch.script import DONE, JOB, NOTE, UserScript
 from mpidl.launch.signals import STOPPED
-from mpidl.paths import argument, regular, run_directory
+from mpidl.paths import argument, regular, run_directory, shell_words
 from mpidl.report import text
 from mpidl.runs.process import exit_code, speaks
 
@@ -35,6 +35,31 @@ TOPOLOGY = ("topology.servers", "topology.partitions", "topology.stages")
 NO_PLAN = "only configurations can be planned and simulated; `mpidl report RUN_DIR` shows what a script's run measured"
 #: Limit of a command's numbers of ranks, replicas or pixels.
 MOST = 1_000_000
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    from mpidl.cli import init
+
+    if arguments.list:
+        deliver(init.listing())
+        return 0
+    example = init.example(arguments.example)
+    config, *others = example.write(arguments.name)
+    deliver(f"{config}: {example.about}{''.join(f', with {other}' for other in others)}\n    mpidl train {config} -n 4")
+    if arguments.scheduler is not None:
+        deliver(f"    {_write_batch_script(config, arguments.submission(config, arguments.scheduler))}")
+    return 0
+
+
+def _write_batch_script(config: Path, arguments: argparse.Namespace) -> str:
+    """Write the batch script of a configuration beside it, and return the command that submits it."""
+    from mpidl.launch.batch import COMMANDS, batch
+
+    script = batch(arguments, _work(arguments))
+    file = config.with_name(script.path.name)
+    file.write_text(script.script())
+    script.path.parent.mkdir(exist_ok=True)  # for the job's log
+    return shell_words([*COMMANDS[script.scheduler][0], str(file)])
 
 
 def run_train(arguments: argparse.Namespace) -> int:
@@ -140,6 +165,8 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
         of_run = True
     elif given is not None and (given / "config.toml").exists():
         raise UsageError(f"{given}: the directory of a run, expected a configuration, or --resume {given}")
+    if given is not None and not given.suffix and not given.exists():
+        raise UsageError(f"{given}: no such file; `mpidl init {given}` writes a job of that name")
     if given is not None and ranks > 1 and given.exists() and not (given.is_file() or given.is_dir()):
         raise UsageError(f"{given}: a pipe or a device, expected a file, which every rank can read")
     if given is None:

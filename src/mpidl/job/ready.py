@@ -178,8 +178,8 @@ def _device(job: Job, number: int) -> Device | None:
         return None if kind == "cpu" else choose(kind, number)
     if kind == "cuda":
         raise UsageError(
-            "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules in mpidl.train; a model of your own chooses "
-            "its device, and mpidl.loop computes on the CPU"
+            "device.kind: 'cuda' is for [[model.layer]] and PyTorch modules in mpidl.train; other models choose their "
+            "device, and mpidl.loop computes on the CPU"
         )
     return None
 
