@@ -1,7 +1,7 @@
 """Build the wheel and the source archive, check both, and use them as a stranger would: ``make dist``.
 
-Each Python that is found gets a fresh environment with the wheel, and an empty folder for the first steps of a stranger.
-With ``--quick``, only this Python does. With ``--tests``, the tests of the unpacked archive run, too, against the wheel.
+Each Python that is found gets a fresh environment with the wheel, and an empty folder for a stranger's first steps;
+with ``--quick``, only this Python does. With ``--tests``, the tests of the unpacked archive run against the wheel, too.
 """
 
 from __future__ import annotations

@@ -2,16 +2,19 @@
 
 import os
 import re
+import runpy
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOOLS, PROJECT = (tomllib.loads((ROOT / "pyproject.toml").read_text())[table] for table in ("tool", "project"))
 
 
 def commands(target, tmp_path):
@@ -50,3 +53,18 @@ def test_no_placeholder_addresses():
         *(ROOT / "docs").rglob("*.rst"),
     ]
     assert [page.name for page in pages if re.search(r"example\.(org|com|net)", page.read_text())] == []
+
+
+def test_the_description_on_an_index_has_absolute_links(monkeypatch):
+    given = {}
+    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=given.update))
+    runpy.run_path(str(ROOT / "setup.py"))
+    address, text = TOOLS["mpidl"]["address"], given["long_description"]
+    targets = re.findall(r"<([^<>\s]+)>`_|^\.\. image:: (.+)$", text, re.MULTILINE)
+    assert len(targets) > 20
+    for link, picture in targets:
+        place = "raw" if picture else "blob"
+        assert (link or picture).startswith(f"{address}/{place}/main/")
+        assert (ROOT / (link or picture).removeprefix(f"{address}/{place}/main/")).is_file()
+    readme = (ROOT / "README.rst").read_text()
+    assert text.replace(f"{address}/blob/main/", "").replace(f"{address}/raw/main/", "") == readme
