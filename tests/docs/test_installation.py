@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,13 @@ def test_tests_say_how_much_they_load_before_they_do(tmp_path):
     said, _, loaded = commands("test", tmp_path).partition("--editable '.[test,frameworks]'")
     assert loaded
     assert "3.0 GB to download, or 0.4 GB with PIP_EXTRA_INDEX_URL=" in said
+
+
+def test_the_manual_page_is_made_from_the_parser_of_the_command_line(tmp_path):
+    module, function = re.search(r"--module (\S+) --function (\S+)", commands("man", tmp_path)).groups()
+    page = getattr(import_module(module), function)().format_help()
+    assert page.startswith("usage: mpidl ")
+    assert "\n    doctor " in page
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich", "impi"])

@@ -39,6 +39,7 @@ def test_one_worker_is_serial_sgd_bit_for_bit(comm, shared_path, least_squares, 
     summary = run((model, split), shared_path, **options)
     expected = serial_sgd(least_squares(dtype=dtype), np.dtype(dtype).type(0.05))
     assert np.array_equal(model.parameters, expected)
+    assert summary.keys() == mpidl.Summary.__required_keys__
     assert summary["staleness"] == {"mean": 0, "p50": 0, "p99": 0, "max": 0}
     assert summary["samples"] == 2 * 101
     assert summary["pushes"] == summary["fetches"] == 2 * 13

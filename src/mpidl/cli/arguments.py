@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpidl.cli import commands, seeing
 from mpidl.errors import UsageError, quoted, shown
+from mpidl.extras import require
+from mpidl.launch.output import deliver
 from mpidl.paths import measured_file, user_path
 from mpidl.version import VERSION
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 #: The most numbers of nodes that a range such as ``1-8`` stands for.
 LONGEST = 1000
+
+#: What shells complete in place of names, besides the files of all other paths.
+COMPLETED = {"RUN_DIR": "directory", "FOLDER": "directory", "DATA": "file"}
 
 #: What commands that build the model of a configuration say of it.
 TRUST = (
@@ -33,7 +38,9 @@ class _Parser(argparse.ArgumentParser):
 
     def text(self, name: str, metavar: str, help: str, **options: Any) -> None:
         """Add an argument or, with all its names in a string, an option."""
-        self.add_argument(*name.split(), metavar=metavar, help=help, **options)
+        added: Any = self.add_argument(*name.split(), metavar=metavar, help=help, **options)
+        if files := COMPLETED.get(metavar, "file" if options.get("type") is user_path else ""):
+            added.complete = files  # for shtab
 
     def path(self, name: str, metavar: str, help: str, **options: Any) -> None:
         self.text(name, metavar, help, type=user_path, **options)
@@ -64,19 +71,36 @@ class _Parser(argparse.ArgumentParser):
         self.flag("--json", f"print {what} as one JSON object")
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return a command's arguments from `argv`, by default the process's; raise UsageError if they are wrong.
+class _Completion(argparse.Action):
+    """Prints a shell's script, and ends the process."""
 
-    Their ``command`` is the function of `mpidl.cli.commands` or `mpidl.cli.seeing` that takes them.
-    """
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, shell: Any, *_: Any) -> None:
+        script = require("shtab", "completion").complete(parser, shell)
+        deliver(script.rstrip("\n"), needed=True, verbatim=True)
+        parser.exit()
+
+
+def command_line() -> _Parser:
+    """Return the parser of all commands."""
     parser = _Parser(prog="mpidl", description="DistBelief on MPI: training through a sharded parameter server.")
     parser.add_argument("--version", action="version", version=f"mpidl {VERSION}")
+    told = "print the script by which bash, zsh or fish completes commands, options and files"
+    parser.add_argument("--completion", action=_Completion, metavar="SHELL", choices=("bash", "zsh", "fish"), help=told)
     parsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
         _add_init, _add_train, _add_run_script, _add_report, _add_top, _add_evaluate, _add_export, _add_predict,
         _add_simulate, _add_data, _add_plan, _add_submit, _add_doctor,
     ):  # fmt: skip
         add(parsers)
+    return parser
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return a command's arguments from `argv`, by default the process's; raise UsageError if they are wrong.
+
+    Their ``command`` is the function of `mpidl.cli.commands` or `mpidl.cli.seeing` that takes them.
+    """
+    parser = command_line()
     words = sys.argv[1:] if argv is None else list(argv)
     own, of_script = _split(words)
     arguments, unknown = parser.parse_known_args(own)
@@ -226,7 +250,10 @@ def _add_data(parsers: Parsers) -> None:
     pack.path("file", "FILE.h5", "the file to write")
     pack.number("--size", "PIXELS", "width and height; 224 if not given", default=224)
     tested = pack.add_mutually_exclusive_group()
-    tested.add_argument("--test", metavar="FOLDER", type=user_path, help="folder of the images to test with")
+    images: Any = tested.add_argument(
+        "--test", metavar="FOLDER", type=user_path, help="folder of the images to test with"
+    )
+    images.complete = COMPLETED["FOLDER"]
     tested.add_argument(
         "--test-fraction", metavar="FRACTION", type=float, default=0.1,
         help="part of each class to test with, if there is no folder for that; 0.1 if not given",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
@@ -13,6 +13,52 @@ from msgspec import Struct, field
 from mpidl.shards.shard import Shard
 from mpidl.shards.side_state import FIGURES
 from mpidl.shards.staleness import Histogram
+
+
+class Shares(TypedDict, total=False):
+    """Fractions of a worker's time of training by activity; their sum is 1. Empty if nothing was measured.
+
+    Attributes
+    ----------
+    computing : float
+        Gradients and the other parts of a step.
+    pushing, fetching : float
+        Copying, and waiting for the network to copy.
+    waiting : float
+        For servers and other workers, reductions included.
+    rest : float
+        Everything else; on a node with more ranks than cores also the time in which others had the core.
+    """
+
+    computing: float
+    pushing: float
+    fetching: float
+    waiting: float
+    rest: float
+
+
+class Timing(TypedDict, total=False):
+    """Durations by which a virtual cluster can simulate a run.
+
+    Empty if nothing was measured, or if there are other ranks through which workers exchange with servers.
+
+    Attributes
+    ----------
+    compute : float
+        Mean seconds of a worker's step without fetches and pushes.
+    compute_deviation : float
+        Standard deviation of a gradient's duration, relative to `compute`.
+    service : float
+        Mean seconds of a server's work on a push.
+    bandwidth : float or None
+        Bytes per second of pushes, and of fetches other than those right behind a push, latency included; None if there
+        were none.
+    """
+
+    compute: float
+    compute_deviation: float
+    service: float
+    bandwidth: float | None
 
 
 class Spent(Struct):
@@ -54,16 +100,8 @@ class Spent(Struct):
     busy_seconds: list[float] = []
     samples: list[int] = []
 
-    def shares(self, seconds: float) -> dict[str, float]:
-        """Return the fractions of a worker's `seconds` of training by activity; empty if nothing was measured.
-
-        Returns
-        -------
-        dict
-            "computing": gradients and the other parts of a step. "pushing" and "fetching": copying, and waiting for the
-            network to copy. "waiting": for servers and other workers, reductions included. "rest": everything else; on
-            a node with more ranks than cores also the time in which others had the core. The sum is 1.
-        """
+    def shares(self, seconds: float) -> Shares:
+        """Return the fractions of a worker's `seconds` of training by activity."""
         if not self.computing_seconds or seconds <= 0:
             return {}
         parts = {
@@ -74,7 +112,7 @@ class Spent(Struct):
         }
         whole = max(seconds, sum(parts.values()))
         shares = {name: part / whole for name, part in parts.items()}
-        return shares | {"rest": max(0.0, 1 - sum(shares.values()))}
+        return cast(Shares, shares | {"rest": max(0.0, 1 - sum(shares.values()))})
 
 
 class Learning(Struct, frozen=True):
@@ -203,19 +241,8 @@ class Totals(Struct):
         return max(0.0, seconds) if self.first_fetch else 0.0
 
 
-def timing(totals: Totals) -> dict[str, float | None]:
-    """Return the durations by which a virtual cluster can simulate a run.
-
-    Empty if nothing was measured, or if there are other ranks through which workers exchange with servers.
-
-    Returns
-    -------
-    dict
-        "compute": mean seconds of a worker's step without fetches and pushes. "compute_deviation": standard
-        deviation of a gradient's duration, relative to "compute". "service": mean seconds of a server's work on a
-        push. "bandwidth": bytes per second of pushes, and of fetches other than those right behind a push, latency
-        included; None if there were none.
-    """
+def timing(totals: Totals) -> Timing:
+    """Return the durations by which a virtual cluster can simulate a run."""
     spent = totals.spent
     if not totals.batches or not spent.computing_seconds or spent.intermediaries:
         return {}

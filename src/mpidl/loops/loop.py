@@ -19,6 +19,7 @@ from mpidl.loggers import Logger
 from mpidl.loops.model import InLoop, OwnLoop
 from mpidl.loops.replica import Replica
 from mpidl.nn.model import CompleteModel, Model, TorchModule
+from mpidl.report.summary import Summary
 from mpidl.rules import Rule
 from mpidl.runs.keywords import Section, signature
 from mpidl.runs.train import train
@@ -49,7 +50,7 @@ def loop(
     comm: MPI.Intracomm | None = None,
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
-) -> dict[str, Any]:
+) -> Summary:
     """Train a model by a loop of one's own, on the ranks of the MPI job that runs this script, or in this process.
 
     Every rank runs the same script and calls this function with the same arguments. Each worker calls the loop once,
@@ -79,7 +80,7 @@ def loop(
 
     Returns
     -------
-    dict
+    Summary
         The run's summary, on every rank.
 
     Raises

@@ -28,6 +28,7 @@ from mpidl.launch import environment, marks, script
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import Loggers
 from mpidl.paths import append_line, appending, existing, open_regular, read_text, regular, replacing, write_whole
+from mpidl.report.summary import Summary
 from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
@@ -155,11 +156,11 @@ class Recorder:
         self._samples, self._unlogged = state["samples"], self._events_from(state["events"])
         self._start_loggers(strict=False)
 
-    def read_summary(self) -> dict[str, Any]:
+    def read_summary(self) -> Summary:
         """Return the summary that has been written; raise MpidlError if it can't be read."""
         path = self.directory / "summary.json"
         try:
-            found: dict[str, Any] = msgspec.json.decode(read_text(path, of_run=True))
+            found: Summary = msgspec.json.decode(read_text(path, of_run=True))
         except (OSError, ValueError) as error:
             raise cannot_read(path, error) from error
         return found

@@ -6,7 +6,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec.structs import asdict
@@ -25,6 +25,7 @@ from mpidl.report.progress import COLUMNS, choose, show_on_terminal
 from mpidl.report.ranks import StatusFile
 from mpidl.report.rates import SHORTEST_SPAN, Rates, RecentLoss, counts, means
 from mpidl.report.recorder import Recorder
+from mpidl.report.summary import Summary
 from mpidl.report.text import as_word, continuing, counted, died, replaced, resumption, size
 from mpidl.storage.position import Best
 from mpidl.topology.placement import placement
@@ -331,7 +332,7 @@ class Reporter:
         seconds_to_target: float | None,
         stopped: str | None,
         best: Best | None,
-    ) -> dict[str, Any]:
+    ) -> Summary:
         """Show the last report unless an evaluation has, write the summary, close the files and return the summary.
 
         Parameters
@@ -356,7 +357,7 @@ class Reporter:
             self._progress.write(f"workers: {', '.join(f'{name} {part:.0%}' for name, part in shares.items())}")
         self._progress.write(f"draw it: mpidl report {as_word(str(self.recorder.directory))}")
         self._progress.close()
-        summary = {
+        values = {
             "algorithm": self._job.config.algorithm.name,
             **sizes,
             "interrupted": interrupted,
@@ -378,6 +379,7 @@ class Reporter:
             "run_dir": str(self.recorder.directory),
             **self._origin,
         }
+        summary = cast("Summary", values)
         self.recorder.summary(summary)
         self.recorder.close()
         return summary

@@ -26,6 +26,7 @@ from mpidl.metrics.figures import named
 from mpidl.parameters import Range
 from mpidl.report.ranks import PostedRanks
 from mpidl.report.reporter import Reporter
+from mpidl.report.summary import Summary
 from mpidl.rma.transport import Transport
 from mpidl.roles import events
 from mpidl.roles.checkpoint_coordinator import CheckpointCoordinator
@@ -120,7 +121,7 @@ class Coordinator(Role):
             self._look()
         self._tickets = self._link.tickets.taken()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Summary:
         """See the run through and return its summary."""
         try:
             return self._see_through()
@@ -128,7 +129,7 @@ class Coordinator(Role):
             self._reporter.abandon()
             raise
 
-    def _see_through(self) -> dict[str, Any]:
+    def _see_through(self) -> Summary:
         if self._phase == Phase.EXIT:  # The process that died had written it.
             return self._reporter.recorder.read_summary()
         if self._taken_over is not None:

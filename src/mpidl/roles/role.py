@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mpidl.report.summary import Summary
 from mpidl.rma.orders import Orders
 from mpidl.rma.reports import StatusReports
 from mpidl.rma.transport import Transport
@@ -72,7 +73,7 @@ class Role:
             self.interrupted = False
             reports.signal()
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> Summary | None:
         """Play the role to the end of the run; the coordinator returns the summary."""
         return None
 

@@ -11,6 +11,7 @@ from mpidl.errors import MpidlError
 from mpidl.job.checkpoints import Checkpoints
 from mpidl.job.placed import PlacedJob
 from mpidl.report.reporter import Reporter
+from mpidl.report.summary import Summary
 from mpidl.roles import events
 from mpidl.roles.events import Fail, Finish, Instruction, Keep, Log, ReduceRates, Save, Stop, Test
 from mpidl.roles.monitor import Plateau
@@ -74,7 +75,7 @@ class RunControl:
             else Plateau(job.goal, patience, placed.position.epoch, placed.position.rates),
             min_workers=job.config.topology.min_workers,
         )
-        self.summary: dict[str, Any] | None = None
+        self.summary: Summary | None = None
 
     @property
     def trained(self) -> Totals | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -30,6 +30,7 @@ from mpidl.job.rehearsal import count_outputs
 from mpidl.metrics.figures import Figures, known, named
 from mpidl.nn.model import BATCH, CompleteModel, Model, TorchModule, evaluate_split
 from mpidl.paths import check_new, numbered, run_directory, user_path, whole, writing_hdf5
+from mpidl.report.summary import EvaluationSummary
 from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together
 from mpidl.runs.load import network_of
 from mpidl.schema import keys
@@ -59,7 +60,7 @@ def evaluate(
     *,
     loss: str | Callable[[Any, Any], Any] | None = None,
     step: int | str | None = None,
-) -> dict[str, Any]:
+) -> EvaluationSummary:
     """Evaluate the model of a checkpoint on the test data and, if there are any, on the validation data.
 
     Parameters
@@ -80,9 +81,8 @@ def evaluate(
 
     Returns
     -------
-    dict
-        run_dir, step, epoch, samples, accuracy_name, test_loss, test_accuracy and the other figures of ``run.metrics``
-        (None where one has no meaning), and the same of the validation data, such as validation_loss.
+    EvaluationSummary
+        The figures of the test and validation data, None where one is undefined, and the checkpoint's step.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def evaluate(
             name: evaluate_split(local.model, split, 0, split.samples, figures) for name, split in job.evaluated.items()
         }
     position = checkpoint.position
-    return {
+    values = {
         "run_dir": str(run),
         "step": position.step,
         "epoch": position.epoch,
@@ -118,6 +118,7 @@ def evaluate(
         **known(named(figures, sums)),
         "accuracy_name": scoring(job.original, job.dataset).accuracy,
     }
+    return cast("EvaluationSummary", values)
 
 
 def config_of(run: Path, own_model: bool = False, data: Dataset | Source | None = None) -> Config:

@@ -30,6 +30,7 @@ from mpidl.parameters import Range
 from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin
 from mpidl.report.reporter import Reporter
+from mpidl.report.summary import Summary
 from mpidl.report.text import warn_unchanged
 from mpidl.roles import events
 from mpidl.roles.events import Fail, ReduceRates, Save, Test, dropped
@@ -156,7 +157,7 @@ class OneProcess:
             return [each.range for each in held_shards(placed, 0)]
         return shards_of(job, job.config.servers or placed.replicas)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Summary:
         """Train, and return the run's summary."""
         engine, control, before = self._engine, self._control, self._fingerprints()
         with undisturbed(), stopping(self.interrupt):

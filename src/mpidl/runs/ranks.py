@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -32,6 +32,7 @@ from mpidl.metrics.figures import Figures
 from mpidl.parameters import Range, moves
 from mpidl.partition.group import CutModel
 from mpidl.report.reporter import Reporter
+from mpidl.report.summary import Summary
 from mpidl.report.text import warn_unchanged
 from mpidl.rma.shared_samples import SharedSamples
 from mpidl.rma.staging import Staging
@@ -49,7 +50,7 @@ from mpidl.topology.takeover import Fixed
 from mpidl.transport.routes import Routes
 
 
-def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> dict[str, Any]:
+def run(config: Config, build: Callable[[], Job], comm: MPI.Intracomm) -> Summary:
     """Run a job on all ranks of a communicator; collective.
 
     Parameters
@@ -209,7 +210,7 @@ def _agree_on_figures(world: World, placed: PlacedJob, local: LocalModel) -> Fig
 
 def _train(
     world: World, ready: ReadyJob, routes: Routes, staging: Staging | None, reporter: Reporter | None
-) -> dict[str, Any]:
+) -> Summary:
     """Play the ranks' roles to the end of the run, and return its summary."""
     comm, roles, topology = world.comm, world.roles, ready.job.config.topology
     trace = tracing.begin(world, ready.directory, ready.job.config.run.trace)
@@ -252,7 +253,7 @@ def _train(
             return _without_others(ready, transport)
         transport.quiesce()
         trace.end(together=True)
-        summary: dict[str, Any] = comm.bcast(own, root=roles.coordinator)
+        summary: Summary = comm.bcast(own, root=roles.coordinator)
         role.unbind()
         changed = comm.allreduce(role.changed, op=MPI.LOR)
     if world.coordinates and not changed:
@@ -260,7 +261,7 @@ def _train(
     return summary
 
 
-def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
+def _without_others(ready: ReadyJob, transport: Transport) -> Summary:
     """Return the summary of a run whose processes can't all communicate; give the model the trained parameters."""
     if ready.job.script.shared:
         layout, original = ready.placed.layout, ready.job.original
@@ -273,7 +274,7 @@ def _without_others(ready: ReadyJob, transport: Transport) -> dict[str, Any]:
         load_saved(original, Checkpoint(checkpoints / str(steps(checkpoints)[-1])), 0)
     summary = Run(ready.directory).summary
     assert summary is not None, "the coordinator has written it"
-    return summary
+    return cast("Summary", summary)
 
 
 def _share_trained(world: World, ready: ReadyJob) -> None:

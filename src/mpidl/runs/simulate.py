@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from mpidl.config import Config
 from mpidl.config.cluster import TAKEOVER
@@ -19,6 +18,7 @@ from mpidl.job.job import Job
 from mpidl.job.planning import virtual_cut
 from mpidl.job.takeover import fixed, fixed_by_job
 from mpidl.launch.output import say
+from mpidl.report.summary import Summary
 from mpidl.report.text import duration
 from mpidl.runs.features import virtual_intermediaries
 from mpidl.runs.one_process import OneProcess
@@ -27,7 +27,7 @@ from mpidl.runs.one_process import OneProcess
 DIRECTORY = "virtual"
 
 
-def simulate(config: Config, replicas: int) -> dict[str, Any]:
+def simulate(config: Config, replicas: int) -> Summary:
     """Train the model of a configuration on the virtual cluster that it describes.
 
     Parameters
@@ -38,7 +38,7 @@ def simulate(config: Config, replicas: int) -> dict[str, Any]:
 
     Returns
     -------
-    dict
+    Summary
         The run's summary; its times are virtual.
 
     Raises

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from mpidl.config import Config, load
 from mpidl.config.configuration import read
@@ -20,6 +20,7 @@ from mpidl.job.job import Job
 from mpidl.launch import script
 from mpidl.launch.output import say, terminate
 from mpidl.report.recorder import record_event
+from mpidl.report.summary import Summary
 from mpidl.runs.agreement import by_first_rank, check_same, communicator, on_all_ranks, ranks, together
 from mpidl.runs.features import mirrors
 from mpidl.storage.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ from mpidl.storage.position import Position
 
 def run(
     config: Config, resume: Path | None = None, make: Callable[[Config, Checkpoint | None], Job] = build
-) -> dict[str, Any]:
+) -> Summary:
     """Train the model of a configuration and, before that, do the algorithm's warm start.
 
     Parameters
@@ -44,7 +45,7 @@ def run(
 
     Returns
     -------
-    dict
+    Summary
         The run's summary, on every rank, or that of the warm start if a signal ended that; ``interrupted`` is True if a
         signal ended it early.
 
@@ -101,7 +102,7 @@ def _in_directory(config: Config, run: Path | None) -> Config:
 
 def _start(
     config: Config, make: Callable[[Config, Checkpoint | None], Job], checkpoint: Checkpoint | None, continues: bool
-) -> dict[str, Any]:
+) -> Summary:
     def build_job() -> Job:
         return replace(make(config, checkpoint), continues=continues)
 
@@ -188,13 +189,13 @@ def _check_keys(config: Config, run: Path) -> None:
                 )
 
 
-def finished(config: Config, run: Path) -> dict[str, Any] | None:
+def finished(config: Config, run: Path) -> Summary | None:
     """Return the summary of a run that has been trained to its end; None if something is left to do.
 
     `config` is what is asked for now: a run that is to be longer than it was is not at its end.
     """
 
-    def look() -> dict[str, Any] | None:
+    def look() -> Summary | None:
         summary = Run(run).summary
         if summary is None or not isinstance(summary.get("epochs"), int | float):
             return None
@@ -206,7 +207,7 @@ def finished(config: Config, run: Path) -> dict[str, Any] | None:
             (name, run.epochs, run.steps, run.target, run.patience)
             for name, run in ((config.algorithm.name, config.run), (summary.get("algorithm"), before))
         )
-        return summary if asked == done and not summary.get("interrupted") else None
+        return cast("Summary", summary) if asked == done and not summary.get("interrupted") else None
 
     summary = by_first_rank(look)
     if summary is not None:

@@ -27,6 +27,7 @@ from mpidl.launch.signals import discard, held
 from mpidl.loggers import Logger
 from mpidl.loggers.calls import check as check_loggers
 from mpidl.nn.model import Model, TorchModule
+from mpidl.report.summary import Summary
 from mpidl.report.text import resumption
 from mpidl.rules import Rule
 from mpidl.runs.agreement import among, together
@@ -56,7 +57,7 @@ def train(
     comm: MPI.Intracomm | None = None,
     on_interrupt: Literal["exit", "return"] = "exit",
     **keywords: Unpack[Keywords],
-) -> dict[str, Any]:
+) -> Summary:
     """Train a model on the ranks of the MPI job that runs this script, or in this process alone.
 
     Every rank runs the same script and calls this function with the same arguments; each rank's role is decided
@@ -105,7 +106,7 @@ def train(
 
     Returns
     -------
-    dict
+    Summary
         The run's summary, on every rank.
 
     Raises

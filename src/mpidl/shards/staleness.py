@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 #: Number of bins; the last one is shared by all larger values, of which the sum and maximum are still exact.
 BINS = 1024
+
+
+class Staleness(TypedDict):
+    """The staleness of pushes, in updates of a shard; all are 0 without pushes.
+
+    Attributes
+    ----------
+    mean : float
+    p50, p99 : int
+        The least value that at least that share of the pushes doesn't exceed, or the maximum in the last bin.
+    max : int
+    """
+
+    mean: float
+    p50: int
+    p99: int
+    max: int
 
 
 class Histogram:
@@ -59,12 +76,8 @@ class Histogram:
         if staleness > self.max:
             self.max = staleness
 
-    def statistics(self) -> dict[str, float]:
-        """Return ``{"mean", "p50", "p99", "max"}``; all are 0 without pushes.
-
-        A percentile is the least value that at least that share of the pushes doesn't exceed, or the maximum in the
-        last bin.
-        """
+    def statistics(self) -> Staleness:
+        """Return mean, percentiles and maximum."""
         cumulative = np.cumsum(self.counts)
         pushes = int(cumulative[-1])
         if pushes == 0:
