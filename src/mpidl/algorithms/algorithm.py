@@ -136,6 +136,11 @@ class Algorithm(Checked):
             value = quoted(getattr(self, key))
             raise UsageError(f"{key}: {value}, {self.name} exchanges by {self.exchange.value}, {without}")
 
+    @property
+    def local_rule(self) -> Rule | None:
+        """The rule of the replicas' own steps, if they choose one of `mpidl.rules`."""
+        return None
+
     def check(self, deterministic: bool, rule: Rule | None) -> None:
         """Raise UsageError if the settings are incompatible with the run's, or with the shards' rule."""
 

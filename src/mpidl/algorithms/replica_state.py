@@ -14,6 +14,7 @@ from mpidl.device import to_host
 from mpidl.parameters.ranges import Range
 from mpidl.rules import Rule
 from mpidl.rules.segments import Segment, SegmentedRule
+from mpidl.rules.tensors import TensorRule, WholeTensors
 
 #: Shortest time between two measurements, relative to that of the quickest one.
 SPACING = 500
@@ -119,8 +120,10 @@ class ReplicaState:
 
     def step_by(self, rule: Rule, parameters: Any) -> Step:
         """Return a function of a gradient that changes `parameters`, shape (size,), by `rule`; its state is kept."""
-        segmented = SegmentedRule(rule, Range(0, parameters.size), self._statistics, self._segments)
-        step = Step(rule, segmented, parameters, lambda: self._rate_at(self.batch), self.counts)
+        whole = Range(0, parameters.size)
+        segmented = SegmentedRule(rule, whole, self._statistics, self._segments)
+        tensors = WholeTensors(rule, whole, [whole], self._segments) if isinstance(rule, TensorRule) else None
+        step = Step(rule, segmented, tensors, parameters, lambda: self._rate_at(self.batch), self.counts)
         for name, vector in zip(rule.states, step.state, strict=True):
             self.keep(f"rule/{name}", vector)
         self._step = step
@@ -155,6 +158,8 @@ class Step:
     ----------
     segmented : SegmentedRule
         The same rule with the parameters' segments.
+    tensors : WholeTensors or None
+        What a rule of whole tensors steps.
     parameters : array, shape (size,)
         Changed in place.
     scale : callable
@@ -169,9 +174,11 @@ class Step:
     """
 
     def __init__(
-        self, rule: Rule, segmented: SegmentedRule, parameters: Any, scale: Callable[[], float], counts: Counter[str]
-    ) -> None:
+        self, rule: Rule, segmented: SegmentedRule, tensors: WholeTensors | None, parameters: Any,
+        scale: Callable[[], float], counts: Counter[str],
+    ) -> None:  # fmt: skip
         self._rule, self._segmented, self._parameters, self._scale = rule, segmented, parameters, scale
+        self._tensors = tensors
         self.state = rule.init(parameters)
         self._counts = counts
 
@@ -185,6 +192,8 @@ class Step:
         self._counts["steps"] += 1
         count = self._counts["steps"]
         self._segmented.update(self._parameters, self.state, gradient, count, self.rate)
+        if self._tensors is not None:
+            self._tensors.arrived(0, self._parameters, self.state, self.rate)
 
     def multiply_by_rates(self, vector: Any, factor: float, out: Any) -> None:
         """Store `factor` times the parameters' current rates, times `vector`, shape (size,), in `out`."""

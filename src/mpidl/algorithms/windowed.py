@@ -14,7 +14,7 @@ from mpidl.schema import Count, Positive
 from mpidl.shards.policies import Assign, Policy
 
 #: Names of the rules that local steps can use.
-Inner = Literal["adagrad", "adam", "adamw", "momentum", "nesterov", "rmsprop", "sgd"]
+Inner = Literal["adagrad", "adam", "adamw", "momentum", "muon", "nesterov", "rmsprop", "sgd"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class Rounds(LocalSteps):
     def exchange(self) -> Exchange:
         return Exchange.REDUCTION
 
+    @property
+    def local_rule(self) -> Rule:
+        return RULES[self.inner](rate=self.rate)
+
     def policy(self, replicas: int) -> Policy:
         """Return the policy that assigns the mean."""
         return Assign()
@@ -81,7 +85,7 @@ class Rounds(LocalSteps):
     def inner_steps(self, parameters: Any, state: ReplicaState) -> Step:
         """Return a function of a gradient that makes a step of the replica's parameters by the inner rule."""
         state.keep("parameters", parameters)
-        return state.step_by(RULES[self.inner](rate=self.rate), parameters)
+        return state.step_by(self.local_rule, parameters)
 
     def local_steps(
         self, steps: int, parameters: Any, step: Callable[[Any], None], state: ReplicaState

@@ -30,6 +30,7 @@ from mpidl.data.hdf5_files import found_files
 from mpidl.errors import UsageError, nearest, quoted, shown
 from mpidl.rules import RULES, Rule
 from mpidl.rules.schedule import RateSchedule
+from mpidl.rules.tensors import TensorRule
 
 Named = TypeVar("Named")
 
@@ -205,6 +206,8 @@ def from_dict(
         **{name: schema.convert(values.get(name, {}), cls, name) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
+    if isinstance(config.rule, TensorRule) and (algorithm.outer or algorithm.exchange is Exchange.SHARED_MEMORY):
+        raise UsageError(f"server.rule: {config.rule.name} needs servers that apply gradients, {algorithm.name} has none")
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):
         raise UsageError(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mpidl import schema
 from mpidl.rules import RULES, Adagrad, Rule
+from mpidl.rules.tensors import TensorRule
 from mpidl.schema import Checked, Count, Natural, Positive
 
 
@@ -56,5 +57,7 @@ class TablesSection(Checked):
     def rule_beside(self, server: Rule | None) -> Rule:
         """Return the rule of rows, given that of ``[server]``."""
         default = server or Adagrad()
+        if isinstance(default, TensorRule):
+            default = default.other
         rule = default if self.rule in (None, default.name) else RULES[self.rule or ""]()
         return rule if self.rate is None else replace(rule, rate=self.rate)  # type: ignore[type-var]

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 
 from mpidl.algorithms.coordination import matrices
+from mpidl.errors import UsageError
 from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.parameters import Held, Range, fragments, held_by_replicas, held_by_servers
+from mpidl.partition.planner import balanced
 from mpidl.rules.segments import Segment, unfrozen
+from mpidl.rules.tensors import TensorRule
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
+
+#: Floating-point operations of matrix products in the time in which a scalar rule updates one parameter.
+OPERATIONS = 150.0
 
 
 def fill(
@@ -99,13 +105,15 @@ def _load(shard: Shard, saved: Mapping[str, np.ndarray], replicas: int, same_wor
             shard.add_worker(worker)
 
 
-def shards_of(job: Job, holders: int) -> list[Range]:
+def shards_of(placed: PlacedJob, holders: int) -> list[Range]:
     """Return the parts of the parameters of an uncut model that servers or, without servers, workers hold.
 
     Raise UsageError if there are too many of them.
     """
-    pieces = job.original.pieces or [Range(0, job.original.layout.size)]
-    return [each.range for each in held_by_servers(pieces, holders, _block(job))]
+    if placed.scheduled_rule.matrices:
+        return [each.range for each in _held_whole(placed, holders)]
+    pieces = placed.job.original.pieces or [Range(0, placed.layout.size)]
+    return [each.range for each in held_by_servers(pieces, holders, _block(placed.job))]
 
 
 def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
@@ -113,6 +121,8 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
 
     Raise UsageError if there are too many of them.
     """
+    if servers and placed.scheduled_rule.matrices:
+        return _held_whole(placed, servers)
     if servers and placed.job.original.pieces:
         found = held_by_servers(placed.job.original.pieces, servers, _block(placed.job))
         return [each._replace(partition=0) for each in found]
@@ -121,6 +131,28 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
     count = placed.job.algorithm.streamed
     parts = [fragments(placed.layout, own, count) for own in placed.slices] if count else None
     return held_by_replicas(placed.slices, placed.replicas, parts)
+
+
+def _held_whole(placed: PlacedJob, servers: int) -> list[Held]:
+    """Return the shards of a rule of whole tensors: consecutive tensors, so that the slowest update takes least time.
+
+    Raise UsageError if there are more servers than tensors.
+    """
+    rule, matrices = placed.job.config.rule, placed.scheduled_rule.matrices
+    assert isinstance(rule, TensorRule)
+    costs = {each.range: rule.operations(*each.matrix.shape) for each in matrices}
+    tensors = [part.range for part in placed.layout]
+    if servers > len(tensors):
+        whole = f"{len(tensors)} tensors, which {rule.name} needs whole"
+        raise UsageError(f"topology.servers: {servers} for {whole}, expected at most {len(tensors)}")
+    if len(placed.slices) > 1:
+        raise UsageError(f"server.rule: {rule.name} needs a model that isn't cut, expected topology.partitions = 1")
+    if placed.job.original.pieces:
+        raise UsageError(f"server.rule: {rule.name} updates the whole model, expected no rules of several modules")
+    runs = balanced([each.size + costs.get(each, 0.0) / OPERATIONS for each in tensors], servers)
+    return [
+        Held(Range(tensors[run.start].start, tensors[run.stop - 1].stop), holder) for holder, run in enumerate(runs)
+    ]
 
 
 def _block(job: Job) -> int:

@@ -18,11 +18,13 @@ from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut, notes_on_owners
 from mpidl.job.ownership import own_positions, shares
 from mpidl.nn.groups import segments_of, statistics_in
+from mpidl.nn.matrices import segments_by_tensors
 from mpidl.parameters import Layout, Range, moves
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
 from mpidl.rules import RateSchedule
 from mpidl.rules.segments import Segment
+from mpidl.rules.tensors import TensorRule
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
 from mpidl.shards.state import PARAMETERS
@@ -67,8 +69,13 @@ class PlacedJob:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """The parameters that are in groups."""
-        return segments_of(self.job.config.model.group, self.layout, self.statistics)
+        """The parameters that are in groups or, with a rule of whole tensors, all."""
+        groups, algorithm = self.job.config.model.group, self.job.algorithm
+        found = segments_of(groups, self.layout, self.statistics)
+        rule = algorithm.local_rule or (None if algorithm.outer else self.job.config.rule)
+        if not isinstance(rule, TensorRule):
+            return found
+        return segments_by_tensors(rule, groups, self.layout, self.statistics, self.job.original)
 
     @property
     def notes(self) -> list[str]:
@@ -144,7 +151,7 @@ class PlacedJob:
         """The shards' rule with its groups of parameters and, unless replicas have rates of their own, its schedule."""
         rule, ema = self.job.config.rule, self.job.config.run.ema
         if self.job.algorithm.outer:
-            frozen = [each._replace(rate=1.0, weight_decay=None) for each in self.segments if each.frozen]
+            frozen = [Segment(each.range, frozen=True) for each in self.segments if each.frozen]
             scheduled = ScheduledRule(rule, statistics=self.statistics, segments=frozen)
         else:
             scheduled = ScheduledRule(rule, self.rate_at, self.statistics, self.segments)

@@ -86,7 +86,7 @@ def rehearse_shard(placed: PlacedJob, xp: Any = np) -> None:
     if xp is np:
         # Policies and a coordinator's operations add vectors by plain SGD.
         sparse = job.algorithm.exchange is Exchange.SHARED_MEMORY
-        for rule in {Sgd(), job.config.rule or Sgd()}:
+        for rule in {Sgd(), *(job.config.rule or Sgd()).scalar_rules}:
             for segments in _forms(placed):
                 rule.warm(job.dtype, sparse, decay=1.0 if segments else 0.0)
     elif not job.algorithm.coordinated:  # `Vectors.rehearse` compiles a coordinator's operations.
@@ -119,7 +119,10 @@ def rehearse_replica(placed: PlacedJob, local: LocalModel) -> None:
 def _forms(placed: PlacedJob) -> list[list[Segment]]:
     """Return the segments of a vector of one element for each form in which the job compiles a rule."""
     decays = placed.evaluated == AVERAGE or any(each.weight_decay for each in placed.segments)
-    return [[], *([[Segment(Range(0, 1), weight_decay=1.0)]] if decays else [])]
+    one, local = Range(0, 1), placed.job.algorithm.local_rule
+    others = () if local is None else local.scalar_rules[1:]
+    found = [Segment(one, rule=each) for each in others] + [Segment(one, weight_decay=1.0)] * decays
+    return [[], *([each] for each in found)]
 
 
 def requests_of(

@@ -38,12 +38,15 @@ class Group(Checked):
         Replaces the rule's own weight decay; for rules without one, it is L2 weight decay in the gradient.
     frozen : bool
         Whether these parameters never change.
+    matrix : bool, optional
+        Whether a rule of whole matrices, such as ``muon``, updates them; by default hidden matrices alone.
     """
 
     match: Annotated[str, Meta(min_length=1)]
     rate: NonNegative = 1.0
     weight_decay: NonNegative | None = None
     frozen: bool = False
+    matrix: bool | None = None
 
 
 def group_of(groups: Sequence[Group], name: str) -> Group | None:

@@ -269,6 +269,10 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
     pieces : sequence of Range
         Consecutive ranges of the vector, no two of which share a shard, since a push may change some alone; all by
         default.
+    embeddings : sequence of str
+        Names of the tensors whose rows are looked up.
+    outputs_last : bool
+        Whether the last axis of a weight is that of its outputs, rather than the first.
     movable : bool
         Whether it can compute on another device, by `on`; other models choose their device themselves.
     by_stages : str
@@ -283,6 +287,8 @@ class CompleteModel(PlacedModel, ModelState, WithTables):
     own: bool = False
     pieces: Sequence[Range] = ()
     aliases: Mapping[str, str] = MappingProxyType({})
+    embeddings: Sequence[str] = ()
+    outputs_last: bool = True
     movable: bool = False
     by_stages: str = ""
 

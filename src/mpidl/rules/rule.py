@@ -47,6 +47,11 @@ class Rule(Checked):
         """Return the scalar form's last arguments for a step, counted from 1, a rate, and a gradient's weight."""
         raise NotImplementedError
 
+    @property
+    def scalar_rules(self) -> tuple[Rule, ...]:
+        """The rules whose scalar forms this one uses."""
+        return (self,)
+
     def init(self, parameters: Any) -> tuple[Any, ...]:
         """Return the state before the first step: a vector of zeros like `parameters` for each name in `states`."""
         import numpy as np

@@ -11,6 +11,18 @@ from mpidl.parameters.ranges import Range, within
 from mpidl.rules.rule import Rule
 
 
+class Matrix(NamedTuple):
+    """A tensor as a matrix in C order, whose columns are its outputs if it is `transposed`, and whose rows otherwise."""
+
+    rows: int
+    columns: int
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
+
 class Segment(NamedTuple):
     """A range of the flat vector, and how rules update it.
 
@@ -23,12 +35,18 @@ class Segment(NamedTuple):
         leaves the rule unchanged.
     frozen : bool
         Whether these parameters never change.
+    rule : Rule or None
+        Takes the place of the rule.
+    matrix : Matrix or None
+        The range is that of a whole tensor, which a `mpidl.rules.tensors.TensorRule` updates as this matrix.
     """
 
     range: Range
     rate: float = 1.0
     weight_decay: float | None = None
     frozen: bool = False
+    rule: Rule | None = None
+    matrix: Matrix | None = None
 
 
 def unfrozen(segments: Sequence[Segment], whole: Range) -> list[slice]:
@@ -67,7 +85,7 @@ class SegmentedRule:
 
     def _part(self, segment: Segment) -> tuple[slice, Rule, float, float, list[Range]]:
         """Return the elements to update, the rule, the factor of its rate, its decay and the statistics to spare."""
-        rule, decay = self._rule, segment.weight_decay
+        rule, decay = segment.rule or self._rule, segment.weight_decay
         if decay is not None and any(field.name == "weight_decay" for field in fields(rule)):  # type: ignore[arg-type]
             rule, decay = replace(rule, weight_decay=decay), None  # type: ignore[type-var]
         return slice(*segment.range), rule, segment.rate, decay or 0.0, within(self._sparing, segment.range)

@@ -155,7 +155,7 @@ class OneProcess:
             return [Range(0, placed.layout.size)]
         if job.algorithm.streamed:
             return [each.range for each in held_shards(placed, 0)]
-        return shards_of(job, job.config.servers or placed.replicas)
+        return shards_of(placed, job.config.servers or placed.replicas)
 
     def run(self) -> Summary:
         """Train, and return the run's summary."""

@@ -84,9 +84,12 @@ class ShardOnDevice(Shard):
         self, worker: int, chunk: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)
     ) -> bool:
         """Handle one chunk of a push, with `values` in the host's memory."""
-        completed = super().receive_chunk(worker, chunk, fetched, self.bring(values), batches)
-        self.chunk(chunk).get(out=self.part(self._published, chunk))
-        return completed
+        return super().receive_chunk(worker, chunk, fetched, self.bring(values), batches)
+
+    def settle(self) -> None:
+        for chunk in self._changed:
+            self.chunk(chunk).get(out=self.part(self._published, chunk))
+        super().settle()
 
     def pass_time(self, now: float) -> float:
         before = self.clock

@@ -40,6 +40,11 @@ class ScheduledRule:
     segments: Sequence[Segment] = ()
     changed: Callable[[Any, int], None] = lambda shard, chunk: None
 
+    @property
+    def matrices(self) -> list[Segment]:
+        """The segments that a rule of whole tensors updates as matrices."""
+        return [each for each in self.segments if each.matrix is not None]
+
 
 class Damping:
     """Divides a push's changes of statistics by its staleness + 1.

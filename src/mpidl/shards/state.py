@@ -12,6 +12,7 @@ from mpidl.device import to_host
 from mpidl.parameters.ranges import Range, chunks, within
 from mpidl.rules import Sgd
 from mpidl.rules.segments import SegmentedRule, unfrozen
+from mpidl.rules.tensors import TensorRule, WholeTensors
 from mpidl.shards.scheduled_rule import Damping, ScheduledRule
 from mpidl.shards.staleness import Histogram
 
@@ -20,6 +21,9 @@ PARAMETERS = "parameters"
 
 #: Elements of several vectors that are processed at a time, so that they stay in the cache.
 BLOCK = 1 << 14
+
+#: Name of the state of `WholeTensors`.
+STEPS = "steps"
 
 #: Counters among the attributes of `ShardState`.
 COUNTERS = ("clock", "begun", "pushes", "dropped", "batch")
@@ -118,6 +122,9 @@ class ShardState:
         in_vector = [piece.shift(range.start) for piece in self.pieces]
         if rule.rule is not None:
             self._rules = [SegmentedRule(rule.rule, each, rule.statistics, rule.segments) for each in in_vector]
+        self._tensors = None
+        if isinstance(rule.rule, TensorRule):
+            self._tensors = WholeTensors(rule.rule, range, in_vector, rule.segments)
         self.statistics = within(rule.statistics, range)
         self._unfrozen = [unfrozen(rule.segments, each) for each in in_vector]
         self._damping = Damping(rule.statistics, in_vector, parameters)
@@ -181,8 +188,12 @@ class ShardState:
         The `ordinal` of the update counts from 1; `weight` is that of `mpidl.rules.Rule.update`.
         """
         parameters, state = self._views[chunk]
-        self._changed.add(chunk)
         self._rules[chunk].update(parameters, state, gradient, ordinal, self.rate, weight=weight)
+        if self._tensors is None:
+            self._changed.add(chunk)
+        else:
+            states = [self.vectors[name] for name in self._rule.states]
+            self._changed.update(self._tensors.arrived(chunk, self.parameters, states, self.rate * weight))
 
     def add(self, chunk: int, values: Any, factor: float = 1.0) -> None:
         """Add `factor` times `values`, shape (chunk's size,), to one chunk of the parameters, except to frozen ones."""
@@ -239,6 +250,7 @@ class ShardState:
             **{name: np.array(getattr(self, name), np.int64) for name in COUNTERS},
             **prefixed("staleness", self.staleness.state()),
             "open": np.array(headers, np.int64).reshape(-1, 6),
+            **({} if self._tensors is None else {STEPS: self._tensors.state()}),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -248,6 +260,8 @@ class ShardState:
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
         self.staleness.load(selected("staleness", state))
+        if self._tensors is not None:
+            self._tensors.load(state[STEPS])
         self.open.clear()
         for worker, ordinal, fetched, staleness, first, last in state["open"].tolist():
             self.open[worker] = PushHeader(worker, ordinal, fetched, staleness, (first, last))

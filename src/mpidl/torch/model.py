@@ -22,7 +22,7 @@ from mpidl.torch.gradients import Gradients
 from mpidl.torch.loan import Loan
 from mpidl.torch.module_state import ModuleSnapshot, ModuleState, copied
 from mpidl.torch.tables import Tables
-from mpidl.torch.vector import Vector, parts_of
+from mpidl.torch.vector import EMBEDDINGS, Vector, parameters_in, parts_of
 
 __all__ = ["TorchModel"]
 
@@ -75,7 +75,7 @@ class TorchModel(CompleteModel):
     8
     """
 
-    own, movable = True, True
+    own, movable, outputs_last = True, True, False
     by_stages = "mpidl.torch.section"
 
     def __init__(
@@ -108,8 +108,8 @@ class TorchModel(CompleteModel):
         self.tables, self.weights = self._tables.specs, self._tables
         self.layout, self.dtype, self.statistics = self._vector.layout, self._vector.dtype, self._vector.statistics
         self.aliases, self.own_buffers = self._vector.aliases, self._vector.own_buffers
-        embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-        found = any(isinstance(each, embeddings) for each in module.modules())
+        self.embeddings = [each.name for each in parameters_in(self._parts) if isinstance(each.owner, EMBEDDINGS)]
+        found = any(isinstance(each, EMBEDDINGS) for each in module.modules())
         self.takes_integers = found if takes_integers is None else takes_integers
         parts, weights = list(self._parts.values()), loss_weights or {}
         self._calls = Calls(parts, self.loss, self._name, seed, autocast, compile, weights)

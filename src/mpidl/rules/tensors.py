@@ -1,0 +1,149 @@
+"""The base class of rules of whole tensors, and their steps where gradients arrive in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mpidl.launch.fault_points import fault_point
+from mpidl.parameters.ranges import Range
+from mpidl.rules.rule import Rule
+from mpidl.rules.segments import Segment
+
+
+class TensorRule(Rule):
+    """An update rule of whole matrices, and a scalar rule, `other`, for all other parameters.
+
+    The scalar form gathers the gradient of a matrix in the states, chunk by chunk, and leaves the parameters as they
+    are. `step` changes the matrix when the whole gradient is there. Both rules have the same states.
+
+    Attributes
+    ----------
+    other : Rule
+        Updates parameters that aren't in matrices.
+    other_factor : float
+        The rate of `other`, per unit of this rule's.
+    """
+
+    weight_decay: float
+
+    @property
+    def other(self) -> Rule:
+        raise NotImplementedError
+
+    @property
+    def scalar_rules(self) -> tuple[Rule, ...]:
+        return self, self.other
+
+    @property
+    def other_factor(self) -> float:
+        return self.other.rate / self.rate
+
+    def step(self, matrix: Any, states: Sequence[Any], rate: float, workspace: Any, transposed: bool) -> None:
+        """Change a matrix in place.
+
+        Parameters
+        ----------
+        matrix : array, shape (m, n)
+            NumPy or CuPy, float32 or float64.
+        states : sequence of array
+            The matrix's part of each state, shape (m, n).
+        rate : float
+            Learning rate.
+        workspace : array
+            A vector of `workspace_size` elements, which is overwritten.
+        transposed : bool
+            Whether rows of the matrix are its inputs, and columns its outputs.
+        """
+        raise NotImplementedError
+
+    def workspace_size(self, rows: int, columns: int) -> int:
+        """Return the number of elements that `step` needs besides a matrix and its states."""
+        raise NotImplementedError
+
+    def operations(self, rows: int, columns: int) -> float:
+        """Return the number of floating-point operations of a `step`."""
+        raise NotImplementedError
+
+
+class WholeTensors:
+    """The steps of a rule of whole tensors in one range of the flat vector.
+
+    A matrix is stepped when all its chunks have got a gradient. Chunks of several workers' gradients may be
+    interleaved; there is a step for each gradient.
+
+    Parameters
+    ----------
+    whole : Range
+        A range of the flat vector that cuts no matrix.
+    pieces : sequence of Range
+        The chunks of `whole`, by their places in the flat vector.
+    segments : sequence of Segment
+        Those with a matrix.
+    """
+
+    def __init__(
+        self, rule: TensorRule, whole: Range, pieces: Sequence[Range], segments: Sequence[Segment]
+    ) -> None:
+        own = [each for each in segments if each.matrix is not None and each.range.intersect(whole)]
+        self._matrices = [each for each in own if not each.frozen]
+        self._rules = [
+            rule if each.weight_decay is None else replace(rule, weight_decay=each.weight_decay)
+            for each in self._matrices
+        ]
+        self._places = [slice(*each.range.shift(-whole.start)) for each in self._matrices]
+        self._chunks = [
+            [number for number, piece in enumerate(pieces) if piece.intersect(each.range)] for each in self._matrices
+        ]
+        self._of_chunk: list[list[int]] = [[] for _ in pieces]
+        for matrix, chunks in enumerate(self._chunks):
+            for chunk in chunks:
+                self._of_chunk[chunk].append(matrix)
+        #: Gradients that each chunk has got beyond the steps of each of its matrices.
+        self._ahead = [np.zeros(len(chunks), np.int64) for chunks in self._chunks]
+        self._size = max((rule.workspace_size(*each.matrix.shape) for each in self._matrices), default=0)
+        self._workspace: Any = None
+
+    def arrived(self, chunk: int, parameters: Any, states: Sequence[Any], rate: float) -> list[int]:
+        """Step the matrices whose gradient is complete with this chunk's; return the chunks that have changed.
+
+        A chunk counts as changed when the last of its matrices has been stepped, and one without matrices at once.
+
+        Parameters
+        ----------
+        parameters, states : array, shape (whole.size,)
+            Vectors of the whole range.
+        """
+        waiting = self._of_chunk[chunk]
+        changed = [] if waiting else [chunk]
+        for number in waiting:
+            ahead, chunks = self._ahead[number], self._chunks[number]
+            ahead[chunk - chunks[0]] += 1
+            if ahead.all():
+                ahead -= 1
+                self._step(number, parameters, states, rate)
+                changed += [each for each in chunks if self._of_chunk[each][0] == number]
+        return changed
+
+    def _step(self, number: int, parameters: Any, states: Sequence[Any], rate: float) -> None:
+        segment, place = self._matrices[number], self._places[number]
+        shape, transposed = segment.matrix.shape, segment.matrix.transposed
+        if self._workspace is None:
+            self._workspace = np.empty_like(parameters, shape=self._size)
+        matrix, *parts = (vector[place].reshape(shape) for vector in (parameters, *states))
+        self._rules[number].step(matrix, parts, rate * segment.rate, self._workspace, transposed)
+        fault_point("half-applied")
+
+    def state(self) -> np.ndarray:
+        """Return the gradients of each chunk that matrices haven't been stepped by."""
+        return np.concatenate([np.zeros(0, np.int64), *self._ahead])
+
+    def load(self, state: np.ndarray) -> None:
+        """Copy the `state` of other matrices; between two pushes there are no such gradients, whatever the chunks."""
+        stops = np.cumsum([len(each) for each in self._ahead])
+        if len(state) == (stops[-1] if len(stops) else 0):
+            for ahead, saved in zip(self._ahead, np.split(state, stops[:-1]), strict=True):
+                ahead[:] = saved
