@@ -207,7 +207,9 @@ def from_dict(
     )
     config.algorithm.check(config.run.deterministic, config.rule)
     if isinstance(config.rule, TensorRule) and (algorithm.outer or algorithm.exchange is Exchange.SHARED_MEMORY):
-        raise UsageError(f"server.rule: {config.rule.name} needs servers that apply gradients, {algorithm.name} has none")
+        raise UsageError(
+            f"server.rule: {config.rule.name} needs servers that apply gradients, {algorithm.name} has none"
+        )
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):
         raise UsageError(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "

@@ -95,6 +95,9 @@ class JobDurations:
         cores = CORES if node is None else node.cores
         latency, bandwidth = self._exchange(spread)
         service = job.original.layout.size * job.dtype.itemsize / (UPDATE if node is None else node.update)
+        if (rule := job.tensor_rule) is not None:
+            operations = sum(rule.operations(*each.shape) for each in job.matrices.values())
+            service += operations / self.measured.costs.flops
         if run is not None and run.timing.service:
             service = run.timing.service * max(1, run.servers)
         if self.section.compute is not None:

@@ -140,7 +140,7 @@ def _held_whole(placed: PlacedJob, servers: int) -> list[Held]:
     """
     rule, matrices = placed.job.config.rule, placed.scheduled_rule.matrices
     assert isinstance(rule, TensorRule)
-    costs = {each.range: rule.operations(*each.matrix.shape) for each in matrices}
+    costs = {each.range: rule.operations(*each.matrix.shape) for each in matrices if each.matrix is not None}
     tensors = [part.range for part in placed.layout]
     if servers > len(tensors):
         whole = f"{len(tensors)} tensors, which {rule.name} needs whole"

@@ -62,6 +62,16 @@ def _on_rule(config: Config) -> list[str]:
     ]
 
 
+def notes_on_tensors(rules: Mapping[str, str]) -> list[str]:
+    """Return a line for each rule, given the name of the rule of each tensor."""
+    found = []
+    for rule in dict.fromkeys(rules.values()):
+        names = [name for name, its in rules.items() if its == rule]
+        shown = ", ".join(names[:NAMES]) + f" and {len(names) - NAMES} more" * (len(names) > NAMES)
+        found.append(f"{rule} updates {shown}")
+    return found
+
+
 def _on_unused(config: Config) -> list[str]:
     topology, name = config.topology, config.algorithm.name
     mirror, every = topology.mirror or 0.0, config.checkpoint.every

@@ -15,7 +15,7 @@ from mpidl.data.schedule import REDUCTION, Schedule
 from mpidl.errors import UsageError, quoted
 from mpidl.functions import call
 from mpidl.job.job import Job
-from mpidl.job.notes import notes_on_cut, notes_on_owners
+from mpidl.job.notes import notes_on_cut, notes_on_owners, notes_on_tensors
 from mpidl.job.ownership import own_positions, shares
 from mpidl.nn.groups import segments_of, statistics_in
 from mpidl.nn.matrices import segments_by_tensors
@@ -24,7 +24,6 @@ from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
 from mpidl.rules import RateSchedule
 from mpidl.rules.segments import Segment
-from mpidl.rules.tensors import TensorRule
 from mpidl.schema import LARGEST
 from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
 from mpidl.shards.state import PARAMETERS
@@ -70,19 +69,23 @@ class PlacedJob:
     @cached_property
     def segments(self) -> list[Segment]:
         """The parameters that are in groups or, with a rule of whole tensors, all."""
-        groups, algorithm = self.job.config.model.group, self.job.algorithm
+        groups, rule = self.job.config.model.group, self.job.tensor_rule
         found = segments_of(groups, self.layout, self.statistics)
-        rule = algorithm.local_rule or (None if algorithm.outer else self.job.config.rule)
-        if not isinstance(rule, TensorRule):
+        if rule is None:
             return found
-        return segments_by_tensors(rule, groups, self.layout, self.statistics, self.job.original)
+        return segments_by_tensors(rule, groups, self.layout, self.statistics, self.job.matrices)
 
     @property
     def notes(self) -> list[str]:
         """What the user may not have meant or may want to know, in lines."""
         job = self.job
         on_cut = [] if self.plan is None else notes_on_cut(job.config, self.plan)
-        return [*job.notes, *notes_on_owners(job.config, job.dataset, self.replicas), *on_cut]
+        return [
+            *job.notes,
+            *notes_on_tensors(job.rules),
+            *notes_on_owners(job.config, job.dataset, self.replicas),
+            *on_cut,
+        ]
 
     @cached_property
     def samplers(self) -> Sequence[PortionSampler]:

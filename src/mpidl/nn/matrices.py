@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from mpidl.errors import UsageError
 from mpidl.nn.groups import Group, group_of, trained_parts
 from mpidl.nn.model import CompleteModel
-from mpidl.parameters.layout import Layout, Slice
+from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
 from mpidl.rules.segments import Matrix, Segment
 from mpidl.rules.tensors import TensorRule
 
-#: Axes of the smallest matrix.
+#: Axes of a matrix.
 AXES = 2
 
 
-def hidden(model: CompleteModel) -> list[str]:
-    """Return the names of a model's hidden matrices: all weights except embeddings and the last one, the head."""
+def matrices(groups: Sequence[Group], model: CompleteModel) -> dict[str, Matrix]:
+    """Return the trained matrices of a model by their names: those of groups and, by default, the hidden ones.
+
+    Weights have at least two axes. Hidden ones are all but those of embeddings and the last one, that of the head.
+
+    Raises
+    ------
+    UsageError
+        A group asks for a matrix of a tensor with fewer axes.
+    """
     parts = trained_parts(model.layout, model.statistics)
-    wide = [part.name for part in parts if len(part.shape) >= AXES]
-    return [name for name in wide[:-1] if name not in model.embeddings and "embed" not in name.lower()]
+    weights = [part.name for part in parts if len(part.shape) >= AXES]
+    hidden = {name for name in weights[:-1] if name not in model.embeddings and "embed" not in name.lower()}
+    found = {}
+    for part in parts:
+        group = group_of(groups, part.name)
+        asked = None if group is None else group.matrix
+        if asked and part.name not in weights:
+            raise UsageError(f"model.group: matrix: {part.name} has the shape {part.shape}, expected at least 2 axes")
+        if (part.name in hidden if asked is None else asked) and not (group is not None and group.frozen):
+            found[part.name] = as_matrix(part.shape, model.outputs_last)
+    return found
 
 
 def as_matrix(shape: Sequence[int], outputs_last: bool) -> Matrix:
@@ -32,41 +49,23 @@ def as_matrix(shape: Sequence[int], outputs_last: bool) -> Matrix:
 
 
 def segments_by_tensors(
-    rule: TensorRule, groups: Sequence[Group], layout: Layout, statistics: Sequence[Range], model: CompleteModel
+    rule: TensorRule, groups: Sequence[Group], layout: Layout, statistics: Sequence[Range], found: Mapping[str, Matrix]
 ) -> list[Segment]:
-    """Return segments that cover all trained parameters in a vector of this layout, which has the model's tensors.
+    """Return segments that cover all parameters in a vector of this layout, statistics left out.
 
     Raises
     ------
     UsageError
-        A rank has only a part of a matrix, or a group asks for a matrix of a vector.
+        A rank has only a part of one of the matrices that were `found`.
     """
-    found: list[Segment] = []
-    names = hidden(model)
+    segments: list[Segment] = []
     for part in (each for each in layout if not any(each.range.intersect(own) for own in statistics)):
-        segment = _segment(rule, group_of(groups, part.name), part, layout, names, model)
-        last = found[-1] if found else None
-        if last is not None and last.range.stop == part.start and last[1:] == segment[1:] and segment.matrix is None:
-            segment = segment._replace(range=Range(found.pop().range.start, part.stop))
-        found.append(segment)
-    return found
-
-
-def _segment(
-    rule: TensorRule, group: Group | None, part: Slice, layout: Layout, names: Sequence[str], model: CompleteModel
-) -> Segment:
-    """Return the segment of a tensor, or of the part of it that is at one place."""
-    group = group or Group(part.name)
-    shape = layout.shapes[part.name]
-    whole = part.name in names if group.matrix is None else group.matrix
-    if not whole:
-        factor = group.rate * rule.other_factor
-        return Segment(part.range, factor, group.weight_decay, group.frozen, rule.other)
-    if len(shape) < AXES:
-        raise UsageError(f"model.group: matrix: {part.name} has the shape {tuple(shape)}, expected at least {AXES} axes")
-    if part.size != prod(shape):
-        raise UsageError(
-            f"topology.partitions: cuts {part.name}, of which {rule.name} needs the whole, expected stages alone"
-        )
-    matrix = as_matrix(shape, model.outputs_last)
-    return Segment(part.range, group.rate, group.weight_decay, group.frozen, None, matrix)
+        group, matrix = group_of(groups, part.name) or Group(part.name), found.get(part.name)
+        if matrix is not None and part.size != prod(matrix.shape):
+            raise UsageError(f"topology.partitions: cuts {part.name}, which {rule.name} needs whole, expected stages")
+        other, factor = (None, 1.0) if matrix is not None else (rule.other, rule.other_factor)
+        segment = Segment(part.range, group.rate * factor, group.weight_decay, group.frozen, other, matrix)
+        if segments and matrix is None and segments[-1].range.stop == part.start and segments[-1][1:] == segment[1:]:
+            segment = segment._replace(range=Range(segments.pop().range.start, part.stop))
+        segments.append(segment)
+    return segments

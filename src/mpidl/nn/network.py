@@ -90,7 +90,9 @@ class Network(CompleteModel):
         self.output_shape = graph.shapes[-1]
         self._tensors = tensors = LayerTensors(layers, graph, self.dtype, seed, xp)
         self.layout, self.statistics = tensors.layout, tensors.statistics
-        self.embeddings = [f"{name}/weight" for name, each in zip(graph.names, layers, strict=True) if each.takes_integers]
+        self.embeddings = [
+            f"{name}/weight" for name, each in zip(graph.names, layers, strict=True) if each.takes_integers
+        ]
         self.freeze(())
         self._number = 0
         self._observer: GradientObserver | None = None

@@ -5,6 +5,20 @@ from mpidl.rules.optimizers import Adagrad, Adam, Adamw, Momentum, Nesterov, Rms
 from mpidl.rules.rule import Rule
 from mpidl.rules.schedule import RateSchedule
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw, Muon)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw, Muon)
+}
 
-__all__ = ["RULES", "Adagrad", "Adam", "Adamw", "Momentum", "Muon", "Nesterov", "RateSchedule", "Rmsprop", "Rule", "Sgd"]
+__all__ = [
+    "RULES",
+    "Adagrad",
+    "Adam",
+    "Adamw",
+    "Momentum",
+    "Muon",
+    "Nesterov",
+    "RateSchedule",
+    "Rmsprop",
+    "Rule",
+    "Sgd",
+]

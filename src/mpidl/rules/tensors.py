@@ -82,29 +82,33 @@ class WholeTensors:
     pieces : sequence of Range
         The chunks of `whole`, by their places in the flat vector.
     segments : sequence of Segment
-        Those with a matrix.
+        Those with a matrix are stepped.
+
+    Attributes
+    ----------
+    states : tuple of str
+        Names of the rule's states.
     """
 
-    def __init__(
-        self, rule: TensorRule, whole: Range, pieces: Sequence[Range], segments: Sequence[Segment]
-    ) -> None:
-        own = [each for each in segments if each.matrix is not None and each.range.intersect(whole)]
-        self._matrices = [each for each in own if not each.frozen]
+    def __init__(self, rule: TensorRule, whole: Range, pieces: Sequence[Range], segments: Sequence[Segment]) -> None:
+        own = [each for each in segments if each.range.intersect(whole) is not None and not each.frozen]
+        self._matrices = [(each, each.matrix) for each in own if each.matrix is not None]
         self._rules = [
-            rule if each.weight_decay is None else replace(rule, weight_decay=each.weight_decay)
-            for each in self._matrices
+            rule if each.weight_decay is None else replace(rule, weight_decay=each.weight_decay)  # type: ignore[type-var]
+            for each, _ in self._matrices
         ]
-        self._places = [slice(*each.range.shift(-whole.start)) for each in self._matrices]
+        self._places = [slice(*each.range.shift(-whole.start)) for each, _ in self._matrices]
         self._chunks = [
-            [number for number, piece in enumerate(pieces) if piece.intersect(each.range)] for each in self._matrices
+            [number for number, piece in enumerate(pieces) if piece.intersect(each.range)] for each, _ in self._matrices
         ]
         self._of_chunk: list[list[int]] = [[] for _ in pieces]
         for matrix, chunks in enumerate(self._chunks):
             for chunk in chunks:
                 self._of_chunk[chunk].append(matrix)
+        self.states = rule.states
         #: Gradients that each chunk has got beyond the steps of each of its matrices.
         self._ahead = [np.zeros(len(chunks), np.int64) for chunks in self._chunks]
-        self._size = max((rule.workspace_size(*each.matrix.shape) for each in self._matrices), default=0)
+        self._size = max((rule.workspace_size(*matrix.shape) for _, matrix in self._matrices), default=0)
         self._workspace: Any = None
 
     def arrived(self, chunk: int, parameters: Any, states: Sequence[Any], rate: float) -> list[int]:
@@ -129,11 +133,10 @@ class WholeTensors:
         return changed
 
     def _step(self, number: int, parameters: Any, states: Sequence[Any], rate: float) -> None:
-        segment, place = self._matrices[number], self._places[number]
-        shape, transposed = segment.matrix.shape, segment.matrix.transposed
+        (segment, (rows, columns, transposed)), place = self._matrices[number], self._places[number]
         if self._workspace is None:
             self._workspace = np.empty_like(parameters, shape=self._size)
-        matrix, *parts = (vector[place].reshape(shape) for vector in (parameters, *states))
+        matrix, *parts = (vector[place].reshape(rows, columns) for vector in (parameters, *states))
         self._rules[number].step(matrix, parts, rate * segment.rate, self._workspace, transposed)
         fault_point("half-applied")
 

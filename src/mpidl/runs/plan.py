@@ -48,7 +48,8 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     dict
         name, algorithm, dtype, batch; rule, None if the algorithm leaves no choice of rule; parameters, their number;
         parameter_bytes, gradient_bytes and state_bytes of the whole model; tables, a dict for each with name, rows,
-        their largest number or None, and row_bytes, a row's on its server; layers, a dict for each with name, type,
+        their largest number or None, and row_bytes, a row's on its server; tensors, a dict for each with name, shape and
+        rule, if the rule is one of whole matrices; layers, a dict for each with name, type,
         shape of a sample's outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a
         sample's forward pass. The last three are None for a model that can't tell them.
 
@@ -91,6 +92,9 @@ def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
         "gradient_bytes": parameters * itemsize,
         "state_bytes": state_bytes(job, parameters),
         "tables": [dict(zip(("name", "rows", "row_bytes"), each, strict=True)) for each in rows_of(job)],
+        "tensors": [
+            {"name": name, "shape": job.original.layout.shapes[name], "rule": its} for name, its in job.rules.items()
+        ],
         "layers": layers
         and [dict(zip(LAYER, (*each[:4], each.parameters * itemsize, each[4]), strict=True)) for each in layers],
         "activation_bytes": job.original.activation_bytes(batch),
@@ -142,6 +146,9 @@ def as_text(plan: Mapping[str, Any]) -> str:
         rows = each["rows"]
         most = "" if rows is None else f"; at most {rows:,} rows, {quantity(rows * each['row_bytes'], 'B')}"
         found.append(f"table {each['name']}: {quantity(each['row_bytes'], 'B')} on the servers for each row{most}")
+    if plan["tensors"]:
+        rows = [{**each, "shape": " x ".join(map(str, each["shape"]))} for each in plan["tensors"]]
+        found += ["", *titled(rows, left=3)]
     if plan["layers"] is not None:
         found += ["", *_layer_table(plan)]
     if "cuts" in plan:

@@ -122,7 +122,7 @@ class ShardState:
         in_vector = [piece.shift(range.start) for piece in self.pieces]
         if rule.rule is not None:
             self._rules = [SegmentedRule(rule.rule, each, rule.statistics, rule.segments) for each in in_vector]
-        self._tensors = None
+        self._tensors: WholeTensors | None = None
         if isinstance(rule.rule, TensorRule):
             self._tensors = WholeTensors(rule.rule, range, in_vector, rule.segments)
         self.statistics = within(rule.statistics, range)
@@ -192,7 +192,7 @@ class ShardState:
         if self._tensors is None:
             self._changed.add(chunk)
         else:
-            states = [self.vectors[name] for name in self._rule.states]
+            states = [self.vectors[name] for name in self._tensors.states]
             self._changed.update(self._tensors.arrived(chunk, self.parameters, states, self.rate * weight))
 
     def add(self, chunk: int, values: Any, factor: float = 1.0) -> None:
