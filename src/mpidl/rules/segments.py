@@ -12,7 +12,7 @@ from mpidl.rules.rule import Rule
 
 
 class Matrix(NamedTuple):
-    """A tensor as a matrix in C order, whose columns are its outputs if it is `transposed`, and whose rows otherwise."""
+    """A tensor as a matrix in C order. Its rows are outputs or, if it is `transposed`, inputs."""
 
     rows: int
     columns: int

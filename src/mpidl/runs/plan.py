@@ -48,10 +48,10 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
     dict
         name, algorithm, dtype, batch; rule, None if the algorithm leaves no choice of rule; parameters, their number;
         parameter_bytes, gradient_bytes and state_bytes of the whole model; tables, a dict for each with name, rows,
-        their largest number or None, and row_bytes, a row's on its server; tensors, a dict for each with name, shape and
-        rule, if the rule is one of whole matrices; layers, a dict for each with name, type,
-        shape of a sample's outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a
-        sample's forward pass. The last three are None for a model that can't tell them.
+        their largest number or None, and row_bytes, a row's on its server; tensors, a dict for each with name, shape
+        and rule, if the rule is one of whole matrices; layers, a dict for each with name, type, shape of a sample's
+        outputs, parameters, bytes and operations; activation_bytes of a batch; operations of a sample's forward pass.
+        The last three are None for a model that can't tell them.
 
         Where the model is cut, cuts: a dict for each step with layer, how it is cut, and moved, the bytes that its
         ranks send each other in a step of training: what it takes, and parameters that they share.
