@@ -37,6 +37,10 @@ class EachGradient(Algorithm):
         return Pattern(pushes_gradients=not self.shard_policy(replicas).by_arrival, repeatable=True)
 
 
+def _next_update(clock: int) -> int:
+    return 1
+
+
 @dataclass(frozen=True)
 class BackupSync(EachGradient):
     """N + b replicas compute each step, which uses the first N gradients that arrive and drops the others.
@@ -63,7 +67,7 @@ class BackupSync(EachGradient):
         """Return the worker in algorithm 3 of the paper."""
         while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters, newer=True)
-            gradient = yield Gradient(parameters, batch, unless_late=self.restart)
+            gradient = yield Gradient(parameters, batch, late_by=_next_update if self.restart else None)
             if gradient is not None:
                 yield Push(gradient)
 

@@ -30,6 +30,10 @@ class NextBatch(Struct, frozen=True):
     """
 
 
+#: When a gradient is given up.
+LateBy = Callable[[int], int] | None
+
+
 class Gradient(Struct, frozen=True):
     """Compute the gradient of a batch's mean loss at `parameters`, or another function of these.
 
@@ -43,14 +47,15 @@ class Gradient(Struct, frozen=True):
         The handle of a batch.
     function : callable
         Takes the model, which has these parameters, and a `mpidl.data.Batch`; returns a loss and the vector.
-    unless_late : bool
-        Give it up if every shard has been updated since this replica's last fetch: nothing waits for it any more.
+    late_by : callable, optional
+        Takes a shard's clock at this replica's last fetch, and returns a number of updates. When every shard has been
+        updated as often since then, the gradient is given up: nothing waits for it any more. None: never.
     """
 
     parameters: Any
     batch: Any
     function: Function = loss_and_gradient
-    unless_late: bool = False
+    late_by: LateBy = None
 
 
 class WaitForEpoch(Struct, frozen=True):

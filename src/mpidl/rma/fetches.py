@@ -41,7 +41,7 @@ class Fetches:
         self._can_be_followed = np.flatnonzero(deferred).tolist() if route.direct else []
         self._followed: list[int] = []
         self._before = np.zeros((0, len(ShardClock)), np.int64)
-        self._after = np.zeros((len(parts), len(ShardClock)), np.int64)
+        self._after, self._present = np.zeros((2, len(parts), len(ShardClock)), np.int64)
 
     @property
     def encoded(self) -> Collection[int]:
@@ -59,6 +59,16 @@ class Fetches:
         Call it with the same clocks until it returns True.
         """
         return self._reader.all_newer(clocks)
+
+    def all_behind(self, clocks: np.ndarray, by: Callable[[int], int]) -> bool:
+        """Return whether all shards have been updated since their `clocks` were read, as often as `by` says for each.
+
+        Unlike `all_newer` it waits for an answer of each server, and nothing is under way after it.
+        """
+        self._reader.start_clocks(self._present)
+        self._reader.finish()
+        before, present = (each[:, ShardClock.CLOCK].tolist() for each in (clocks, self._present))
+        return all(now - then >= by(then) for now, then in zip(present, before, strict=True))
 
     def start(self, parameters: Any, clocks: np.ndarray, without: Sequence[int] = ()) -> None:
         """Start reading all shards but some into a vector, and before each its `protocol.ShardClock` into `clocks`.

@@ -184,6 +184,7 @@ class MpiEngine:
         status, figures, since = self.status, self.status.figures, time.perf_counter()
         before = figures["computing_seconds"]
         gradient: np.ndarray
+        self.handler.late_by = request.late_by
         # The time includes that of its samples, unless they were prefetched.
         try:
             with self._hooks.computing(), status.gradient:
@@ -197,9 +198,9 @@ class MpiEngine:
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
             with status.delay:
-                self._sleep(pause, request.unless_late)
+                self._sleep(pause)
         # A rank of a cut replica may not know yet what others know.
-        if request.unless_late and not self.handler.lead.largest(int(not self.handler.late())):
+        if request.late_by is not None and not self.handler.lead.largest(int(not self.handler.late())):
             self._give_up()
             return None
         seconds = figures["computing_seconds"] - before
@@ -236,11 +237,11 @@ class MpiEngine:
             self.loader.give_back()
             self.handler.unpushed.unused = 0
 
-    def _sleep(self, seconds: float, unless_late: bool) -> None:
+    def _sleep(self, seconds: float) -> None:
         """Sleep, and look meanwhile whether a gradient is late, as one that takes so long to compute would."""
         until = time.perf_counter() + seconds
-        while (left := until - time.perf_counter()) > 0 and not (unless_late and self.handler.late()):
-            time.sleep(min(left, LOOK_EVERY) if unless_late else left)
+        while (left := until - time.perf_counter()) > 0 and not self.handler.late():
+            time.sleep(left if self.handler.late_by is None else min(left, LOOK_EVERY))
 
     def _wait_for_epoch(self, request: WaitForEpoch) -> None:
         taken = self.schedule.tickets_before(request.epoch)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from mpidl.algorithms.requests import LateBy
 from mpidl.data.dataset import Split
 from mpidl.engines import monotonic
 from mpidl.engines.mpi.group import Lead
@@ -116,12 +117,15 @@ class RequestHandler:
         What the exchange contributes to checkpoints.
     shards : sequence of Shard
         The worker's shards, where there are no servers.
+    late_by : callable or None
+        That of the gradient that is computed.
     lead : Lead
         Decides for the ranks of the worker's replica; set before `bind`.
     """
 
     actions: dict[type, Callable[[Any], Any]]
     shards: Sequence[Shard] = ()
+    late_by: LateBy = None
     lead = Lead()
 
     def __init__(self, checkpoint: CheckpointSource | None = None) -> None:
@@ -153,7 +157,7 @@ class RequestHandler:
         return True
 
     def late(self) -> bool:
-        """Return whether nothing waits any more for a gradient computed on what was fetched last."""
+        """Return whether nothing waits any more for the gradient that is computed, as `late_by` says."""
         return False
 
     def progress(self) -> None:

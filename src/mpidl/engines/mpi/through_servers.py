@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,9 @@ from mpidl.rma.worker import WorkerLink
 from mpidl.storage.position import ReplicaPosition
 from mpidl.transport.protocol import Order, ShardClock
 from mpidl.transport.status import WorkerStatus
+
+#: Least seconds between two looks at the shards' clocks within a gradient.
+LOOK_EVERY = 1e-3
 
 
 class InOrder:
@@ -172,6 +176,7 @@ class ThroughServers(RequestHandler):
         channel: SideChannel | None = None,
     ) -> None:
         super().__init__()
+        self._looked = 0.0
         self._channel = channel = SideChannel() if channel is None else channel
         self.actions = {Fetch: self._fetch, Push: self._push}
         self._pattern, self._model = pattern or Pattern(), model
@@ -211,7 +216,8 @@ class ThroughServers(RequestHandler):
         return self._link.pushes.applied()
 
     def late(self) -> bool:
-        return self._link.fetches.all_newer(self.connection.fetched)
+        by = self.late_by
+        return by is not None and self._link.fetches.all_behind(self.connection.fetched, by)
 
     def fetch(self, parameters: np.ndarray) -> None:
         self.connection.finish_behind_push()
@@ -248,7 +254,10 @@ class ThroughServers(RequestHandler):
         self.connection.send(gradient, start)
 
     def _give_up_late(self, gradient: Any, start: int) -> None:
-        """Give a late gradient up as soon as the model reports a part of it."""
+        """Give a late gradient up when the model reports a part of it, at most `LOOK_EVERY` seconds after it is late."""
+        if (now := time.perf_counter()) - self._looked < LOOK_EVERY:
+            return
+        self._looked = now
         if self.late():
             raise GivenUp("late")
 

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from mpidl.algorithms.algorithm import Algorithm
 from mpidl.algorithms.coordination import Iteration
 from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import LateBy
 from mpidl.data.batch import Minibatch
 from mpidl.data.dataset import Split
 from mpidl.data.sampling import PortionSampler
@@ -81,7 +82,7 @@ class VirtualRequestHandler:
     def add_replica(self, replica: VirtualReplica) -> None:
         """Include a replica that has returned in what others wait for; by default they don't wait."""
 
-    def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, unless_late: bool) -> Process:
+    def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, late_by: LateBy) -> Process:
         """Wait until a gradient has been computed; return whether it was, or False if it was given up as late."""
         yield computed
         return True

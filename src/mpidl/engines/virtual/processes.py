@@ -235,7 +235,7 @@ class ReplicaProcesses:
             # It is computed after the passage of its time: few gradients exist at once, and they stay in the cache.
             before = self._environment.now
             computed = cluster.machines.compute(replica.number)
-            in_time = yield from self._handler.wait_computed(replica, computed, request.unless_late)
+            in_time = yield from self._handler.wait_computed(replica, computed, request.late_by)
             seconds = float(self._environment.now) - before
             replica.seconds += seconds
             if not in_time:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import simpy
 
 from mpidl.algorithms.algorithm import Algorithm
-from mpidl.algorithms.requests import Fetch, Push
+from mpidl.algorithms.requests import Fetch, LateBy, Push
 from mpidl.engines.virtual.cluster import VirtualCluster, VirtualReplica
 from mpidl.engines.virtual.handler import Action, VirtualRequestHandler, VirtualSideChannel
 from mpidl.engines.virtual.server import Process
@@ -85,15 +85,15 @@ class VirtualThroughServers(VirtualRequestHandler):
         replica.unapplied.clear()
         self.waited(replica, since)
 
-    def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, unless_late: bool) -> Process:
-        if not unless_late:
+    def wait_computed(self, replica: VirtualReplica, computed: simpy.Event, late_by: LateBy) -> Process:
+        if late_by is None:
             yield computed
             return True
         machines = self._cluster.machines
-        while not (computed.processed or self._all_newer(replica)):
+        while not (computed.processed or self._all_newer(replica, late_by)):
             # What ranks do together, or on cores that they share, ends as a whole.
             yield computed if machines is None or machines.together else computed | self._traffic.updated.next
-        return not self._all_newer(replica)
+        return not self._all_newer(replica, late_by)
 
     def _fetch(self, replica: VirtualReplica, request: Fetch) -> Process:
         cluster = self._cluster
@@ -134,10 +134,10 @@ class VirtualThroughServers(VirtualRequestHandler):
         assert replica.spare is not None
         replica.fetching = self._cluster.environment.process(self._bring(replica, replica.spare))
 
-    def _all_newer(self, replica: VirtualReplica) -> bool:
+    def _all_newer(self, replica: VirtualReplica, by: Callable[[int], int] = lambda clock: 1) -> bool:
         between, fetched = self._intermediaries.get(replica.number), replica.fetched
         clocks = [server.shard.clock for server in self._cluster.servers] if between is None else between.fetched
-        return not fetched or all(clock > before for clock, before in zip(clocks, fetched, strict=True))
+        return not fetched or all(clock - before >= by(before) for clock, before in zip(clocks, fetched, strict=True))
 
     def _push(self, replica: VirtualReplica, request: Push) -> Process:
         cluster, machines = self._cluster, self._cluster.machines

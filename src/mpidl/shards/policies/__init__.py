@@ -2,7 +2,15 @@
 
 from mpidl.shards.policies.gather import AccumulateGradients, DelayedNesterov, FirstOfStep
 from mpidl.shards.policies.gradient_table import GradientTable
-from mpidl.shards.policies.immediate import AddChange, ApplyAtOnce, Assign, DampedChange, DelayCompensated, RescaledRate
+from mpidl.shards.policies.immediate import (
+    AddChange,
+    ApplyAtOnce,
+    Assign,
+    DampedChange,
+    DecreasingRate,
+    DelayCompensated,
+    RescaledRate,
+)
 from mpidl.shards.policies.policy import Policy, Scale, drop_above, inverse, inverse_plus_one, unscaled
 from mpidl.shards.state import PushHeader
 
@@ -12,6 +20,7 @@ __all__ = [
     "ApplyAtOnce",
     "Assign",
     "DampedChange",
+    "DecreasingRate",
     "DelayCompensated",
     "DelayedNesterov",
     "FirstOfStep",

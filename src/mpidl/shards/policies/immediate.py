@@ -23,6 +23,17 @@ class ApplyAtOnce(Policy):
         shard.update(chunk, values, push.ordinal, self.factor(push))
 
 
+class DecreasingRate(ApplyAtOnce):
+    """Apply the rule to each push, a gradient, with the weight k^-exponent, where k counts the pushes from 1."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self._exponent, self.sums, self.by_arrival = exponent, False, True
+
+    def factor(self, push: PushHeader) -> float:
+        return float(push.ordinal**-self._exponent)
+
+
 class AddChange(Policy):
     """Add each push, a change made by the worker's own rule; `scale` returns the factor of it for its staleness."""
 
