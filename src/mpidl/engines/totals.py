@@ -77,6 +77,10 @@ class Spent(Struct):
         Time that a replica waited for servers; mean over the replicas.
     evaluation_seconds : float
         Time that a replica spent on the test data during training; mean over the replicas.
+    stopped : int
+        Number of gradients that were given up while they were computed.
+    saved_seconds : float
+        Time that their rest would have taken: the mean duration of a replica's gradients less what each took.
     bytes_behind : int
         Bytes fetched right behind a push, while the rest of the push was under way, which `fetching_seconds` leaves
         out.
@@ -96,6 +100,8 @@ class Spent(Struct):
     pushing_seconds: float = 0.0
     waiting_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    stopped: int = 0
+    saved_seconds: float = 0.0
     bytes_behind: int = 0
     busy_seconds: list[float] = []
     samples: list[int] = []
@@ -279,7 +285,7 @@ SUMS = ("bytes_pushed", "bytes_fetched", "bytes_moved")
 OF_LEADS = ("samples", "batches", "loss", "weight", "pushes", "fetches")
 #: The same of `Spent`.
 SPENT_SUMS = ("bytes_behind", "fetching_seconds", "pushing_seconds")
-SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares")
+SPENT_OF_LEADS = ("computing_seconds", "overhead_seconds", "computing_squares", "stopped", "saved_seconds")
 
 
 def from_status(now: float, workers: Any, servers: Any, partitions: int = 1, intermediaries: Any = None) -> Totals:

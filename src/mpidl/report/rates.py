@@ -77,6 +77,7 @@ def _load(totals: Totals, seconds: float, before: float = 0.0) -> float:
 
 def counts(totals: Totals) -> dict[str, Any]:
     """Return the items of a record and of the summary about a run's exchanges."""
+    spent = totals.spent
     return {
         "staleness": totals.staleness.statistics(),
         "staleness_histogram": totals.staleness.counts[: totals.staleness.max + 1].tolist(),
@@ -86,6 +87,7 @@ def counts(totals: Totals) -> dict[str, Any]:
         "bytes_fetched": totals.bytes_fetched,
         "bytes_moved": totals.bytes_moved,
         "dropped": totals.shards.dropped,
+        **({"gradients_stopped": spent.stopped, "seconds_saved": spent.saved_seconds} if spent.stopped else {}),
         **totals.shards.side_figures,
         "timing": timing(totals),
         "shares": totals.spent.shares(totals.trained_seconds),

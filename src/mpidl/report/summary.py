@@ -132,6 +132,9 @@ class Summary(EvaluatedFigures, TypedDict):
         Number of pushes with staleness 0, 1, ..., summed over the shards.
     dropped : int
         Number of pushes that shards dropped.
+    gradients_stopped, seconds_saved : int, float, optional
+        Number of gradients that replicas stopped because they would have come too late, and the time that the rest of
+        them would have taken, summed over the replicas.
     rows, rows_new, rows_admitted, rows_evicted : int, optional
         For models with tables: rows at the end, ids without a row in updates, ids that got one, and evicted rows.
     owner_samples : list of int, optional
@@ -210,6 +213,8 @@ class Summary(EvaluatedFigures, TypedDict):
     staleness: Staleness
     staleness_histogram: list[int]
     dropped: int
+    gradients_stopped: NotRequired[int]
+    seconds_saved: NotRequired[float]
     rows: NotRequired[int]
     rows_new: NotRequired[int]
     rows_admitted: NotRequired[int]

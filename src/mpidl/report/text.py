@@ -84,13 +84,16 @@ def summary(summary: Mapping[str, Any]) -> str:
     virtual = " of virtual time" if summary.get("virtual") else ""
     cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
     sizes = f"{counted(summary['servers'], 'server')}, {counted(summary['replicas'], 'replica')}{cut}"
+    stopped = ""
+    if count := summary.get("gradients_stopped"):
+        stopped = f", {counted(count, 'gradient')} stopped, {summary['seconds_saved']:.1f} s saved"
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_objective(summary),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {sizes}, {staleness}",
+        f"{summary['algorithm']}: {sizes}, {staleness}{stopped}",
         *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]

@@ -155,6 +155,8 @@ WORKER_STATUS = np.dtype(
         ("computing_seconds", np.float64),
         ("overhead_seconds", np.float64),
         ("computing_squares", np.float64),
+        ("stopped", np.int64),  # gradients that were given up
+        ("saved_seconds", np.float64),  # the rest of their mean duration
         ("fetching_seconds", np.float64),
         ("pushing_seconds", np.float64),
         ("rate", np.float64),  # learning rate of the replica's own steps; 0 if it makes none

@@ -98,6 +98,7 @@ class MpiEngine:
         )  # fmt: skip
         self.status = handler.status
         self._posted = 0.0
+        self._completed, self._completed_seconds = 0, 0.0
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
@@ -193,7 +194,7 @@ class MpiEngine:
                     np.copyto(self.model.parameters, request.parameters)
                 loss, gradient = request.function(self.model, batch)
         except GivenUp:
-            self._give_up()
+            self._give_up(since)
             return None
         pause = self._hooks.delay(time.perf_counter() - since)
         if pause > 0:
@@ -201,8 +202,10 @@ class MpiEngine:
                 self._sleep(pause)
         # A rank of a cut replica may not know yet what others know.
         if request.late_by is not None and not self.handler.lead.largest(int(not self.handler.late())):
-            self._give_up()
+            self._give_up(since)
             return None
+        self._completed += 1
+        self._completed_seconds += time.perf_counter() - since
         seconds = figures["computing_seconds"] - before
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
@@ -231,8 +234,12 @@ class MpiEngine:
             figures["epoch_loss"][place] += loss
             figures["epoch_weight"][place] += weight
 
-    def _give_up(self) -> None:
-        """Let the last batch come again, whose gradient is late."""
+    def _give_up(self, since: float) -> None:
+        """Let the last batch come again, whose gradient, begun `since`, is late."""
+        self.status.figures["stopped"] += 1
+        if self._completed:
+            rest = self._completed_seconds / self._completed - (time.perf_counter() - since)
+            self.status.figures["saved_seconds"] += max(0.0, rest)
         with self.handler.checkpoint.changing:
             self.loader.give_back()
             self.handler.unpushed.unused = 0

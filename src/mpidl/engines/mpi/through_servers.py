@@ -254,7 +254,7 @@ class ThroughServers(RequestHandler):
         self.connection.send(gradient, start)
 
     def _give_up_late(self, gradient: Any, start: int) -> None:
-        """Give a late gradient up when the model reports a part of it, at most `LOOK_EVERY` seconds after it is late."""
+        """Give a late gradient up when the model reports a part of it; look every `LOOK_EVERY` seconds."""
         if (now := time.perf_counter()) - self._looked < LOOK_EVERY:
             return
         self._looked = now

@@ -90,6 +90,10 @@ class VirtualReplica(Exchanger):
         Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; with a coordinator's
         units, those of the current one.
     unpushed : UnpushedBatches
+    completed, stopped : int
+        Number of gradients that were computed to the end, and that were given up.
+    completed_seconds, saved_seconds : float
+        Duration of those to the end, and the time that the rest of the others would have taken.
     computed : list of float
         Durations of its gradients since the last call of `mean_seconds`.
     """
@@ -110,6 +114,8 @@ class VirtualReplica(Exchanger):
         self.loss = self.weight = 0.0
         self.unpushed = UnpushedBatches(loader.schedule.number)
         self.computed: list[float] = []
+        self.completed = self.stopped = 0
+        self.completed_seconds = self.saved_seconds = 0.0
         self._tickets_before = 0
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
@@ -146,6 +152,13 @@ class VirtualReplica(Exchanger):
         """Let the batch that is being computed come again."""
         self.loader.give_back()
         self.unpushed.unused = 0
+
+    def stop(self, seconds: float) -> None:
+        """Give up the gradient that has been computed for some seconds, and let its batch come again."""
+        self.stopped += 1
+        if self.completed:
+            self.saved_seconds += max(0.0, self.completed_seconds / self.completed - seconds)
+        self.give_back()
 
     def mean_seconds(self) -> float:
         """Return the mean duration of its gradients since the last call, 0 if there were none."""

@@ -176,7 +176,12 @@ class VirtualEngine:
         return structs.replace(
             self.totals,
             now=self._cluster.clock(),
-            spent=Spent(busy_seconds=[server.busy_seconds for server in self._cluster.servers], samples=drawn),
+            spent=Spent(
+                stopped=sum(replica.stopped for replica in self.replicas),
+                saved_seconds=math.fsum(replica.saved_seconds for replica in self.replicas),
+                busy_seconds=[server.busy_seconds for server in self._cluster.servers],
+                samples=drawn,
+            ),
             staleness=Histogram.total(shard.staleness for shard in self.shards),
             shards=ShardCounts.of(self.shards),
             learning=Learning.of(

@@ -239,9 +239,11 @@ class ReplicaProcesses:
             seconds = float(self._environment.now) - before
             replica.seconds += seconds
             if not in_time:
-                replica.give_back()
+                replica.stop(seconds)
                 return None
             replica.computed.append(seconds)
+            replica.completed += 1
+            replica.completed_seconds += seconds
         model, batch = self._training.model, self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not model.parameters:
