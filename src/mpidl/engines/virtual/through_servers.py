@@ -47,7 +47,7 @@ class VirtualThroughServers(VirtualRequestHandler):
         self._pattern = algorithm.pattern(replicas)
         # What is beside a push leaves before it, and is complete after the gradient.
         wait_free = self._pattern.pushes_gradients and not self._channel.pushes
-        self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free)
+        self._traffic = Traffic(cluster, algorithm.fetch_encoding(), wait_free, self._pattern.gives_up)
         self._channel.begin(cluster, self._traffic)
         self._intermediaries: dict[int, Intermediary] = {}
         self.actions: Mapping[type, Action] = {Fetch: self._fetch, Push: self._push}

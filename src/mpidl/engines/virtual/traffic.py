@@ -41,11 +41,13 @@ class Traffic:
     """Carries pushes to the servers, and fetches back, encoded by `wire_fetch`, if any.
 
     With `wait_free`, replicas send finished parts of a gradient while they compute the rest. `updated` is announced
-    when a shard has changed, except by pushes that are applied at once.
+    when a shard has changed; unless it is `watched`, not by pushes that are applied at once.
     """
 
-    def __init__(self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False) -> None:
-        self._cluster, self.wire_fetch, self._wait_free = cluster, wire_fetch, wait_free
+    def __init__(
+        self, cluster: VirtualCluster, wire_fetch: Wire | None, wait_free: bool = False, watched: bool = False
+    ) -> None:
+        self._cluster, self.wire_fetch, self._wait_free, self._watched = cluster, wire_fetch, wait_free, watched
         self.updated = Signal(cluster.environment)
 
     def fetch(
@@ -192,7 +194,7 @@ class Traffic:
         server.busy_seconds += ended - started
         self._cluster.on_applied(server.shard, sender, fetched, before, *(worked or (started, ended)))
         self.pass_time(server, self._cluster.environment.now)
-        if server.shard.policy.awaited:
+        if self._watched or server.shard.policy.awaited:
             self.updated.announce()
 
     def pass_time(self, server: VirtualServer, now: float) -> None:
