@@ -40,10 +40,10 @@ class PyMpidl(PythonPackage):
         depends_on("py-tomli-w@1:")
         depends_on("py-tomlkit@0.12:")
         depends_on("py-xxhash@3:")
-        depends_on("py-bokeh@3.4:", when="+report")
+        depends_on("py-bokeh@3.5:", when="+report")
         depends_on("py-torch@2.2:", when="+torch")
 
-    def test_train(self):
-        """train the digits in one process"""
+    def test_version(self):
+        """run the command"""
         mpidl = which(self.prefix.bin.mpidl)
         mpidl("--version")
