@@ -1,4 +1,4 @@
-"""The recipes in `packaging/` and the project's other files: addresses, versions, requirements, and that they can be read."""
+"""Recipes of packages, which agree with `pyproject.toml`, and files for services."""
 
 import ast
 import re
@@ -80,13 +80,13 @@ def test_the_versions_of_easybuild_suffice():
     listed = [*values["dependencies"], *(each for each in values["exts_list"] if each[0] != "mpidl")]
     found = {MODULES.get(each[0], each[0]): each[1] for each in listed}
     # Modules with several packages, among them these.
-    assert found.pop("Python-bundle-PyPI") and found.pop("SciPy-bundle")
+    del found["Python-bundle-PyPI"], found["SciPy-bundle"]
     assert found.pop("Python") in SpecifierSet(PROJECT["requires-python"])
     assert REQUIREMENTS.keys() - found.keys() == {"numpy", "llvmlite", "tomlkit", "tomli-w"}
     assert [name for name, version in found.items() if version not in REQUIREMENTS[name]] == []
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")) + [ROOT / ".readthedocs.yaml"], ids=str)
+@pytest.mark.parametrize("path", [*sorted(ROOT.glob(".github/**/*.yml")), ROOT / ".readthedocs.yaml"], ids=str)
 def test_files_of_services_can_be_read(path):
     yaml = pytest.importorskip("yaml")
     assert isinstance(yaml.safe_load(path.read_text()), dict)
