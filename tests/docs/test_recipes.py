@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REQUIREMENTS = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
 URL = PROJECT["urls"]["Homepage"]
-RECIPES = [path for path in sorted((ROOT / "packaging").rglob("*")) if path.is_file() and path.name != "check.py"]
+RECIPES = [path for path in sorted((ROOT / "packaging").glob("*/*")) if path.is_file()]
 #: Names of distributions elsewhere, where they differ.
 CONDA = {"python-xxhash": "xxhash"}
 MODULES = {"Greenlet": "greenlet", "python-xxhash": "xxhash"}
