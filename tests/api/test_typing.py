@@ -5,8 +5,7 @@ from pathlib import Path
 
 from mypy import api
 
-import mpidl
-
+ROOT = Path(__file__).parents[2]
 RIGHT = """
 from collections.abc import Mapping
 from typing import Any
@@ -80,8 +79,8 @@ WRONG = [
 
 def test_scripts_that_use_the_exports_as_meant_and_not(tmp_path, monkeypatch):
     """In one call of mypy, which takes its time."""
-    monkeypatch.setenv("MYPYPATH", str(Path(mpidl.__file__).parents[1]))
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setenv("MYPYPATH", str(ROOT / "src"))
+    monkeypatch.chdir(ROOT)
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(RIGHT)
     wrong.write_text("\n".join(["import mpidl", *(line for line, _ in WRONG)]))

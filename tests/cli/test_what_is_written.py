@@ -10,6 +10,7 @@ from PIL import Image
 from file_operations import listed
 from mpidl.cli import main
 from mpidl.launch import shared_memory
+from tensor_files import POSSIBLE
 
 JOB = """
 [run]
@@ -57,6 +58,8 @@ COMMANDS = {
     "submit job.toml --nodes 1 --ranks-per-node 4 --time 1:00:00 --scheduler slurm --print": "",
     "data pack images pack.h5 --size 8": "pack.h5",
 }
+if "torch" not in POSSIBLE:
+    del COMMANDS["export runs/run --to torch -o model.pt"]
 #: Commands by which a received run goes on.
 OF_RUNS = [each for each in COMMANDS if "runs/run" in each]
 

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-TOOLS, PROJECT = (tomllib.loads((ROOT / "pyproject.toml").read_text())[table] for table in ("tool", "project"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def commands(target, tmp_path):
@@ -67,7 +67,7 @@ def test_the_description_on_an_index_has_absolute_links(monkeypatch):
     given = {}
     monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=given.update))
     runpy.run_path(str(ROOT / "setup.py"))
-    address, text = TOOLS["mpidl"]["address"], given["long_description"]
+    address, text = PROJECT["urls"]["Homepage"], given["long_description"]
     targets = re.findall(r"<([^<>\s]+)>`_|^\.\. image:: (.+)$", text, re.MULTILINE)
     assert len(targets) > 20
     for link, picture in targets:

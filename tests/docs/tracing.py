@@ -19,7 +19,7 @@ times = defaultdict(list)
 def profile(frame, event, argument):
     if event == "call":
         code = frame.f_code
-        _, inside, file = code.co_filename.rpartition("/src/mpidl/")
+        _, inside, file = code.co_filename.rpartition("/mpidl/")
         if inside:
             found = times[f"{file}:{code.co_qualname}"]
             if len(found) == KEPT:

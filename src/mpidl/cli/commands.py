@@ -165,7 +165,7 @@ def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
         of_run = True
     elif given is not None and (given / "config.toml").exists():
         raise UsageError(f"{given}: the directory of a run, expected a configuration, or --resume {given}")
-    if given is not None and not given.suffix and not given.exists():
+    if given is not None and given.name == str(given) and not given.suffix and not given.exists():
         raise UsageError(f"{given}: no such file; `mpidl init {given}` writes a job of that name")
     if given is not None and ranks > 1 and given.exists() and not (given.is_file() or given.is_dir()):
         raise UsageError(f"{given}: a pipe or a device, expected a file, which every rank can read")

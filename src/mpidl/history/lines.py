@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from mpidl.paths import open_regular
+from mpidl.schema import MALFORMED
 
 #: Largest magnitude of a number: sums and differences of a few such numbers are finite.
 LARGEST = 1e300
@@ -84,12 +85,12 @@ def decoded(content: bytes, kind: Kind) -> tuple[list[dict[str, Any]], int]:
 
     try:
         return of_kind(content), 0
-    except (ValueError, RecursionError):
+    except MALFORMED:
         found, skipped = [], 0
         for line in filter(bytes.strip, content.split(b"\n")):
             try:
                 found += of_kind(line)
-            except (ValueError, RecursionError):
+            except MALFORMED:
                 skipped += 1
         return found, skipped
 
@@ -163,7 +164,7 @@ def read_object(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
         found = _bounded(content)
     except FileNotFoundError:
         return None, []
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         return None, [f"{file.name}: {getattr(error, 'strerror', None) or 'no object of JSON'}, left out"]
     return found, [] if found == content else [f"{file.name}: numbers beyond {LARGEST:g} are left out"]
 

@@ -141,11 +141,13 @@ def _read(run: Path) -> Note | None:
     """Return the note in a run's directory, if there is one; raise UsageError if it can't be read."""
     import msgspec
 
+    from mpidl.schema import MALFORMED
+
     try:
         return msgspec.json.decode(read_text(run / NOTE, of_run=True), type=Note)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise UsageError(f"{run / NOTE}: can't be read ({getattr(error, 'strerror', None) or error})") from None
 
 

@@ -29,6 +29,7 @@ from mpidl.loggers import Logger
 from mpidl.loggers.calls import Loggers
 from mpidl.paths import append_line, appending, existing, open_regular, read_text, regular, replacing, write_whole
 from mpidl.report.summary import Summary
+from mpidl.schema import MALFORMED
 from mpidl.storage.files import cannot_read
 from mpidl.storage.lock import Lock
 from mpidl.storage.removal import remove, remove_file
@@ -44,7 +45,7 @@ FILES = (".lock", ".mirrors", "config.toml", script.NOTE, "metrics.jsonl", "even
 
 def _is_record(content: bytes) -> bool:
     """Return whether a content is a record, or the zeros that a crash has left of one."""
-    with suppress(ValueError, RecursionError):
+    with suppress(*MALFORMED):
         return not content.strip(b"\0") or isinstance(msgspec.json.decode(content), dict)
     return False
 
@@ -161,7 +162,7 @@ class Recorder:
         path = self.directory / "summary.json"
         try:
             found: Summary = msgspec.json.decode(read_text(path, of_run=True))
-        except (OSError, ValueError) as error:
+        except (OSError, *MALFORMED) as error:
             raise cannot_read(path, error) from error
         return found
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from mpidl.errors import MpidlError, UsageError, outcome, shown
 from mpidl.launch.output import say
 from mpidl.paths import read_text, write_whole
+from mpidl.schema import MALFORMED
 from mpidl.storage.checkpoint import BUFFERS, CONSTANTS, Checkpoint
 from mpidl.storage.files import INDEX, RUN, UNFINISHED, bases_of, cannot_read, cannot_write, readable, scratch
 from mpidl.storage.integrity import DamagedError, verify
@@ -209,7 +210,7 @@ def read_best(run: Path) -> Best | None:
         return msgspec.json.decode(read_text(path, of_run=True), type=Best)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise cannot_read(path, error) from error
 
 

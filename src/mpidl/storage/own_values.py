@@ -15,9 +15,10 @@ from typing import Any
 import h5py
 
 from mpidl.paths import by_flags, open_regular
+from mpidl.schema import MALFORMED
 
 #: Errors of h5py, and of what reads the values in a file that isn't as it should be.
-UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+UNREADABLE = (OSError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, *MALFORMED)
 
 #: The datasets of other files, by the files' names, that the virtual datasets of a file may show.
 Sources = Mapping[str, Collection[str]]
