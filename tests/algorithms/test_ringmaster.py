@@ -74,9 +74,10 @@ def test_the_adaptive_threshold_and_rates(lab, least_squares):
 def test_the_least_delay_given_the_clock_at_the_fetch():
     adaptive = Ringmaster(adaptive=True)
     for clock in range(60):
-        found = adaptive.least_delay(clock)
+        found = adaptive.least_delay(5, clock)
         assert found == min(delay for delay in range(1, 60) if delay >= max(1, isqrt(clock + delay)))
-    assert Ringmaster(7).least_delay(100) == 7
+    assert Ringmaster(7).least_delay(5, 100) == 7
+    assert Ringmaster().least_delay(5, 100) == 10
 
 
 def test_a_large_threshold_is_downpour(lab, least_squares):

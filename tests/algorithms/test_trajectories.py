@@ -161,6 +161,7 @@ DEFAULTS = {
     "hogwild": {},
     "rescaled": {"n_fetch": 1, "n_push": 1, "schedule": "aligned", "rate": None, "warm_start": 0.0, "overlap": False},
     "ringleader": {},
+    "ringmaster": {"max_delay": None, "stops": True, "adaptive": False},
     "sandblaster": {
         "history": 10, "batch": 1.0, "overlap": 0.25, "unit": 2, "backups": True, "warm_start": 0,
         "tolerance": 0.0, "method": "lbfgs",
@@ -208,6 +209,10 @@ POLICIES = [
     ("hogwild", {}, 2, "ApplyAtOnce", {"scale": "unscaled"}),
     ("rescaled", {}, 3, "RescaledRate", {"workers": 3}),
     ("ringleader", {}, 3, "GradientTable", {"workers": 3}),
+    ("ringmaster", {}, 3, "ApplyAtOnce", {"scale": "unscaled", "by_arrival": False}),
+    ("ringmaster", {"stops": False}, 3, "ApplyAtOnce", {"bound": 5, "by_arrival": True, "sums": False}),
+    ("ringmaster", {"stops": False, "max_delay": 4}, 3, "ApplyAtOnce", {"bound": 3, "by_arrival": True}),
+    ("ringmaster", {"adaptive": True}, 3, "DecreasingRate", {"exponent": 0.75, "by_arrival": True, "sums": False}),
     ("softsync", {}, 8, "AccumulateGradients", {"count": 8, "scale": "inverse"}),
     ("softsync", {"n": 3, "modulate": False}, 8, "AccumulateGradients", {"count": 2, "scale": "unscaled"}),
     ("softsync", {"n": 9}, 8, "AccumulateGradients", {"count": 1, "scale": "inverse"}),

@@ -28,6 +28,11 @@ FAILING = {
     "virtual": {"compute": 1.0, "failures": "exponential:100", "restart": 3.0},
 }  # fmt: skip
 
+STOPPING = {
+    "run": {"epochs": 1}, "data": {"source": "digits"}, "model": FAILING["model"],
+    "algorithm": {"name": "ringmaster", "max_delay": 1}, "virtual": {"compute": "exponential:1"},
+}  # fmt: skip
+
 
 def digits():
     return Network([Dense(10)], (8, 8))
@@ -90,6 +95,7 @@ RUNS = {
         lambda: simulate(from_dict(FAILING), 4),
         {"goodput", "samples_again", "restarts", "owner_samples"},
     ),
+    "stopping": (lambda: simulate(from_dict(STOPPING), 4), {"gradients_stopped", "seconds_saved"}),
 }
 
 

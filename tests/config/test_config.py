@@ -87,7 +87,7 @@ run.deterministic = true; algorithm.name = "sandblaster" |
     algorithm.name: sandblaster depends on timing, which rules out run.deterministic = true
 server.rule = "SGD" | server.rule: unknown name 'SGD', did you mean 'sgd'?
 server.lr = 0.1 | server.lr: unknown key, did you mean 'rate'?
-server = {rule = "sgd", momentum = 0.9} | server.momentum: unknown key; it belongs to momentum, nesterov
+server = {rule = "sgd", momentum = 0.9} | server.momentum: unknown key; it belongs to momentum, nesterov, muon
 algorithm = {name = "easgd", n_push = 2} | algorithm.n_push: unknown key; it belongs to downpour, rescaled
 data = {source = "digits", batch_size = 2} | data.batch_size: unknown key, did you mean 'batch'?
 model.layer = [{type = "dense", units = 10, vocabulary = 3}] |

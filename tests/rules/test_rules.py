@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpidl.parameters import Range, chunks
-from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Rmsprop, Rule, Sgd
+from mpidl.rules import RULES, Adagrad, Adam, Adamw, Momentum, Nesterov, Rmsprop, Rule, Sgd, TensorRule
 from mpidl.rules.rule import compiled
 
 DTYPES = (np.float32, np.float64)
@@ -88,7 +88,10 @@ def gradients_of(rng, steps, size):
 
 
 def test_every_rule_has_a_reference():
-    assert {type(case[0]) for case in REFERENCES} == set(RULES.values())
+    # Those of whole tensors have tests of their own.
+    assert {type(case[0]) for case in REFERENCES} == {
+        each for each in RULES.values() if not issubclass(each, TensorRule)
+    }
     assert all(rule.name == name for name, rule in RULES.items())
 
 

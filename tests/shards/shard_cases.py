@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mpidl.parameters import Range
-from mpidl.rules import Adagrad, Adam, Nesterov, Sgd
+from mpidl.rules import Adagrad, Adam, Muon, Nesterov, Sgd
+from mpidl.rules.segments import Matrix, Segment
 from mpidl.shards.on_device import ShardOnDevice
 from mpidl.shards.policies import (
     AccumulateGradients,
@@ -15,6 +16,7 @@ from mpidl.shards.policies import (
     ApplyAtOnce,
     Assign,
     DampedChange,
+    DecreasingRate,
     DelayCompensated,
     DelayedNesterov,
     FirstOfStep,
@@ -42,6 +44,9 @@ CASES = {
     "first_with_grace": (Adagrad(0.1), lambda: FirstOfStep(2, WORKERS, 1.5)),
     "gradient_table": (Adam(0.1), lambda: GradientTable(WORKERS)),
     "rescaled": (Adagrad(0.1), lambda: RescaledRate(WORKERS)),
+    "decreasing": (Sgd(0.1), lambda: DecreasingRate(0.75)),
+    "matrices": (Muon(0.1), ApplyAtOnce),
+    "gather_matrices": (Muon(0.1), lambda: AccumulateGradients(3, inverse)),
     "drop": (Adagrad(0.1), lambda: drop_above(1, ApplyAtOnce())),
     "drop_gather": (Adagrad(0.1), lambda: drop_above(1, AccumulateGradients(2))),
     "drop_first_with_grace": (Adagrad(0.1), lambda: drop_above(1, FirstOfStep(2, WORKERS, 1.5))),
@@ -60,6 +65,11 @@ def make(case, size, chunk, dtype, xp=None, seed=0):
     parameters = np.random.default_rng(seed).normal(size=size).astype(dtype)
     scheduled = ScheduledRule(rule, lambda batch: 1 / (2 + batch), [Range(5, 7), Range(12, 30)])
     whole = Range(3, 3 + size)
+    if isinstance(rule, Muon):
+        rows = 2 if size % 2 else 1
+        matrix = Segment(Range(4, 3 + size), matrix=Matrix(rows, (size - 1) // rows))
+        other = Segment(Range(3, 4), rule.other_factor, rule=rule.other)
+        scheduled = ScheduledRule(rule, scheduled.rate_at, segments=[other, *[matrix] * (size > 1)])
     if xp is None:
         return Shard(whole, parameters, scheduled, policy(), chunk, clock=4)
     state = {name: np.zeros_like(parameters) for name in rule.states}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from mpidl.algorithms.gradients import EachGradient
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push
 from mpidl.errors import UsageError
-from mpidl.rules import Rule, Sgd
+from mpidl.rules import Rule
 from mpidl.schema import Count
 from mpidl.shards.policies import ApplyAtOnce, DecreasingRate, Policy, drop_above
 
@@ -22,8 +23,8 @@ class Ringmaster(EachGradient):
 
     Parameters
     ----------
-    max_delay : int
-        Least delay, in updates, of the gradients that aren't used, R.
+    max_delay : int, optional
+        Least delay, in updates, of the gradients that aren't used, R. By default twice the number of replicas.
     stops : bool
         Whether a replica looks at the shards' clock while it computes, and begins anew with the same batch as soon as
         its gradient is too late. Each batch is then used once. Otherwise the shards drop gradients that are too late.
@@ -42,25 +43,23 @@ class Ringmaster(EachGradient):
     """
 
     name: ClassVar[str] = "ringmaster"
-    default_rule: ClassVar[Rule | None] = Sgd(0.01)
-
-    max_delay: Count = 8
+    max_delay: Count | None = None
     stops: bool = True
     adaptive: bool = False
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker, which begins anew where its gradient would be too late."""
-        late_by = self.least_delay if self.stops else None
+        late_by = partial(self.least_delay, replicas) if self.stops else None
         while (batch := (yield NextBatch())) is not None:
             yield Fetch(parameters)
             gradient = yield Gradient(parameters, batch, late_by=late_by)
             if gradient is not None:
                 yield Push(gradient)
 
-    def least_delay(self, clock: int) -> int:
+    def least_delay(self, replicas: int, clock: int = 0) -> int:
         """Return the least delay at which a gradient is too late, given the clock when its parameters were fetched."""
         if not self.adaptive:
-            return self.max_delay
+            return self.max_delay or 2 * replicas
         delay = max(1, isqrt(clock))
         while delay < isqrt(clock + delay):
             delay += 1
@@ -70,7 +69,7 @@ class Ringmaster(EachGradient):
         """Return the policy that applies each gradient, or drops it if it is too late and hasn't been stopped."""
         if self.adaptive:
             return DecreasingRate(0.75)
-        return ApplyAtOnce() if self.stops else drop_above(self.max_delay - 1, ApplyAtOnce())
+        return ApplyAtOnce() if self.stops else drop_above(self.least_delay(replicas) - 1, ApplyAtOnce())
 
     def pattern(self, replicas: int) -> Pattern:
         return super().pattern(replicas)._replace(pushes_gradients=False, gives_up=self.stops)

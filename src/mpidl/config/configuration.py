@@ -101,6 +101,12 @@ class Config:
         return self.topology.servers if self.algorithm.exchange.has_servers else 0
 
     @property
+    def tensor_rule(self) -> TensorRule | None:
+        """The rule of the steps by gradients, on servers or replicas, if it is one of whole tensors."""
+        rule = self.algorithm.local_rule or (None if self.algorithm.outer else self.rule)
+        return rule if isinstance(rule, TensorRule) else None
+
+    @property
     def of_script(self) -> bool:
         """Whether a Python script has given the data, or the model as an object."""
         return self.data_source.name == PYTHON or self.model.factory == PYTHON_MODEL

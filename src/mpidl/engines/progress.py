@@ -130,3 +130,29 @@ class Encodings(Struct, frozen=True):
         for copy in self.copies if "copy" in vectors else ():
             copy.copy(vectors["copy"][start : start + copy.values.size])
             start += copy.values.size
+
+
+class StoppedGradients:
+    """Counts the gradients of a replica that were given up, and the time that their rest would have taken.
+
+    Attributes
+    ----------
+    count : int
+    saved_seconds : float
+        The mean duration of complete gradients less what each took; 0 before the first was complete.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.saved_seconds = 0, 0.0
+        self._complete, self._seconds = 0, 0.0
+
+    def completed(self, seconds: float) -> None:
+        """Note the duration of a gradient that was computed to its end."""
+        self._complete += 1
+        self._seconds += seconds
+
+    def stop(self, seconds: float) -> None:
+        """Count a gradient that was given up after some seconds."""
+        self.count += 1
+        if self._complete:
+            self.saved_seconds += max(0.0, self._seconds / self._complete - seconds)

@@ -13,6 +13,7 @@ from mpidl.engines.virtual.times import Constant, Jitter, Times
 from mpidl.errors import UsageError
 from mpidl.history import Run
 from mpidl.job.job import Job
+from mpidl.nn.matrices import matrices
 from mpidl.partition.costs import Costs
 from mpidl.paths import user_path
 from mpidl.schema import Natural, NonNegative, Positive
@@ -95,8 +96,9 @@ class JobDurations:
         cores = CORES if node is None else node.cores
         latency, bandwidth = self._exchange(spread)
         service = job.original.layout.size * job.dtype.itemsize / (UPDATE if node is None else node.update)
-        if (rule := job.tensor_rule) is not None:
-            operations = sum(rule.operations(*each.shape) for each in job.matrices.values())
+        if (rule := job.config.tensor_rule) is not None and rule is job.config.rule:
+            found = matrices(job.config.model.group, job.original)
+            operations = sum(rule.operations(*each.shape) for each in found.values())
             service += operations / self.measured.costs.flops
         if run is not None and run.timing.service:
             service = run.timing.service * max(1, run.servers)

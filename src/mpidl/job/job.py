@@ -26,12 +26,9 @@ from mpidl.job.ownership import check_ownership
 from mpidl.loggers import Logger
 from mpidl.metrics import Metric
 from mpidl.nn.adaptation import adapt
-from mpidl.nn.groups import frozen_names, segments_of, trained_parts
-from mpidl.nn.matrices import matrices
+from mpidl.nn.groups import frozen_names, segments_of
 from mpidl.nn.model import CompleteModel, Model
 from mpidl.paths import user_path
-from mpidl.rules.segments import Matrix
-from mpidl.rules.tensors import TensorRule
 from mpidl.shards.scheduled_rule import AVERAGE
 from mpidl.storage.checkpoint import CONSTANTS, Checkpoint
 from mpidl.tables.sources import FirstRows
@@ -160,28 +157,6 @@ class Job:
         rule = self.config.rule
         average = () if self.config.run.ema is None else (AVERAGE,)
         return (*(() if rule is None else rule.states), *self.algorithm.vectors(), *average)
-
-    @property
-    def tensor_rule(self) -> TensorRule | None:
-        """The rule of the steps by gradients, if it is one of whole tensors."""
-        algorithm = self.config.algorithm
-        rule = algorithm.local_rule or (None if algorithm.outer else self.config.rule)
-        return rule if isinstance(rule, TensorRule) else None
-
-    @cached_property
-    def matrices(self) -> dict[str, Matrix]:
-        """What a rule of whole tensors updates, by the names of the tensors; empty with another rule."""
-        return {} if self.tensor_rule is None else matrices(self.config.model.group, self.original)
-
-    @property
-    def rules(self) -> dict[str, str]:
-        """With a rule of whole tensors, the name of the rule of each trained tensor."""
-        if (rule := self.tensor_rule) is None:
-            return {}
-        groups, original = self.config.model.group, self.original
-        left_out = frozen_names(groups, original.layout)
-        names = [part.name for part in trained_parts(original.layout, original.statistics) if part.name not in left_out]
-        return {name: (rule if name in self.matrices else rule.other).name for name in names}
 
     @property
     def dtype(self) -> np.dtype:

@@ -18,7 +18,7 @@ from mpidl.job.job import Job
 from mpidl.job.notes import notes_on_cut, notes_on_owners, notes_on_tensors
 from mpidl.job.ownership import own_positions, shares
 from mpidl.nn.groups import segments_of, statistics_in
-from mpidl.nn.matrices import segments_by_tensors
+from mpidl.nn.matrices import matrices, rules_of_tensors, segments_by_tensors
 from mpidl.parameters import Layout, Range, moves
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
@@ -69,20 +69,21 @@ class PlacedJob:
     @cached_property
     def segments(self) -> list[Segment]:
         """The parameters that are in groups or, with a rule of whole tensors, all."""
-        groups, rule = self.job.config.model.group, self.job.tensor_rule
+        groups, rule = self.job.config.model.group, self.job.config.tensor_rule
         found = segments_of(groups, self.layout, self.statistics)
         if rule is None:
             return found
-        return segments_by_tensors(rule, groups, self.layout, self.statistics, self.job.matrices)
+        return segments_by_tensors(rule, groups, self.layout, self.statistics, matrices(groups, self.job.original))
 
     @property
     def notes(self) -> list[str]:
         """What the user may not have meant or may want to know, in lines."""
         job = self.job
+        rules = rules_of_tensors(job.config.tensor_rule, job.config.model.group, job.original)
         on_cut = [] if self.plan is None else notes_on_cut(job.config, self.plan)
         return [
             *job.notes,
-            *notes_on_tensors(job.rules),
+            *notes_on_tensors(rules),
             *notes_on_owners(job.config, job.dataset, self.replicas),
             *on_cut,
         ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from mpidl.errors import UsageError
-from mpidl.nn.groups import Group, group_of, trained_parts
+from mpidl.nn.groups import Group, frozen_names, group_of, trained_parts
 from mpidl.nn.model import CompleteModel
 from mpidl.parameters.layout import Layout
 from mpidl.parameters.ranges import Range
@@ -69,3 +69,12 @@ def segments_by_tensors(
             segment = segment._replace(range=Range(segments.pop().range.start, part.stop))
         segments.append(segment)
     return segments
+
+
+def rules_of_tensors(rule: TensorRule | None, groups: Sequence[Group], model: CompleteModel) -> dict[str, str]:
+    """Return the name of the rule of each trained tensor, with a rule of whole tensors; otherwise nothing."""
+    if rule is None:
+        return {}
+    found, frozen = matrices(groups, model), frozen_names(groups, model.layout)
+    names = (part.name for part in trained_parts(model.layout, model.statistics) if part.name not in frozen)
+    return {name: (rule if name in found else rule.other).name for name in names}

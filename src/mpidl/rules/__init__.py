@@ -4,6 +4,7 @@ from mpidl.rules.muon import Muon
 from mpidl.rules.optimizers import Adagrad, Adam, Adamw, Momentum, Nesterov, Rmsprop, Sgd
 from mpidl.rules.rule import Rule
 from mpidl.rules.schedule import RateSchedule
+from mpidl.rules.tensors import TensorRule
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule for rule in (Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw, Muon)
@@ -21,4 +22,5 @@ __all__ = [
     "Rmsprop",
     "Rule",
     "Sgd",
+    "TensorRule",
 ]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from mpidl.rules.optimizers import Adamw
 from mpidl.rules.rule import Rule
 from mpidl.rules.tensors import TensorRule
@@ -106,6 +104,8 @@ def orthogonalised(matrix: Any, iterations: int, workspace: Any) -> Any:
     workspace : array
         A vector of at least 2 m n + 2 min(m, n)^2 elements.
     """
+    import numpy as np
+
     rows, columns = matrix.shape
     wide = matrix if rows <= columns else matrix.T
     small, large = wide.shape

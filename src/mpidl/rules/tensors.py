@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from mpidl.launch.fault_points import fault_point
 from mpidl.parameters.ranges import Range
 from mpidl.rules.rule import Rule
@@ -91,6 +89,8 @@ class WholeTensors:
     """
 
     def __init__(self, rule: TensorRule, whole: Range, pieces: Sequence[Range], segments: Sequence[Segment]) -> None:
+        import numpy as np
+
         own = [each for each in segments if each.range.intersect(whole) is not None and not each.frozen]
         self._matrices = [(each, each.matrix) for each in own if each.matrix is not None]
         self._rules = [
@@ -133,6 +133,8 @@ class WholeTensors:
         return changed
 
     def _step(self, number: int, parameters: Any, states: Sequence[Any], rate: float) -> None:
+        import numpy as np
+
         (segment, (rows, columns, transposed)), place = self._matrices[number], self._places[number]
         if self._workspace is None:
             self._workspace = np.empty_like(parameters, shape=self._size)
@@ -140,13 +142,17 @@ class WholeTensors:
         self._rules[number].step(matrix, parts, rate * segment.rate, self._workspace, transposed)
         fault_point("half-applied")
 
-    def state(self) -> np.ndarray:
+    def state(self) -> Any:
         """Return the gradients of each chunk that matrices haven't been stepped by."""
+        import numpy as np
+
         return np.concatenate([np.zeros(0, np.int64), *self._ahead])
 
-    def load(self, state: np.ndarray) -> None:
+    def load(self, state: Any) -> None:
         """Copy the `state` of other matrices; between two pushes there are no such gradients, whatever the chunks."""
+        import numpy as np
+
         stops = np.cumsum([len(each) for each in self._ahead])
-        if len(state) == (stops[-1] if len(stops) else 0):
+        if self._ahead and len(state) == stops[-1]:
             for ahead, saved in zip(self._ahead, np.split(state, stops[:-1]), strict=True):
                 ahead[:] = saved

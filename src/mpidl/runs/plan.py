@@ -16,6 +16,7 @@ from mpidl.job.ownership import check_number
 from mpidl.job.placed import place
 from mpidl.job.planning import cut as cut_model
 from mpidl.metrics.figures import Figures
+from mpidl.nn.matrices import rules_of_tensors
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.partition.sections import Sections
@@ -80,6 +81,7 @@ def plan(config: Config, ranks: int | None = None) -> dict[str, Any]:
 def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
     """Describe a job without its ranks, and how its model is cut; see `plan`."""
     parameters, batch, itemsize = job.original.layout.size, job.config.data.batch, job.dtype.itemsize
+    rules = rules_of_tensors(job.config.tensor_rule, job.config.model.group, job.original)
     layers, cuts = job.original.summaries(), {"cuts": _cuts(job, cut)} if isinstance(cut, Plan) else {}
     return {
         "name": job.config.run.name,
@@ -93,7 +95,7 @@ def of_model(job: Job, cut: Plan | Sections | None) -> dict[str, Any]:
         "state_bytes": state_bytes(job, parameters),
         "tables": [dict(zip(("name", "rows", "row_bytes"), each, strict=True)) for each in rows_of(job)],
         "tensors": [
-            {"name": name, "shape": job.original.layout.shapes[name], "rule": its} for name, its in job.rules.items()
+            {"name": name, "shape": job.original.layout.shapes[name], "rule": its} for name, its in rules.items()
         ],
         "layers": layers
         and [dict(zip(LAYER, (*each[:4], each.parameters * itemsize, each[4]), strict=True)) for each in layers],

@@ -21,6 +21,7 @@ from mpidl.data.schedule import Schedule
 from mpidl.engines.mpi.checkpoint_participant import CheckpointParticipant, Stopped
 from mpidl.engines.mpi.group import Waiting
 from mpidl.engines.mpi.request_handler import RequestHandler
+from mpidl.engines.progress import StoppedGradients
 from mpidl.launch.fault_points import fault_point
 from mpidl.nn.model import GivenUp, PlacedModel
 from mpidl.rma.worker import WorkerLink
@@ -98,7 +99,7 @@ class MpiEngine:
         )  # fmt: skip
         self.status = handler.status
         self._posted = 0.0
-        self._completed, self._completed_seconds = 0, 0.0
+        self._stopped = StoppedGradients()
         self._actions: dict[type, Callable[[Any], Any]] = {
             Gradient: self._gradient,
             WaitForEpoch: self._wait_for_epoch,
@@ -204,8 +205,7 @@ class MpiEngine:
         if request.late_by is not None and not self.handler.lead.largest(int(not self.handler.late())):
             self._give_up(since)
             return None
-        self._completed += 1
-        self._completed_seconds += time.perf_counter() - since
+        self._stopped.completed(time.perf_counter() - since)
         seconds = figures["computing_seconds"] - before
         figures["computing_squares"] += seconds * seconds
         figures["samples"] += len(request.batch.indices)
@@ -236,10 +236,9 @@ class MpiEngine:
 
     def _give_up(self, since: float) -> None:
         """Let the last batch come again, whose gradient, begun `since`, is late."""
-        self.status.figures["stopped"] += 1
-        if self._completed:
-            rest = self._completed_seconds / self._completed - (time.perf_counter() - since)
-            self.status.figures["saved_seconds"] += max(0.0, rest)
+        self._stopped.stop(time.perf_counter() - since)
+        self.status.figures["stopped"] = self._stopped.count
+        self.status.figures["saved_seconds"] = self._stopped.saved_seconds
         with self.handler.checkpoint.changing:
             self.loader.give_back()
             self.handler.unpushed.unused = 0

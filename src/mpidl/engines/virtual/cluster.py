@@ -13,7 +13,7 @@ import simpy
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.data.batch import Minibatch
 from mpidl.data.loader import Loader
-from mpidl.engines.progress import Encodings, UnpushedBatches
+from mpidl.engines.progress import Encodings, StoppedGradients, UnpushedBatches
 from mpidl.engines.totals import Totals
 from mpidl.engines.virtual.machines import Machines
 from mpidl.engines.virtual.server import VirtualServer
@@ -90,10 +90,7 @@ class VirtualReplica(Exchanger):
         Sum of the batches' losses, each times the batch's weight, and sum of these weights so far; with a coordinator's
         units, those of the current one.
     unpushed : UnpushedBatches
-    completed, stopped : int
-        Number of gradients that were computed to the end, and that were given up.
-    completed_seconds, saved_seconds : float
-        Duration of those to the end, and the time that the rest of the others would have taken.
+    stopped : StoppedGradients
     computed : list of float
         Durations of its gradients since the last call of `mean_seconds`.
     """
@@ -114,8 +111,7 @@ class VirtualReplica(Exchanger):
         self.loss = self.weight = 0.0
         self.unpushed = UnpushedBatches(loader.schedule.number)
         self.computed: list[float] = []
-        self.completed = self.stopped = 0
-        self.completed_seconds = self.saved_seconds = 0.0
+        self.stopped = StoppedGradients()
         self._tickets_before = 0
 
     def position(self, batches: int, samples: int) -> ReplicaPosition:
@@ -155,9 +151,7 @@ class VirtualReplica(Exchanger):
 
     def stop(self, seconds: float) -> None:
         """Give up the gradient that has been computed for some seconds, and let its batch come again."""
-        self.stopped += 1
-        if self.completed:
-            self.saved_seconds += max(0.0, self.completed_seconds / self.completed - seconds)
+        self.stopped.stop(seconds)
         self.give_back()
 
     def mean_seconds(self) -> float:

@@ -177,8 +177,8 @@ class VirtualEngine:
             self.totals,
             now=self._cluster.clock(),
             spent=Spent(
-                stopped=sum(replica.stopped for replica in self.replicas),
-                saved_seconds=math.fsum(replica.saved_seconds for replica in self.replicas),
+                stopped=sum(replica.stopped.count for replica in self.replicas),
+                saved_seconds=math.fsum(replica.stopped.saved_seconds for replica in self.replicas),
                 busy_seconds=[server.busy_seconds for server in self._cluster.servers],
                 samples=drawn,
             ),

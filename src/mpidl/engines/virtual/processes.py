@@ -242,8 +242,7 @@ class ReplicaProcesses:
                 replica.stop(seconds)
                 return None
             replica.computed.append(seconds)
-            replica.completed += 1
-            replica.completed_seconds += seconds
+            replica.stopped.completed(seconds)
         model, batch = self._training.model, self._training.split.take(request.batch)
         # The model computes with the replica's vector itself.
         if request.parameters is not model.parameters:
