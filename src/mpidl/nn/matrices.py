@@ -15,6 +15,8 @@ from mpidl.rules.tensors import TensorRule
 
 #: Axes of a matrix.
 AXES = 2
+#: Parts of the names of tensors whose rows are looked up or added, if a model doesn't tell.
+ROWS = ("embed", "position")
 
 
 def matrices(groups: Sequence[Group], model: CompleteModel) -> dict[str, Matrix]:
@@ -29,7 +31,9 @@ def matrices(groups: Sequence[Group], model: CompleteModel) -> dict[str, Matrix]
     """
     parts = trained_parts(model.layout, model.statistics)
     weights = [part.name for part in parts if len(part.shape) >= AXES]
-    hidden = {name for name in weights[:-1] if name not in model.embeddings and "embed" not in name.lower()}
+    hidden = {
+        name for name in weights[:-1] if name not in model.embeddings and not any(each in name.lower() for each in ROWS)
+    }
     found = {}
     for part in parts:
         group = group_of(groups, part.name)
