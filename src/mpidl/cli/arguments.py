@@ -281,6 +281,8 @@ def _add_doctor(parsers: Parsers) -> None:
     doctor = _command(parsers, "doctor", commands.run_doctor, "test this machine's MPI", about)
     told = "write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml"
     doctor.path("--save", "FILE", told, nargs="?", const=measured_file())
+    told = "only compile all loops and kernels into Numba's cache, once for all users of a read-only installation"
+    doctor.flag("--compile", told)
 
 
 def _numbers(text: str) -> list[int]:
