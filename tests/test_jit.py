@@ -99,8 +99,8 @@ def small(directory):
 
 
 def test_the_owner_is_told_what_was_compiled_and_where(monkeypatch, capsys):
-    monkeypatch.setattr(compiling, "_jobs", small)
-    monkeypatch.setattr(compiling, "_warm", lambda dtype: None)
+    monkeypatch.setattr(compiling, "jobs", small)
+    monkeypatch.setattr(compiling, "warm", lambda dtype: None)
     assert main(["doctor", "--compile"]) == 0
     out, err = capsys.readouterr()
     assert re.fullmatch(r"compiled \d+ functions in \d+ s; \d+ for float32 and float64 are in /.*\n", out)

@@ -50,8 +50,8 @@ def fill() -> str:
         redirect_stderr(nowhere),
     ):
         for dtype in DTYPES:
-            _warm(dtype)
-            for number, job in enumerate(_jobs(Path(directory))):
+            warm(dtype)
+            for number, job in enumerate(jobs(Path(directory))):
                 _run(job, {"dir": directory, "name": f"{dtype}-{number}", "steps": 4}, dtype)
     known, place = COMPILATION.loaded + COMPILATION.saved, os.path.commonpath(COMPILATION.places)
     return (
@@ -73,7 +73,7 @@ def _run(job: Section, run: Section, dtype: str) -> None:
         OneProcess(build(config)).run()
 
 
-def _warm(dtype: str) -> None:
+def warm(dtype: str) -> None:
     """Compile rules, wire formats, and what only servers of their own do."""
     owner(np.arange(2), 2)
     for rule in RULES.values():
@@ -85,7 +85,7 @@ def _warm(dtype: str) -> None:
             encoding.warm(dtype)
 
 
-def _jobs(directory: Path) -> Iterator[Section]:
+def jobs(directory: Path) -> Iterator[Section]:
     """Yield the configurations of small jobs."""
     convolution, dense = {"type": "conv2d", "channels": 8, "padding": "same"}, {"type": "dense", "units": 10}
     layers = [
@@ -104,7 +104,7 @@ def _jobs(directory: Path) -> Iterator[Section]:
         dense,
     ]
     changes = {"reflect": True, "translate": 1, "rotate": 5, "noise": 0.1}
-    yield {"model": {"layer": layers}, "data": {"shape": [16, 16], "augment": changes}, "run": {"ema": 0.9}}
+    yield {"model": {"layer": layers}, "data": {"shape": [16, 16], "augment": changes}}
     for name, algorithm in ALGORITHMS.items():
         yield {"model": {} if algorithm.makes_model else {"layer": [dense]}, "algorithm": {"name": name}}
     yield {"model": {"layer": [dense]}, "virtual": {"compute": 0.1}}

@@ -89,7 +89,9 @@ def file_system(path: Path) -> str:
 
 def measure() -> Start:
     """Import what a worker does, load a compiled function, and return what it took."""
-    import importlib._bootstrap_external as importing
+    import importlib._bootstrap_external
+
+    importing: Any = importlib._bootstrap_external
 
     waited: list[float] = []
     opened, own = 0, importing._path_stat
