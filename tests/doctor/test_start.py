@@ -23,7 +23,7 @@ def test_a_process_that_imports_what_a_worker_does_counts(monkeypatch):
     (found,) = told
     assert 0.1 < found.processor < 60
     assert found.seconds > 0.1
-    assert found.modules > 500
+    assert found.modules > 700  # 540 if only rules are imported
     # A module takes a look at several directories of sys.path, and an open.
     assert found.calls > 3 * found.modules
     assert 1e-7 < found.call < 0.1
