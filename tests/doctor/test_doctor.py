@@ -14,6 +14,7 @@ from mpidl.config.measured import read
 from mpidl.doctor import machine
 from mpidl.doctor.examination import Examination, Finding, Verdict
 from mpidl.doctor.machine import PROBES
+from mpidl.jit import COMPILATION
 from mpidl.launch import environment
 
 LINES = [
@@ -156,6 +157,7 @@ def test_without_a_launcher(monkeypatch, tmp_path, capsys):
     for name in [*environment.THREAD_VARIABLES, *(name for names in environment.LAUNCHERS for name in names)]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "prepare_libraries", lambda: None)
+    monkeypatch.delitem(PROBES, "start of a rank")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.main() == 1
@@ -220,19 +222,10 @@ def test_congestion_control_that_costs_processor_time(monkeypatch, tmp_path, nam
     assert ("cubic" in finding.remedy) == (verdict is Verdict.WARNING)
 
 
-def test_a_cache_that_cannot_be_written(bare_environment):
+def test_a_cache_that_cannot_be_written(monkeypatch):
     """Where no directory is writable, the rules compile at every start."""
-    script = """
-from numba.core import caching
-class Nowhere(caching._CacheLocator):
-    @classmethod
-    def from_function(cls, function, path): return None
-caching.CacheImpl._locator_classes = [Nowhere]
-from mpidl.doctor.machine import numba
-print(numba())
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", script], env=bare_environment, capture_output=True, text=True, check=False
-    )
-    assert "NUMBA_CACHE_DIR" in ended.stdout, ended.stderr
-    assert os.path.sep not in ended.stdout
+    assert PROBES["compiled rules"]().verdict is Verdict.OK
+    monkeypatch.setattr(COMPILATION, "lost", 1)
+    finding = PROBES["compiled rules"]()
+    assert finding.verdict is Verdict.WARNING
+    assert "NUMBA_CACHE_DIR" in finding.remedy

@@ -42,6 +42,17 @@ def test_a_script_is_written_beside_the_runs_and_submitted(submitted, tmp_path):
     assert submitted("--scheduler=flux", scheduler="flux")[1] == "took batch runs/digits.flux (runs/digits.flux)\n"
 
 
+def test_an_environment_takes_the_place_of_that_of_this_mpidl(submitted, tmp_path):
+    (tmp_path / "env.tar.zst").touch()
+    assert submitted("--scheduler=pbs", scheduler="qsub")[0] == 0
+    plain = (tmp_path / "runs" / "digits.pbs").read_text().splitlines()
+    assert submitted("--scheduler=pbs", "--env=env.tar.zst", scheduler="qsub")[0] == 0
+    script = (tmp_path / "runs" / "digits.pbs").read_text()
+    (own,) = [line for line in plain if line.startswith("export PATH=")]
+    assert own not in script
+    assert f" mpidl {tmp_path}/env.tar.zst " in script
+
+
 def test_a_script_is_written_over_no_other_file(submitted, tmp_path):
     secret, script = tmp_path / "secret", tmp_path / "runs" / "digits.sbatch"
     secret.write_text("secret")
@@ -189,6 +200,8 @@ def test_what_cannot_be_submitted_either(submitted, runs, target, words, line):
         (["--set=topology.servers=4"], {}, 2, "4 ranks are too few"),
         (["--set=run.dir=a'b"], {}, 2, "run.dir: "),
         (["--queue=a\nb\x1b[31m"], {}, 2, r"--queue: 'a\nb\x1b[31m', expected letters, digits and ./_+-:,@="),
+        (["--env=env.zip"], {}, 2, "--env: 'env.zip', expected an archive: .tar.gz, .tar.zst, .tar, .sqfs, .squashfs"),
+        (["--env=env.tar"], {}, 2, "--env: 'env.tar': no such file, expected an archive of conda-pack or venv-pack"),
         (["--account=me --wrap=x"], {}, 2, "--account: 'me --wrap=x', expected letters, digits and ./_+-:,@="),
     ],
 )  # fmt: skip

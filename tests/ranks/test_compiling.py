@@ -6,6 +6,7 @@ from small_runs import digits
 
 import mpidl
 from mpidl.algorithms import Downpour, Easgd, Hogwild, Sandblaster, Sync
+from mpidl.jit import COMPILATION
 from mpidl.roles.coordinator import Coordinator
 from mpidl.roles.server import Server
 from mpidl.roles.worker import Worker
@@ -37,3 +38,13 @@ def test_nothing_is_compiled_while_ranks_train(comm, shared_path, monkeypatch, a
     mpidl.train(config=digits(shared_path, run={"epochs": 2}), algorithm=algorithm)
     assert names == at_start
     assert names or comm.rank == 0  # The coordinator computes nothing.
+
+
+def test_the_first_rank_says_what_each_start_compiles_anew(comm, shared_path, monkeypatch, capfd):
+    monkeypatch.setattr(COMPILATION, "lost", comm.rank)
+    monkeypatch.setattr(COMPILATION, "seconds", comm.rank + 0.5)
+    mpidl.train(config=digits(shared_path, run={"steps": 2}))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "anew" in line]
+    last = comm.size - 1
+    told = f"mpidl: each start compiles {last} functions anew, {last + 0.5} s of processor time: "
+    assert [line[: len(told)] for line in lines] == [told] * (comm.rank == 0)

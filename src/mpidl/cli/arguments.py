@@ -314,6 +314,8 @@ def _add_submit(parsers: Parsers) -> None:
     submit.text("--account", "NAME", "the account to charge")
     told = "a first line of the script, such as 'module load openmpi'; by default one that finds this mpidl"
     submit.text("--setup", "LINE", told, action="append")
+    told = "an archive of the ranks' environment, by conda-pack or venv-pack, to unpack into each node's memory"
+    submit.path("--env", "FILE", told)
     submit.text("--scheduler", "NAME", "slurm, pbs or flux; by default the one that is installed")
     told = "start of the ranks under Slurm: srun with pmix (Open MPI) or pmi2 (MPICH, Intel MPI), or mpirun"
     submit.text("--mpi", "NAME", told)
@@ -326,6 +328,8 @@ def _add_doctor(parsers: Parsers) -> None:
     doctor = _command(parsers, "doctor", commands.run_doctor, "test this machine's MPI", about)
     told = "write measurements for plan and simulate to FILE or ~/.config/mpidl/measured.toml"
     doctor.path("--save", "FILE", told, nargs="?", const=measured_file())
+    told = "only compile all loops and kernels into Numba's cache, once for all users of a read-only installation"
+    doctor.flag("--compile", told)
 
 
 def _numbers(text: str) -> list[int]:

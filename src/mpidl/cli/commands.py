@@ -404,7 +404,16 @@ def _work(arguments: argparse.Namespace) -> Work:
 def run_doctor(arguments: argparse.Namespace) -> int:
     from mpidl import doctor
 
-    code, started = doctor.main(arguments.save), environment.world()
+    started = environment.world()
+    if arguments.compile:
+        if started.size > 1:
+            raise UsageError("--compile: runs in one process, without mpirun")
+        environment.prepare_libraries()
+        from mpidl.doctor.compiling import fill
+
+        deliver(fill())
+        return 0
+    code = doctor.main(arguments.save)
     if started.rank == 0:
         marks.tell_done(code, started.size)
     return code

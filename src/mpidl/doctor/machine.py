@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpidl.doctor.cuda import gpu
 from mpidl.doctor.examination import Finding, Probe, Verdict
+from mpidl.doctor.start import start
 from mpidl.errors import UsageError
 from mpidl.launch import environment
 from mpidl.launch.shared_memory import SHARED_MEMORY
@@ -41,13 +42,12 @@ def numba() -> Finding:
     """Find whether compiled rules are cached."""
     import numba
 
+    from mpidl.jit import COMPILATION
     from mpidl.rules import Adagrad
-    from mpidl.rules.scalar import loop
 
-    cache = loop(Adagrad).made.stats.cache_path
-    where = "no writable cache directory" if cache is None else f"caches in {cache}"
-    remedy = "every start compiles the rules again: set NUMBA_CACHE_DIR to a writable directory"
-    return Finding.warning(cache is None, f"Numba {numba.__version__}, {where}", remedy)
+    Adagrad().warm("float32")
+    where = ", ".join(sorted(COMPILATION.places)) or "nowhere"
+    return Finding.warning(COMPILATION.lost, f"Numba {numba.__version__}, cached in {where}", str(COMPILATION))
 
 
 def cores() -> Finding:
@@ -99,6 +99,7 @@ PROBES: dict[str, Probe] = {
     "Python": python,
     "HDF5": hdf5,
     "compiled rules": numba,
+    "start of a rank": start,
     "cores": cores,
     "shared memory": shared_memory,
     "launchers": launchers,

@@ -98,6 +98,17 @@ COMMANDS = {"slurm": (["sbatch"], "sbatch"), "pbs": (["qsub"], "pbs"), "flux": (
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+#: Start of a command once on each node or, under PBS, as often as that has ranks; and a test of what it returns: pbsdsh
+#: returns 0, and writes a line for each command that doesn't.
+ON_EACH_NODE = {
+    "slurm": 'srun "${nodes[@]}" --overlap --no-kill --mpi=none --nodes="${count:=$SLURM_JOB_NUM_NODES}" '
+    '--ntasks="$count" --ntasks-per-node=1',
+    "pbs": "pbsdsh --",
+    "flux": 'flux exec --noinput --rank="$(flux resource list --states=up --no-header --format="{ranks}")"',
+}
+UNPACKS = {"slurm": "(on_each_node unpack)", "pbs": "! (on_each_node unpack) | grep .", "flux": "(on_each_node unpack)"}
+#: How the names of archives of environments end.
+ARCHIVES = (".tar.gz", ".tar.zst", ".tar", ".sqfs", ".squashfs")
 #: Number of the job, in the shell of its script.
 NUMBER = {"slurm": "$SLURM_JOB_ID", "pbs": "${PBS_JOBID%%.*}", "flux": "$(flux getattr jobid)"}
 
@@ -123,6 +134,8 @@ class BatchScript:
         First lines of the script.
     made : str
         The command that made the script.
+    env : Path or None
+        Archive of the ranks' environment, which the job unpacks on each node.
     """
 
     scheduler: str
@@ -138,6 +151,7 @@ class BatchScript:
     setup: Sequence[str] = ()
     made: str = ""
     memory: str | None = None
+    env: Path | None = None
 
     @property
     def path(self) -> Path:
@@ -164,6 +178,9 @@ class BatchScript:
             if text is not None and not re.fullmatch(rf"[\w{re.escape(others)}]+", text, re.ASCII):
                 raise UsageError(f"{key}: {quoted(text)}, expected letters, digits and {others} in a batch script")
         text = _template(self.scheduler).replace("@start\n", _template("mpirun" if self.mpi == "mpirun" else "srun"))
+        if self.env is None:
+            text = re.sub(r"(?m)^( *@unpack .*|@environment)\n", "", text)
+        text = text.replace("@environment", _template("environment"))
         gpus = self.gpus_per_node or None
         # A rank of a script may fail before it has begun MPI, where others wait for it.
         kill = " --kill-on-bad-exit=1" if self.work.command == "run" else ""
@@ -190,6 +207,10 @@ class BatchScript:
                 "srun": f"--mpi={self.mpi} --cpus-per-task={self.cores_per_rank}{kill}",
                 # The signal before the end is for the ranks. With mpirun, Slurm would send it to its daemons.
                 "signal": f"{'B:' * (self.mpi == 'mpirun')}USR1@{MARGIN}",
+                "number": NUMBER[self.scheduler],
+                "archive": "" if self.env is None else shell_word(str(self.env)),
+                "on_each_node": ON_EACH_NODE[self.scheduler],
+                "unpack": UNPACKS[self.scheduler],
                 "": "@",
             }
         )
@@ -261,12 +282,23 @@ def batch(arguments: argparse.Namespace, work: Work) -> BatchScript:
     memory = arguments.memory_per_node
     if memory is not None and not re.fullmatch(r"[1-9]\d{0,8}[KMGT]", memory, re.ASCII):
         raise UsageError(f"--memory-per-node: {quoted(memory)}, expected a number and K, M, G or T, such as 64G")
-    setup = arguments.setup or [f"export PATH={shell_word(str(Path(sys.executable).parent))}:$PATH"]
+    env = None if arguments.env is None else _archive(arguments.env)
+    own = [f"export PATH={shell_word(str(Path(sys.executable).parent))}:$PATH"]
+    setup = arguments.setup or ([] if env else own)
     return BatchScript(
         scheduler, work, arguments.nodes, arguments.ranks_per_node, seconds_of(arguments.time), mpi,
         arguments.cores_per_rank, arguments.gpus_per_node, arguments.queue, arguments.account, setup,
-        shell_words(["mpidl", *arguments.words]), memory,
+        shell_words(["mpidl", *arguments.words]), memory, env,
     )  # fmt: skip
+
+
+def _archive(path: Path) -> Path:
+    """Return the absolute path of an environment's archive; raise UsageError if it isn't one, or isn't there."""
+    if not path.name.endswith(ARCHIVES):
+        raise UsageError(f"--env: {quoted(str(path))}, expected an archive: {', '.join(ARCHIVES)}")
+    if not path.is_file():
+        raise UsageError(f"--env: {quoted(str(path))}: no such file, expected an archive of conda-pack or venv-pack")
+    return path.absolute()
 
 
 def _has(package: str) -> bool:

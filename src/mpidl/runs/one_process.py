@@ -15,6 +15,7 @@ from mpidl.engines.virtual import Hooks, Times, Training, VirtualEngine, Virtual
 from mpidl.engines.virtual.machines import place_ranks
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history.lines import RankStatus
+from mpidl.jit import COMPILATION
 from mpidl.job.checkpoints import Checkpoints, begin_data, identify, load_kept, replica_position
 from mpidl.job.checks import of_data, of_samples
 from mpidl.job.fill import fill, held_shards, shards_of
@@ -78,6 +79,8 @@ class OneProcess:
         figures = Figures(job.metrics, *count_outputs(job, local))
         rehearse_shard(placed)
         rehearse_replica(placed, local)
+        if COMPILATION.lost:
+            say(str(COMPILATION))
         # A run that is refused leaves no directory behind.
         given, samples = job.script.loggers, placed.position.samples
         self._recorder = Recorder(job.config, resume=job.continues, given=given, samples=samples)

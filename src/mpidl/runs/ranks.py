@@ -17,6 +17,7 @@ from mpidl.data import CachedSplit
 from mpidl.engines.mpi.group import MpiGroup
 from mpidl.errors import MpidlError, UsageError
 from mpidl.history import Run
+from mpidl.jit import COMPILATION
 from mpidl.job.checkpoints import identify, load_saved
 from mpidl.job.checks import of_data, of_model, of_samples
 from mpidl.job.footprint import capacity_of, check_memory, footprints
@@ -230,6 +231,9 @@ def _train(
         if reporter is not None:
             reporter.recorder.discard()
         raise
+    compilations = comm.gather(COMPILATION, root=roles.coordinator)
+    if compilations is not None and (most := max(compilations, key=lambda each: each.lost)).lost:
+        say(str(most))
 
     def play(rank: int, recovered: Callable[[int], None]) -> None:
         with world.failing_together():

@@ -13,8 +13,10 @@
 # first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
 @begin
+@environment
 nodes=@nodes
 for attempt in {1..@attempts}; do
+    @unpack || { code=$?; break; }
     @arguments
     flux run --nodes="$nodes" --tasks-per-node=@ranks_per_node --cores-per-task=@cores_per_rank@gpus \
         --time-limit="$((@inner_limit - SECONDS))s" --signal=USR1@@@margin mpidl @command "${arguments[@]}"

@@ -1,3 +1,4 @@
+@unpack || exit
 @arguments
 mpidl @command -n @ranks@retries "${arguments[@]}" &
 trap 'kill -USR1 $!' USR1

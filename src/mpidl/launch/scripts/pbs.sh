@@ -19,6 +19,8 @@ export PRTE_MCA_prte_default_hostfile=$PBS_NODEFILE OMPI_MCA_orte_default_hostfi
 export HYDRA_HOST_FILE=$PBS_NODEFILE
 
 @begin
+@environment
+@unpack || exit
 @arguments
 timeout --signal=USR1 --preserve-status @until mpidl @command -n @ranks@retries "${arguments[@]}"
 code=$?

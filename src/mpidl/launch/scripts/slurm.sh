@@ -19,6 +19,7 @@
 # first without queueing. Exit code 0 means done; after 1 or 2 a retry would fail again.
 @setup
 @begin
+@environment
 @start
 if [ "$code" -gt 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt @restarts ]; then
     scontrol requeue "$SLURM_JOB_ID"

@@ -1,5 +1,6 @@
 nodes=()
 for attempt in {1..@attempts}; do
+    @unpack || { code=$?; break; }
     @arguments
     srun @srun "${nodes[@]}" mpidl @command "${arguments[@]}"
     code=$?
