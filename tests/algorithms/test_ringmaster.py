@@ -8,7 +8,7 @@ import pytest
 import mpidl
 from mpidl.algorithms import ALGORITHMS
 from mpidl.config import from_dict
-from mpidl.engines.virtual.cluster import VirtualReplica
+from mpidl.engines.progress import StoppedGradients
 from mpidl.engines.virtual.times import Constant, Times
 from mpidl.rules import Sgd
 
@@ -101,8 +101,8 @@ def test_each_batch_is_used_once(lab, tally):
 
 def test_the_rest_of_stopped_gradients_is_saved(lab, least_squares, monkeypatch):
     """A gradient of 1.9 s is complete, or is stopped before, after 2 of 1 s."""
-    seconds, stop = [], VirtualReplica.stop
-    monkeypatch.setattr(VirtualReplica, "stop", lambda self, spent: (seconds.append(spent), stop(self, spent)))
+    seconds, stop = [], StoppedGradients.stop
+    monkeypatch.setattr(StoppedGradients, "stop", lambda self, spent: (seconds.append(spent), stop(self, spent)))
     engine = lab.engine(
         least_squares(), Ringmaster(2), rule=Sgd(RATE), replicas=2, times=Times(Constant(1.0), slow={1: 1.9}), epochs=3
     )

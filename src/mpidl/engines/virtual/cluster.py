@@ -149,11 +149,6 @@ class VirtualReplica(Exchanger):
         self.loader.give_back()
         self.unpushed.unused = 0
 
-    def stop(self, seconds: float) -> None:
-        """Give up the gradient that has been computed for some seconds, and let its batch come again."""
-        self.stopped.stop(seconds)
-        self.give_back()
-
     def mean_seconds(self) -> float:
         """Return the mean duration of its gradients since the last call, 0 if there were none."""
         durations, self.computed = self.computed, []

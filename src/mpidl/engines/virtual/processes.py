@@ -239,7 +239,8 @@ class ReplicaProcesses:
             seconds = float(self._environment.now) - before
             replica.seconds += seconds
             if not in_time:
-                replica.stop(seconds)
+                replica.stopped.stop(seconds)
+                replica.give_back()
                 return None
             replica.computed.append(seconds)
             replica.stopped.completed(seconds)
