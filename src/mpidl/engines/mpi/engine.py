@@ -236,9 +236,10 @@ class MpiEngine:
 
     def _give_up(self, since: float) -> None:
         """Let the last batch come again, whose gradient, begun `since`, is late."""
-        self._stopped.stop(time.perf_counter() - since)
-        self.status.figures["stopped"] = self._stopped.count
-        self.status.figures["saved_seconds"] = self._stopped.saved_seconds
+        if self.handler.late_by is not None:  # else a loop of the user's own has ended
+            self._stopped.stop(time.perf_counter() - since)
+            self.status.figures["stopped"] = self._stopped.count
+            self.status.figures["saved_seconds"] = self._stopped.saved_seconds
         with self.handler.checkpoint.changing:
             self.loader.give_back()
             self.handler.unpushed.unused = 0
