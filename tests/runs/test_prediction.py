@@ -50,7 +50,7 @@ def job(servers=1, layers=({"type": "dense", "units": 500}, {"type": "dense", "u
 def simulated(job, replicas, times):
     """Return samples per second of a virtual run in the middle of it."""
     placed = place(job, replicas)
-    ranges, taken = shards_of(job, job.config.servers or replicas), []
+    ranges, taken = shards_of(placed, job.config.servers or replicas), []
     parts = [fill(placed, part, np.empty(part.size, job.dtype), CHUNK_BYTES // job.dtype.itemsize) for part in ranges]
     hooks = Hooks(on_batch=lambda: taken.append(engine.now))
     local = local_model(placed)

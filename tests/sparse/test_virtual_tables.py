@@ -20,6 +20,7 @@ from mpidl.algorithms import (
     Exchange,
     Rescaled,
     Ringleader,
+    Ringmaster,
     Softsync,
     Ssp,
 )
@@ -118,7 +119,7 @@ ALL = [
     Downpour(max_staleness=1), Ssp(bound=1), Softsync(), Dynsgd(rate=0.05), Dcasgd(), Adag(rate=0.05),
     Adag(rate=0.05, damping="norm"), Agn(rate=0.05), Easgd(rate=0.05), Aeasgd(rate=0.05), Eamsgd(rate=0.01, tau=2),
     BackupSync(backup=1), Diloco(window=3, asynchronous=True, rate=0.05), Diloco(window=3, quorum=2, rate=0.05),
-    Rescaled(max_staleness=3), Ringleader(),
+    Rescaled(max_staleness=3), Ringleader(), Ringmaster(max_delay=4, stops=False),
 ]  # fmt: skip
 
 

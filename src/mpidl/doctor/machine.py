@@ -114,7 +114,7 @@ def identify() -> Finding:
         import mpi4py
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:
-        return Finding(" ".join(str(error).split()), Verdict.FAILED, f"{INSTALL}; mpidl needs mpi4py 4.1")
+        return Finding(" ".join(str(error).split()), Verdict.FAILED, f"{INSTALL}; mpidl needs mpi4py 4.0")
     name = MPI.Get_library_version().replace("\0", "").splitlines()[0].split(", package")[0]
     standard = ".".join(map(str, MPI.Get_version()))
     found = f"{' '.join(name.split())}, MPI standard {standard}, mpi4py {mpi4py.__version__}"

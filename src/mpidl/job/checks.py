@@ -102,7 +102,8 @@ def _check_tables(config: Config, model: CompleteModel) -> None:
     tables = f"but the model has tables, such as {quoted(model.tables[0].name)}"
     config.topology.check_whole(tables)
     if algorithm.pattern(1).gives_up:
-        raise UsageError(f"algorithm.restart: true, {tables}, whose rows are pushed with each gradient; expected false")
+        key = next(key for key in ("restart", "stops") if getattr(algorithm, key, False))
+        raise UsageError(f"algorithm.{key}: true, {tables}, whose rows are pushed with each gradient; expected false")
     if config.device.shards:
         raise UsageError(f"device.shards: true, {tables}, whose rows are in the servers' memory; expected false")
 
