@@ -115,6 +115,8 @@ class UserScript:
                 trace = trace.tb_next
             sys.excepthook(type(error), error.with_traceback(trace), trace)
             raise SystemExit(1) from None
+        finally:
+            _current = None
 
     def begin(self, run: Path) -> Path | None:
         """Begin a training with the directory ``runs/NAME``: return that of the run that it has begun before, if any.
