@@ -300,3 +300,10 @@ def test_the_page_has_one_section_of_events_and_says_what_rest_is(tmp_path):
     assert {name for main, name in tiles if main} == {"test accuracy", "test loss", "training loss"}
     other = mpidl.open(make(tmp_path / "c", [{"samples": 1, "time": 1.0, "pushes": 1, "server_load": 0.5}]))
     assert "data-scale=" not in html([other])
+
+
+def test_stopped_gradients_and_the_time_that_they_save(tmp_path):
+    summary = {"gradients_stopped": 12, "seconds_saved": 75.0}
+    text = html([mpidl.open(make(tmp_path / "run", usual(), summary=summary))])
+    assert re.search(r'<dt title="gradients stopped">.*?12.*?75 s saved', text, re.DOTALL)
+    assert "gradients stopped" not in html([mpidl.open(make(tmp_path / "other", usual(), summary={}))])

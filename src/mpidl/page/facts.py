@@ -67,6 +67,7 @@ def figures(course: RunCourse) -> list[Figure]:
     since = ["since the resume"] if "resume" in found else []
     tails = {part: course.metrics.last(f"staleness.{part}") for part in ("p99", "max")}
     tail = [f"{part} {value:.0f}" for part, value in tails.items() if value is not None]
+    saved = f"{duration(final['seconds_saved'])} saved" if final.get("seconds_saved") else ""
     # Names, those in records and in the summary, which comes first, and notes.
     rows: list[tuple[str, str, str, Callable[[float], str], str]] = [
         *((name.replace("_", " "), name, name, _short, "") for name in evaluated),
@@ -78,6 +79,7 @@ def figures(course: RunCourse) -> list[Figure]:
         ("virtual time" if is_virtual(run) else "training time", "time", "seconds", duration, ""),
         ("speed", "samples_per_second", "samples_per_second", partial(quantity, unit=""), "samples/s"),
         ("staleness", "staleness.mean", "", _short, ", ".join([*tail, *since])),
+        ("gradients stopped", "gradients_stopped", "gradients_stopped", "{:,.0f}".format, saved),
         *((kind, f"bytes_{kind}", "", partial(quantity, unit="B"), "".join(since)) for kind in ("pushed", "fetched")),
     ]
     main = {name.replace("_", " ") for name in evaluated} | {"training loss"}

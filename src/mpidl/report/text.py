@@ -86,7 +86,8 @@ def summary(summary: Mapping[str, Any]) -> str:
     sizes = f"{counted(summary['servers'], 'server')}, {counted(summary['replicas'], 'replica')}{cut}"
     stopped = ""
     if count := summary.get("gradients_stopped"):
-        stopped = f", {counted(count, 'gradient')} stopped, {summary['seconds_saved']:.1f} s saved"
+        saved = summary["seconds_saved"]
+        stopped = f", {counted(count, 'gradient')} stopped" + f", {saved:.1f} s saved" * (saved > 0)
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_objective(summary),
