@@ -156,7 +156,7 @@ DEFAULTS = {
     "downpour": {"n_fetch": 1, "n_push": 1, "schedule": "aligned", "rate": None, "warm_start": 0.0, "overlap": False},
     "dynsgd": {"rate": 0.2, "window": 4},
     "eamsgd": {"rate": 0.03, "tau": 4, "alpha": None, "delta": 0.9},
-    "easgd": {"rate": 0.3, "tau": 1, "alpha": None, "asynchronous": True},
+    "easgd": {"rate": 0.3, "tau": 1, "alpha": None, "asynchronous": True, "inner": "sgd"},
     "fedprox": {"rate": 0.05, "window": 16, "mu": 0.01, "inner": "momentum", "dynamic": False},
     "hogwild": {},
     "rescaled": {"n_fetch": 1, "n_push": 1, "schedule": "aligned", "rate": None, "warm_start": 0.0, "overlap": False},

@@ -10,8 +10,8 @@ from msgspec import Meta
 from mpidl.algorithms.algorithm import Exchange, Replica
 from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.algorithms.requests import Fetch, Gradient, NextBatch, Push, Reduce
-from mpidl.algorithms.windowed import LocalSteps, Windowed
-from mpidl.rules import Momentum, Sgd
+from mpidl.algorithms.windowed import Inner, LocalSteps, Windowed
+from mpidl.rules import RULES, Momentum, Rule, Sgd
 from mpidl.schema import Count, Fraction, NonNegative, Positive
 from mpidl.shards.policies import AddChange, Policy
 
@@ -62,6 +62,9 @@ class Easgd(Elastic):
     asynchronous : bool
         Whether each replica exchanges by its own clock with the servers, which have the center. If not, all replicas
         exchange together, without servers.
+    inner : str
+        Rule of the replicas' own steps, any of `mpidl.rules`, with its other settings at their defaults; plain SGD in
+        the paper.
 
     Notes
     -----
@@ -74,6 +77,11 @@ class Easgd(Elastic):
     rate: Positive = 0.3
     tau: Count = 1
     asynchronous: bool = True
+    inner: Inner = "sgd"
+
+    @property
+    def local_rule(self) -> Rule:
+        return RULES[self.inner](rate=self.rate)
 
     @property
     def exchange(self) -> Exchange:
@@ -81,7 +89,7 @@ class Easgd(Elastic):
 
     def replica(self, number: int, parameters: Any, replicas: int, state: ReplicaState) -> Replica:
         """Return the worker of the paper (algorithm 1, or equations 5 and 6)."""
-        counts, local = state.counts, state.step_by(Sgd(self.rate), parameters)
+        counts, local = state.counts, state.step_by(self.local_rule, parameters)
         alpha, center, elastic = self.force(replicas), parameters.copy(), parameters.copy()
         state.keep("parameters", parameters)
         if self.asynchronous and not counts["fetched"]:
