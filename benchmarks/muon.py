@@ -1,6 +1,6 @@
 """Muon against AdamW: a small language model in PyTorch, by synchronous SGD and Downpour, each rule at its best rate.
 
-    python benchmarks/muon.py [--steps 250] [--replicas 4] [--seeds 3] [--rates 0.0005 ...]
+    python benchmarks/muon.py [--steps 300] [--replicas 4] [--seeds 3] [--rates 0.0005 ...]
 
 Trains jobs/torch_transformer.toml on virtual clusters at each rate with one seed, and at the best one with all. The
 rate of Muon is that of its AdamW too. Prints a table of the test losses, and of the step at which Muon's mean training
@@ -34,7 +34,7 @@ REPORT = 4.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=250, help="of all replicas together, of 32 samples each")
+    parser.add_argument("--steps", type=int, default=300, help="of all replicas together, of 32 samples each")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
@@ -93,8 +93,11 @@ def run(algorithm: str, rule: str, rate: float, seed: int, options: argparse.Nam
 
 
 def mean_curve(runs: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Return the steps and the mean training losses of the records that all runs have."""
-    count = min(len(each["curve"]) for each in runs)
+    """Return the steps and the mean training losses of the records that all runs have.
+
+    The last record of a run, whose loss is that of the whole epoch, is left out.
+    """
+    count = max(1, min(len(each["curve"]) for each in runs) - 1)
     points = np.array([each["curve"][:count] for each in runs]).mean(axis=0)
     return (points[:, 0] / 32).tolist(), points[:, 1].tolist()
 
