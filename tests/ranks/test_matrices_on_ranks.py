@@ -30,13 +30,13 @@ def test_one_worker_trains_as_in_one_process(comm, shared_path, transport):
     assert np.array_equal(model.parameters, alone.parameters)
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "softsync", "diloco"])
+@pytest.mark.parametrize("algorithm", ["downpour", "softsync", "sync", "diloco"])
 def test_several_workers(comm, shared_path, algorithm):
     model = network()
     keywords = {"algorithm": "downpour", "rule": Muon(0.02)}
     if algorithm == "diloco":
         keywords = {"algorithm": {"name": "diloco", "inner": "muon", "rate": 0.02, "window": 5}}
-    elif algorithm == "softsync":
-        keywords["algorithm"] = "softsync"
+    else:
+        keywords["algorithm"] = algorithm
     summary = mpidl.train(model, mpidl.Digits(), dir=shared_path, batch=32, epochs=4, seed=5, **keywords)
     assert summary["test_accuracy"] > 0.8

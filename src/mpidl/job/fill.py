@@ -121,8 +121,8 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
 
     Raise UsageError if there are too many of them.
     """
-    if servers and placed.scheduled_rule.matrices:
-        return _held_whole(placed, servers)
+    if placed.scheduled_rule.matrices:
+        return _held_whole(placed, servers or placed.replicas)
     if servers and placed.job.original.pieces:
         found = held_by_servers(placed.job.original.pieces, servers, _block(placed.job))
         return [each._replace(partition=0) for each in found]
@@ -133,23 +133,23 @@ def held_shards(placed: PlacedJob, servers: int) -> list[Held]:
     return held_by_replicas(placed.slices, placed.replicas, parts)
 
 
-def _held_whole(placed: PlacedJob, servers: int) -> list[Held]:
+def _held_whole(placed: PlacedJob, holders: int) -> list[Held]:
     """Return the shards of a rule of whole tensors: consecutive tensors, so that the slowest update takes least time.
 
-    Raise UsageError if there are more servers than tensors.
+    Raise UsageError if there are more holders than tensors.
     """
     rule, matrices = placed.job.config.rule, placed.scheduled_rule.matrices
     assert isinstance(rule, TensorRule)
     costs = {each.range: rule.operations(*each.matrix.shape) for each in matrices if each.matrix is not None}
     tensors = [part.range for part in placed.layout]
-    if servers > len(tensors):
-        whole = f"{len(tensors)} tensors, which {rule.name} needs whole"
-        raise UsageError(f"topology.servers: {servers} for {whole}, expected at most {len(tensors)}")
+    if holders > (count := len(tensors)):
+        found = f"topology.servers: {holders}" if placed.job.config.servers else f"{holders} workers without servers"
+        raise UsageError(f"{found} for {count} tensors, which {rule.name} needs whole, expected at most {count}")
     if len(placed.slices) > 1:
         raise UsageError(f"server.rule: {rule.name} needs a model that isn't cut, expected topology.partitions = 1")
     if placed.job.original.pieces:
         raise UsageError(f"server.rule: {rule.name} updates the whole model, expected no rules of several modules")
-    runs = balanced([each.size + costs.get(each, 0.0) / OPERATIONS for each in tensors], servers)
+    runs = balanced([each.size + costs.get(each, 0.0) / OPERATIONS for each in tensors], holders)
     return [
         Held(Range(tensors[run.start].start, tensors[run.stop - 1].stop), holder) for holder, run in enumerate(runs)
     ]
