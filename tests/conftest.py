@@ -164,6 +164,22 @@ def tally():
 
 
 @pytest.fixture
+def calls():
+    """Return a function that counts the calls of Python and of C within another: a cost that no machine changes."""
+
+    def count(function):
+        events = []
+        sys.setprofile(lambda frame, event, argument: events.append(event))
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+        return sum(event.endswith("call") for event in events)
+
+    return count
+
+
+@pytest.fixture
 def bare_environment():
     """The environment without what an MPI launcher around the tests put into it."""
     return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
