@@ -38,6 +38,7 @@ MATHEMATICS = (
     Wrong("shards/policies/immediate.py", "push.ordinal**-self._exponent", "(push.ordinal + 1) ** -self._exponent"),
     Wrong("rules/muon.py", "own * g + ahead * b", "ahead * b"),
     Wrong("rules/muon.py", "\n        b = momentum * b + g", "\n        b = momentum * b + (1 - momentum) * g"),
+    Wrong("rules/muon.py", "(sqrt(step - 1) - 1) / sqrt(step - 2)", "1 - 1 / sqrt(step - 1)"),
     Wrong("rules/muon.py", "max(1.0, outputs / inputs)", "outputs / inputs"),
     Wrong("rules/muon.py", "(columns, rows) if transposed", "(columns, rows) if False"),
     Wrong("rules/muon.py", "matrix *= 1 - rate * self.weight_decay", "matrix *= 1 - self.weight_decay"),

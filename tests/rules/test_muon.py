@@ -88,6 +88,21 @@ def test_steps_are_those_of_a_plain_loop(shape, nesterov, scale, outputs_last, d
         np.testing.assert_allclose(chunked.vector[[0, 1, -1]], others, rtol=10 * np.finfo(dtype).eps)
 
 
+def test_increasing_momentum():
+    """The momentum is an average, in which each gradient has a smaller part than the one before."""
+    random, rule = np.random.default_rng(4), Muon(0.1, "increasing", nesterov=False, weight_decay=0)
+    matrix, average = random.normal(size=(3, 4)), np.zeros((3, 4))
+    chunked = Chunked(rule, matrix)
+    for k in range(6):
+        gradient = random.normal(size=chunked.vector.size)
+        for chunk in reversed(range(len(chunked.pieces))):
+            chunked.receive(chunk, gradient, k + 1)
+        part = 1 / np.sqrt(max(1, k))
+        average = (1 - part) * average + part * gradient[chunked.place].reshape(3, 4)
+        matrix = matrix - 0.1 * 0.2 * 2 * orthogonalised(average)
+        np.testing.assert_allclose(chunked.vector[chunked.place].reshape(3, 4), matrix, rtol=1e-6)
+
+
 def test_a_zero_gradient_only_decays():
     rule, first = Muon(0.1, weight_decay=0.5), np.ones((3, 4))
     chunked = Chunked(rule, first)

@@ -30,7 +30,8 @@ class Ringmaster(EachGradient):
         its gradient is too late. Each batch is then used once. Otherwise the shards drop gradients that are too late.
     adaptive : bool
         Whether R grows as the root of the number of updates k, and rates decrease as (k + 1)^(-3/4), so that neither
-        depends on unknown constants; `max_delay` is then ignored.
+        depends on unknown constants; `max_delay` is then ignored. The schedule's momentum is that of the rule ``muon``
+        with ``momentum = "increasing"``.
 
     Notes
     -----
@@ -39,7 +40,7 @@ class Ringmaster(EachGradient):
     References
     ----------
     A. Maranjyan, A. Tyurin, P. Richtarik (2025), Ringmaster ASGD, algorithms 4 and 5. The parameter-free schedule is
-    that of its extension to linear minimisation oracles, without their momentum.
+    that of its extension to linear minimisation oracles.
     """
 
     name: ClassVar[str] = "ringmaster"

@@ -35,7 +35,8 @@ class Muon(TensorRule):
     rate
         Learning rate of matrices.
     momentum
-        Fraction of the momentum that is kept.
+        Fraction of the momentum that is kept. With ``"increasing"`` the momentum is ``(1 - a_k) b + a_k g`` up to a
+        factor at update k = 0, 1, ..., with a_k = 1 / sqrt(k), and a_0 = 1: that of `Ringmaster`'s `adaptive` schedule.
     nesterov
         Whether the direction looks ahead.
     weight_decay
@@ -51,14 +52,15 @@ class Muon(TensorRule):
     References
     ----------
     K. Jordan et al. (2024), Muon: an optimizer for hidden layers in neural networks.
-    J. Liu et al. (2025), Muon is scalable for LLM training, section 2.2: the scale ``"rms"``.
+    J. Liu et al. (2025), Muon is scalable for LLM training, section 2.2: the scale ``"rms"``. The increasing momentum
+    is that of Ringmaster's extension to linear minimisation oracles.
     """
 
     name: ClassVar[str] = "muon"
     states: ClassVar[tuple[str, ...]] = Adamw.states
 
     rate: Positive = 0.02
-    momentum: Fraction = 0.95
+    momentum: Fraction | Literal["increasing"] = 0.95
     nesterov: bool = True
     weight_decay: NonNegative = 0.01
     scale: Literal["rms", "shape"] = "rms"
@@ -70,7 +72,10 @@ class Muon(TensorRule):
         return Adamw(self.rate_adamw, weight_decay=self.weight_decay)
 
     def coefficients(self, step: int, rate: float, weight: float = 1.0) -> tuple[float, ...]:
-        return (self.momentum, 1.0, self.momentum) if self.nesterov else (self.momentum, 0.0, 1.0)
+        kept = self.momentum
+        if isinstance(kept, str):
+            kept = (sqrt(step - 1) - 1) / sqrt(step - 2) if step > 2 else 0.0
+        return (kept, 1.0, kept) if self.nesterov else (kept, 0.0, 1.0)
 
     @staticmethod
     def scalar(
