@@ -29,6 +29,7 @@ PACKAGE = Path("src", "mpidl")
 #: Tests of what ranks note of themselves in memory that they share, and of the processes that die there.
 OF_NOTES = ("tests/rma/test_claims.py", "tests/engines/test_connection.py", "tests/job/test_servers_taken_over.py")
 LEFT_BEHIND = "tests/survival/test_takings.py"
+TAKEN_OVER = "tests/roles/test_shards_taken_over.py"
 #: Files with their tests in the folder of another room.
 ELSEWHERE = {
     "job/notes.py": "tests/data/test_labels.py",
@@ -76,7 +77,8 @@ def rooms(file: str) -> list[list[str]]:
     named = [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)]
     own = [named] if named else []
     if room in ("algorithms", "shards"):
-        return [*own, *([["tests/shards"]] if room == "shards" else []), about(file, "tests/algorithms")]
+        of_shards = [["tests/shards"], [TAKEN_OVER]] if room == "shards" else []
+        return [*own, *of_shards, about(file, "tests/algorithms")]
     if room in ("rma", "engines", "survival") or file == "data/schedule.py":
         # Without ranks; what workers take is what settlements find.
         return [
@@ -86,7 +88,7 @@ def rooms(file: str) -> list[list[str]]:
         ]
     if file in ELSEWHERE:
         return [[ELSEWHERE[file]]]
-    return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py"]] if room == "rules" else [])]
+    return [*own, [f"tests/{room}"], *([["tests/algorithms/test_steps.py", TAKEN_OVER]] if room == "rules" else [])]
 
 
 def about(file: str, folder: str) -> list[str]:

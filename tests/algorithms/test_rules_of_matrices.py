@@ -12,7 +12,6 @@ from mpidl.data.dataset import ArraySplit
 from mpidl.job.build import build
 from mpidl.job.fill import held_shards
 from mpidl.job.placed import place
-from mpidl.job.takeover import fixed
 from mpidl.nn.matrices import matrices, segments_by_tensors
 from mpidl.rules import Adamw, Muon, Sgd
 
@@ -173,12 +172,6 @@ def test_what_applies_no_gradients_on_servers(name):
         mpidl.UsageError, match=f"^server.rule: muon needs servers that apply gradients, {name} has none$"
     ):
         from_dict({**JOB, "algorithm": {"name": name}})
-
-
-def test_a_server_is_not_taken_over():
-    """Its counts of the gradients that matrices wait for would be lost."""
-    line = "server.rule: muon, servers keep the progress of each matrix in their own memory"
-    assert (fixed(job()).servers, fixed(job()).all) == (line, None)
 
 
 def test_tables_use_the_other_rule():

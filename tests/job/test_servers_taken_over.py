@@ -21,6 +21,10 @@ def config(name, algorithm=(), **sections):
     return from_dict({"algorithm": {"name": name, **dict(algorithm)}, **sections})
 
 
+def test_a_rule_of_matrices_can_be_taken_over():
+    assert fixed(config("downpour", server={"rule": "muon"})) == Fixed()
+
+
 @pytest.mark.parametrize("name", ["downpour", "easgd", "eamsgd", "aeasgd", "dynsgd", "agn", "adag", "ssp"])
 def test_a_server_that_handles_each_push_by_itself_can_be_taken_over(name):
     assert fixed(config(name)) == Fixed()

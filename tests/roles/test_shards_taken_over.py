@@ -22,7 +22,9 @@ from mpidl.rma.regions import regions
 from mpidl.rma.server import ServerLink
 from mpidl.rma.windows import OwnMemory
 from mpidl.roles.served import ServedShard
-from mpidl.rules import Adam
+from mpidl.rules import Adam, Muon
+from mpidl.rules.segments import Matrix, Segment
+from mpidl.rules.tensors import WholeTensors
 from mpidl.shards.ledger import Ledger
 from mpidl.shards.policies import ApplyAtOnce, drop_above, inverse
 from mpidl.shards.scheduled_rule import AVERAGE, Average, ScheduledRule
@@ -35,8 +37,10 @@ from mpidl.transport.protocol import END, MARK, Order, Phase, ShardClock, State
 from mpidl.transport.routes import Routes
 
 SIZE, CHUNK, CHUNKS, WORKERS = 5, 2, 3, 2
-RULE = Adam(0.1)
-VECTORS = (*RULE.states, AVERAGE)
+#: The rule's own arguments: Adam with a statistic, and Muon for a matrix of several chunks.
+ADAM = (Adam(0.1), {"statistics": [Range(1, 2)]})
+MUON = (Muon(0.1), {"segments": [Segment(Range(0, 4), matrix=Matrix(2, 2)), Segment(Range(4, 5), rule=Muon().other)]})
+VECTORS = (*Adam.states, AVERAGE)
 #: What workers publish: (worker, chunks of its push, or what comes between two pushes). Their pushes interleave.
 STEPS = [
     *[(0, 2), (1, 1), (0, 1), (1, 2), (0, MARK), (1, 3), (0, 3), (1, MARK)],
@@ -90,8 +94,9 @@ class Node:
 
     rank = 1
 
-    def __init__(self, directory, lines=(), lost=(), kinds=KINDS):
+    def __init__(self, directory, lines=(), lost=(), kinds=KINDS, rule=ADAM):
         self._directory, self._lost, self.deaths = directory, set(lost), Deaths(lines, kinds)
+        self._rule, self._of_rule = rule
         self._events = directory / "events.jsonl"
         self._events.write_text("")
         roles, whole = assign([0] * (2 + WORKERS), servers=1), Range(0, SIZE)
@@ -119,7 +124,7 @@ class Node:
     def _process(self):
         """Return what serves the shard in a new process."""
         vectors = {name: np.zeros(SIZE) for name in VECTORS}
-        rule = ScheduledRule(RULE, lambda batch: 1 / (2 + batch), [Range(1, 2)], changed=Average(0.5))
+        rule = ScheduledRule(self._rule, lambda batch: 1 / (2 + batch), changed=Average(0.5), **self._of_rule)
         policy, parameters = drop_above(2, ApplyAtOnce(inverse)), np.arange(SIZE, dtype=float)
         shard = Shard(Range(0, SIZE), parameters, rule, policy, CHUNK, state=vectors)
         receive = shard.receive_chunk
@@ -230,6 +235,34 @@ def test_it_ends_at_any_line(tmp_path, undisturbed, kinds, stride):
     assert {len(each) for each in losses} == {0, 1}
     # Every chunk is torn at some line.
     assert len(set().union(*losses)) == whole.served.shard.pushes * CHUNKS
+
+
+def progress(node):
+    """Return what matrices have of the pushes, after each step."""
+    found = []
+    for step in STEPS:
+        node.play([step])
+        found.append(node.served.shard.state()["steps"].tolist())
+    return found
+
+
+def test_matrices_wait_for_the_same_chunks(tmp_path):
+    """A server with Muon ends at any line: at most a part of a push is lost, and no matrix steps between two pushes."""
+    kinds = (Ledger, Shard, WholeTensors, Muon)
+    whole = Node(tmp_path, [10**9], kinds=kinds, rule=MUON)
+    steps, losses = progress(whole), set()
+    expected = whole.served.shard.state()
+    assert any(map(any, steps))
+    for line in range(0, whole.deaths.passed, 2):
+        node = Node(tmp_path, [line], kinds=kinds, rule=MUON)
+        assert progress(node) == steps, line
+        found, torn = node.served.shard.state(), {chunk for _, _, chunk in node.lost()}
+        losses.add(len(torn))
+        for chunk in {*range(CHUNKS)} - torn:
+            part = slice(CHUNK * chunk, CHUNK * (chunk + 1))
+            assert np.array_equal(found["rule/first_moment"][part], expected["rule/first_moment"][part]), line
+        assert torn or all(np.array_equal(found[name], expected[name]) for name in found), line
+    assert losses == {0, 1}
 
 
 @given(st.integers(0, 2000), st.lists(st.integers(0, 90) | st.integers(0, 900), min_size=1, max_size=4))

@@ -150,6 +150,20 @@ def test_a_copy_goes_on_within_a_gradient():
     assert not np.array_equal(twin.vector[twin.place], first.reshape(-1))
 
 
+def test_matrices_that_share_chunks():
+    rule, whole = Muon(0.1), Range(0, 9)
+    segments = [Segment(Range(start, start + 4), matrix=Matrix(2, 2)) for start in (1, 5)]
+    pieces = chunks(whole, 3)
+    tensors, vectors = WholeTensors(rule, whole, pieces, segments), np.ones((3, 9))
+    changed = []
+    for last in (2, 1, 0):
+        changed.append(tensors.arrived(last, vectors[0], vectors[1:], 0.1))
+        other = WholeTensors(rule, whole, pieces, segments)
+        other.reopen(last)
+        assert other.state().tolist() == tensors.state().tolist()
+    assert changed == [[], [2], [0, 1]]
+
+
 @pytest.mark.parametrize(
     ("group", "same"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mpidl.algorithms import Exchange
 from mpidl.config import Config
 from mpidl.job.job import Job
-from mpidl.rules.tensors import TensorRule
 from mpidl.topology.roles import Roles
 from mpidl.topology.takeover import Fixed
 
@@ -58,8 +57,6 @@ def _of_servers(config: Config) -> str | None:
     algorithm = config.algorithm
     if config.device.shards:
         return "device.shards: true, shards lie in the memory of GPUs"
-    if isinstance(config.rule, TensorRule):
-        return f"server.rule: {config.rule.name}, servers keep the progress of each matrix in their own memory"
     if algorithm.fetch_encoding() is not None:
         return f"algorithm.wire_fetch: {algorithm.wire_fetch}, servers encode differences from what each worker has"
     if not algorithm.shard_policy(1).stateless:

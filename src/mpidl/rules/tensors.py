@@ -121,16 +121,28 @@ class WholeTensors:
         parameters, states : array, shape (whole.size,)
             Vectors of the whole range.
         """
-        waiting = self._of_chunk[chunk]
-        changed = [] if waiting else [chunk]
-        for number in waiting:
-            ahead, chunks = self._ahead[number], self._chunks[number]
-            ahead[chunk - chunks[0]] += 1
+        changed = [] if self._of_chunk[chunk] else [chunk]
+        for number in self.count(chunk):
+            self._step(number, parameters, states, rate)
+            changed += [each for each in self._chunks[number] if self._of_chunk[each][0] == number]
+        return changed
+
+    def count(self, chunk: int) -> list[int]:
+        """Count a gradient of a chunk, and return the numbers of the matrices whose gradient is complete with it."""
+        complete = []
+        for number in self._of_chunk[chunk]:
+            ahead = self._ahead[number]
+            ahead[chunk - self._chunks[number][0]] += 1
             if ahead.all():
                 ahead -= 1
-                self._step(number, parameters, states, rate)
-                changed += [each for each in chunks if self._of_chunk[each][0] == number]
-        return changed
+                complete.append(number)
+        return complete
+
+    def reopen(self, last: int) -> None:
+        """Count the chunks of a gradient that another process has received, down to number `last`."""
+        for chunks, ahead in zip(self._chunks, self._ahead, strict=True):
+            if last > chunks[0]:
+                ahead[last - chunks[0] :] += 1
 
     def _step(self, number: int, parameters: Any, states: Sequence[Any], rate: float) -> None:
         import numpy as np

@@ -146,7 +146,7 @@ class Ledger:
             if entry.applied < header.applied <= applied:
                 push, chunk = header.push, self._last - (applied - header.applied)
                 batches = header.first, header.last
-                shard.open[ring] = PushHeader(ring, header.ordinal, header.fetched, header.staleness, batches)
+                shard.reopen(PushHeader(ring, header.ordinal, header.fetched, header.staleness, batches), chunk)
             found.append((applied, push, chunk))
         last = max(entries, key=lambda entry: entry.sequence)
         self._sequence, shard.clock, shard.pushes = last.sequence, last.clock, last.pushes

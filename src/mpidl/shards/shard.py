@@ -125,6 +125,8 @@ class Shard(ShardState):
                 values = self._damping.damped(chunk, values, push.staleness)
             self.policy.apply_chunk(self, chunk, values, push)
             self.settle()
+        elif accepted and self._tensors is not None:
+            self._tensors.count(chunk)
         if chunk:
             return False
         del self.open[worker]
@@ -138,6 +140,12 @@ class Shard(ShardState):
         if self.side_state is not None:
             self.side_state.end_push(self, self.policy, push, self.dropped > dropped)
         return True
+
+    def reopen(self, push: PushHeader, chunk: int) -> None:
+        """Go on with a push of which another process has received the chunks down to number `chunk`."""
+        self.open[push.worker] = push
+        if self._tensors is not None and push.staleness <= self.policy.bound:
+            self._tensors.reopen(chunk)
 
     def receive_push(self, worker: int, fetched: int, values: Any, batches: tuple[int, int] = (-1, -1)) -> None:
         """Handle a whole push; `values` has shape (range.size,), or (2, range.size) if the policy compares."""
