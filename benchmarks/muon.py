@@ -1,16 +1,18 @@
 """Muon against AdamW: a small language model in PyTorch, by synchronous SGD and Downpour, each rule at its best rate.
 
-    python benchmarks/muon.py [--steps 300] [--replicas 4] [--seeds 3] [--rates 0.0005 ...]
+    python benchmarks/muon.py [--steps 300] [--replicas 4] [--seeds 3] [--rates 0.0005 ...] [--ranks]
 
-Trains jobs/torch_transformer.toml on virtual clusters at each rate with one seed, and at the best one with all. The
-rate of Muon is that of its AdamW too. Prints a table of the test losses, and of the step at which Muon's mean training
-loss is that of AdamW at the end; writes it to results/muon.json.
+Trains jobs/torch_transformer.toml on virtual clusters or, with --ranks, on ranks of this machine, at each rate with one
+seed, and at the best one with all. The rate of Muon is that of its AdamW too. Prints a table of the test losses, and of
+the step at which Muon's mean training loss is that of AdamW at the end; writes it to results/muon.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from statistics import mean
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import parse, require, save, table
+from harness import parse, require, save, start_python, table
 from mpidl import open as opened
 from mpidl.config import load, toml
 from mpidl.runs.simulate import simulate
@@ -28,8 +30,8 @@ JOBS = Path(__file__).parents[1] / "jobs"
 RULES = ("adamw", "muon")
 ALGORITHMS = ("sync", "downpour")
 RATES = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]
-#: Seconds of virtual time of a record, of which a gradient takes about 1.
-REPORT = 4.0
+#: Seconds between two records on ranks, and of virtual time, of which a gradient takes about 1.
+REPORT, VIRTUAL_REPORT = 1.0, 4.0
 
 
 def main() -> None:
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--ranks", action="store_true", help="train on ranks of this machine")
     options = parse(parser, steps=2, replicas=2, seeds=1, rates=[0.002], algorithms=["downpour"])
     require("torch")
     os.chdir(JOBS.parent)
@@ -79,7 +82,8 @@ def run(algorithm: str, rule: str, rate: float, seed: int, options: argparse.Nam
     with TemporaryDirectory() as directory:
         keys = {
             "algorithm.name": algorithm, "server.rule": rule, "server.rate": rate, "run.seed": seed,
-            "run.report": REPORT, "run.steps": options.steps, "run.dir": directory, "virtual.compute": "jitter:1:0.1",
+            "run.report": REPORT if options.ranks else VIRTUAL_REPORT, "run.steps": options.steps,
+            "run.dir": directory, "virtual.compute": "jitter:1:0.1",
         }  # fmt: skip
         if rule == "muon":
             keys["server.rate_adamw"] = rate
@@ -87,7 +91,14 @@ def run(algorithm: str, rule: str, rate: float, seed: int, options: argparse.Nam
         del values["run"]["epochs"]
         job = Path(directory, "job.toml")
         job.write_text(toml.dump(values))
-        summary = simulate(load(job, [f"{key}={value}" for key, value in keys.items()]), options.replicas)
+        sets = [f"{key}={value}" for key, value in keys.items()]
+        if options.ranks:
+            words = ["-m", "mpidl", "train", str(job), "--json", *(f"--set={each}" for each in sets)]
+            count = options.replicas + (1 if algorithm == "sync" else 2)
+            done = start_python(count, words, stdout=subprocess.PIPE, check=True)
+            summary = json.loads(done.stdout.splitlines()[-1])
+        else:
+            summary = simulate(load(job, sets), options.replicas)
         records = opened(summary["run_dir"]).metrics
         return {**summary, "curve": list(zip(records["samples"], records["train_loss"], strict=True))}
 
