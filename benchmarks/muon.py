@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -103,14 +104,14 @@ def run(algorithm: str, rule: str, rate: float, seed: int, options: argparse.Nam
         return {**summary, "curve": list(zip(records["samples"], records["train_loss"], strict=True))}
 
 
-def mean_curve(runs: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Return the steps and the mean training losses of the records that all runs have.
+def mean_curve(runs: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of a run's records, and the means of all runs' training losses there.
 
     The last record of a run, whose loss is that of the whole epoch, is left out.
     """
-    count = max(1, min(len(each["curve"]) for each in runs) - 1)
-    points = np.array([each["curve"][:count] for each in runs]).mean(axis=0)
-    return (points[:, 0] / 32).tolist(), points[:, 1].tolist()
+    curves = [np.array([each for each in run["curve"] if isfinite(each[1])][:-1]) for run in runs]
+    samples = curves[0][:, 0]
+    return samples / 32, np.mean([np.interp(samples, *curve.T) for curve in curves], axis=0)
 
 
 if __name__ == "__main__":
