@@ -107,9 +107,10 @@ def run(algorithm: str, rule: str, rate: float, seed: int, options: argparse.Nam
 def mean_curve(runs: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps of a run's records, and the means of all runs' training losses there.
 
-    The last record of a run, whose loss is that of the whole epoch, is left out.
+    The last of several records of a run, whose loss is that of the whole epoch, is left out.
     """
-    curves = [np.array([each for each in run["curve"] if isfinite(each[1])][:-1]) for run in runs]
+    finite = [[each for each in run["curve"] if isfinite(each[1])] for run in runs]
+    curves = [np.array(each[:-1] or each) for each in finite]
     samples = curves[0][:, 0]
     return samples / 32, np.mean([np.interp(samples, *curve.T) for curve in curves], axis=0)
 
