@@ -166,12 +166,44 @@ def test_any_number_of_servers_and_another_at_resume_give_the_same_bits(tmp_path
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", ["hogwild", "diloco"])
-def test_what_applies_no_gradients_on_servers(name):
-    with pytest.raises(
-        mpidl.UsageError, match=f"^server.rule: muon needs servers that apply gradients, {name} has none$"
-    ):
-        from_dict({**JOB, "algorithm": {"name": name}})
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {"algorithm": {"name": "hogwild"}},
+            "server.rule: muon needs whole gradients, which hogwild doesn't keep apart",
+        ),
+        (
+            {"algorithm": {"name": "diloco"}},
+            "server.rule: muon, but diloco pushes changes, not gradients, expected algorithm.inner = 'muon'",
+        ),
+        (
+            {"topology": {"partitions": 2}},
+            "topology.partitions: 2, but server.rule is muon, which needs whole matrices, expected 1",
+        ),
+    ],
+)
+def test_what_has_no_gradients_of_whole_matrices(sections, line):
+    with pytest.raises(mpidl.UsageError, match=f"^{line}$"):
+        from_dict({**JOB, **sections})
+
+
+@pytest.mark.parametrize("name", ["averaging", "fedprox", "easgd", "diloco"])
+def test_steps_of_replicas_leave_shards_as_they_are(tmp_path, name):
+    """Shards end anywhere, and have no matrices; the replicas step them."""
+    inner = {key: value for key, value in JOB.items() if key != "server"}
+    placed = [
+        place(build(from_dict({**inner, "algorithm": {"name": name, "inner": rule}})), 3) for rule in ("muon", "sgd")
+    ]
+    servers = 2 if name == "easgd" else 0
+    one, other = (held_shards(each, servers) for each in placed)
+    assert one == other
+    assert not placed[0].scheduled_rule.matrices
+    assert any(each.matrix for each in placed[0].segments)
+    model = mpidl.Network([mpidl.nn.Dense(24, "relu"), mpidl.nn.Dense(16, "relu"), mpidl.nn.Dense(10)], (8, 8))
+    algorithm = {"name": name, "inner": "muon", "rate": 0.02}
+    summary = mpidl.train(model, mpidl.Digits(), algorithm=algorithm, epochs=5, batch=32, seed=3, dir=tmp_path)
+    assert summary["test_accuracy"] > 0.8
 
 
 def test_tables_use_the_other_rule():

@@ -1,9 +1,13 @@
 """Loops of several replicas on a virtual cluster, which compute with one model in turn."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from mpidl.algorithms import ALGORITHMS
+from mpidl.algorithms.replica_state import ReplicaState
+from mpidl.algorithms.requests import Gradient, NextBatch, Push
 from mpidl.config import from_dict
 from mpidl.data import Batch, Portions
 from mpidl.data.dataset import ArraySplit
@@ -132,3 +136,63 @@ def test_a_late_step_of_several_is_left_out():
     _, totals = trained(model, ALGORITHMS["downpour"](), replicas=1)
     assert len(calls) == 2 * 4 * 15
     assert (totals.samples, totals.pushes) == (4 * 90, 4 * 15)
+
+
+def by_two(replica):
+    sums = []
+    for batch in replica.batches():
+        sums.append(of(replica.parameters, *batch)[1])
+        if len(sums) == 2:
+            replica.step(gradient=sum(sums))
+            sums.clear()
+    if sums:
+        replica.step(gradient=sum(sums))
+
+
+def test_a_loop_goes_on_whose_batch_is_given_back_before_it_had_it():
+    _, totals = trained(in_loop(by_two, "ringmaster"), ALGORITHMS["ringmaster"](max_delay=1))
+    assert totals.samples == 4 * 90
+    assert 4 * 15 / 2 <= totals.pushes <= 4 * 15 / 2 + REPLICAS
+    assert totals.spent.stopped > 0
+
+
+@pytest.mark.parametrize(("loop", "pushes"), [(plain, 0), (by_two, 3)])
+def test_a_sum_of_gradients_is_never_too_late(loop, pushes):
+    """All shards are far ahead whenever a gradient has been computed."""
+    model, state, batches = in_loop(loop, "ringmaster"), ReplicaState(), iter(range(6))
+    requests = model.requests(ALGORITHMS["ringmaster"](max_delay=1), 0, model.parameters, 1, state)
+    found, answer = [], None
+    with contextlib.suppress(StopIteration):
+        while True:
+            request = requests.send(answer)
+            found.append(type(request))
+            answer = next(batches, None) if isinstance(request, NextBatch) else None
+            if isinstance(request, Gradient):
+                _, gradient = request.function(model, Batch(INPUTS[:6], INPUTS[:6, :1]))
+                answer = gradient if request.late_by(0) > 100 else None
+    assert found.count(Push) == pushes
+
+
+def test_an_item_comes_again_whose_step_was_late():
+    items, pushed = [], []
+
+    def own(replica):
+        for item in replica.share(range(100)):
+            items.append(item)
+            replica.step(gradient=np.ones(5))
+            if len(items) % 3:
+                pushed.append(item)
+
+    model, calls = in_loop(own, "ringmaster"), []
+    gradient = model.step_gradient
+
+    def late_every_third_time(*given):
+        calls.append(given)
+        if len(calls) % 3 == 0:
+            raise GivenUp("late")
+        return gradient(*given)
+
+    model.step_gradient = late_every_third_time
+    _, totals = trained(model, ALGORITHMS["ringmaster"](), replicas=1)
+    assert pushed == [*range(4 * 15)]
+    assert totals.pushes == 4 * 15 < len(items)

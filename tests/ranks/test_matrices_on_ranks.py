@@ -30,12 +30,21 @@ def test_one_worker_trains_as_in_one_process(comm, shared_path, transport):
     assert np.array_equal(model.parameters, alone.parameters)
 
 
-@pytest.mark.parametrize("algorithm", ["downpour", "softsync", "sync", "diloco"])
+#: Algorithms with Muon as the rule of the replicas' own steps.
+INNER = {
+    "diloco": {"window": 5},
+    "averaging": {"tau": 5},
+    "fedprox": {},
+    "easgd": {"tau": 3},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "softsync", "sync", *INNER])
 def test_several_workers(comm, shared_path, algorithm):
     model = network()
     keywords = {"algorithm": "downpour", "rule": Muon(0.02)}
-    if algorithm == "diloco":
-        keywords = {"algorithm": {"name": "diloco", "inner": "muon", "rate": 0.02, "window": 5}}
+    if algorithm in INNER:
+        keywords = {"algorithm": {"name": algorithm, "inner": "muon", "rate": 0.02, **INNER[algorithm]}}
     else:
         keywords["algorithm"] = algorithm
     summary = mpidl.train(model, mpidl.Digits(), dir=shared_path, batch=32, epochs=4, seed=5, **keywords)

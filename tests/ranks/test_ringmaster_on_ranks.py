@@ -55,21 +55,73 @@ def test_without_stops_servers_drop_what_is_too_late(comm, shared_path, tally):
     assert "gradients_stopped" not in summary
 
 
-def test_a_loop_gets_a_batch_again_whose_gradient_is_too_late(comm, shared_path, tally):
-    model, split = tally()
-    start, yielded = model.parameters.copy(), []
+@pytest.fixture
+def loop_over(comm, shared_path, tally):
+    """Return a function that trains by a loop, whose last rank is slow, and returns the summary and the model's sum."""
 
-    def loop(replica):
+    def over(loop, data, **options):
+        model, split = tally()
+        start = model.parameters.copy()
+
+        def own(replica):
+            loop(replica, model, 0.03 if comm.rank == comm.size - 1 else 0.003)
+
+        summary = mpidl.loop(
+            own, model, dataset(split) if data else None, algorithm=Ringmaster(max_delay=1), rule=Sgd(1.0), batch=BATCH,
+            portion=BATCH, dir=shared_path, **options,
+        )  # fmt: skip
+        return summary, (start - model.parameters)[0]
+
+    return over
+
+
+def test_a_loop_gets_a_batch_again_whose_gradient_is_too_late(comm, loop_over):
+    yielded = []
+
+    def loop(replica, model, seconds):
         for batch in replica.batches():
             yielded.append(len(batch[0]))
-            time.sleep(0.03 if comm.rank == comm.size - 1 else 0.003)
+            time.sleep(seconds)
             replica.step(gradient=model.loss_and_gradient(Batch(*batch))[1])
 
-    summary = mpidl.loop(
-        loop, model, dataset(split), algorithm=Ringmaster(max_delay=1), rule=Sgd(1.0), epochs=EPOCHS, batch=BATCH,
-        portion=BATCH, dir=shared_path,
-    )  # fmt: skip
+    summary, total = loop_over(loop, data=True, epochs=EPOCHS)
     assert summary["samples"] == EPOCHS * SAMPLES
     assert sum(map(len, comm.allgather(yielded))) == summary["pushes"] + summary["gradients_stopped"]
     assert summary["gradients_stopped"] > 0
-    assert np.array_equal(model.parameters, start - model.total(SAMPLES, EPOCHS))
+    assert total == EPOCHS * SAMPLES * (SAMPLES + 1) / 2
+
+
+def test_a_gradient_of_several_batches_of_a_loop_is_used(loop_over):
+    def loop(replica, model, seconds):
+        gradients = []
+        for batch in replica.batches():
+            gradients.append(model.loss_and_gradient(Batch(*batch))[1])
+            time.sleep(seconds)
+            if len(gradients) == 2:
+                replica.step(gradient=np.sum(gradients, axis=0))
+                gradients.clear()
+        if gradients:
+            replica.step(gradient=gradients[0])
+
+    summary, total = loop_over(loop, data=True, epochs=EPOCHS)
+    assert summary["samples"] == EPOCHS * SAMPLES
+    assert total == EPOCHS * SAMPLES * (SAMPLES + 1) / 2
+
+
+def test_an_item_of_a_loop_comes_again_whose_gradient_is_too_late(comm, loop_over):
+    items = []
+
+    def loop(replica, model, seconds):
+        for item in replica.share(range(1000)):
+            items.append(item)
+            time.sleep(seconds)
+            replica.step(gradient=np.ones(model.parameters.size))
+
+    summary, total = loop_over(loop, data=False, steps=60)
+    each = comm.allgather(items)
+    assert total == summary["pushes"] == 60
+    assert sum(map(len, each)) == 60 + summary["gradients_stopped"]
+    assert summary["gradients_stopped"] > 0
+    for own in each:
+        assert own == sorted(own)
+        assert {*own} == {*range(len({*own}))}

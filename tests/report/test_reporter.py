@@ -309,12 +309,12 @@ def test_another_process_goes_on_with_the_files_of_a_run(reporter, capsys):
 def test_deaths_and_recoveries_are_counted_and_shown(reporter, capsys):
     death = {"host": "node7", "pid": 1234, "noticed": 1e9}
     reporter.log("failure", 1, "server 0", **death, signal="SIGKILL")
-    reporter.log("recovery", 1, "server 0", by=3, seconds=0.25, lost={"pushes": 2})
+    reporter.log("recovery", 1, "server 0", by=3, seconds=0.25, lost={"chunks": 1})
     reporter.log("failure", 2, "worker 0", **death, signal=None, code=7)
     reporter.log("handover", 3, "worker 1", by=4, seconds=0.5, lost={})
     first, second, third, fourth = capsys.readouterr().err.splitlines()[-4:]
     assert first == "mpidl: rank 1 (server 0) has died: process 1234 on node7, SIGKILL"
-    assert second == "mpidl: rank 1 (server 0) goes on, taken over by the process of rank 3 in 250 ms; lost: 2 pushes"
+    assert second == "mpidl: rank 1 (server 0) goes on, taken over by the process of rank 3 in 250 ms; lost: 1 chunk"
     assert third == "mpidl: rank 2 (worker 0) has died: process 1234 on node7, exit code 7"
     assert fourth == "mpidl: rank 3 (worker 1) goes on, taken over by the process of rank 4 in 500 ms; lost: nothing"
     summary = reporter.close(totals(1.0, 1, 1.0), SIZES, interrupted=False, **END)

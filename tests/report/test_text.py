@@ -90,6 +90,20 @@ def test_a_summary_of_a_run_without_them_says_nothing_of_them():
 
 
 @pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        ({"dropped": 0}, ""),
+        ({"dropped": 3, "staleness_histogram": [6, 5, 1]}, ", 25% of pushes dropped"),
+        ({"gradients_stopped": 1, "seconds_saved": 0.0}, ", 1 gradient stopped"),
+        ({"gradients_stopped": 1200, "seconds_saved": 0.02}, ", 1,200 gradients stopped, 20 ms saved"),
+    ],
+)
+def test_a_summary_says_what_was_not_used(more, end):
+    line = text.summary(summary(**more)).splitlines()[-2]
+    assert line == f"downpour: 1 server, 2 replicas, staleness mean 0.50, p50 0, p99 3, max 4{end}"
+
+
+@pytest.mark.parametrize(
     ("failures", "recoveries", "line"),
     [(1, 1, "1 failure, 1 recovery"), (3, 2, "3 failures, 2 recoveries"), (1, 0, "1 failure, 0 recoveries")],
 )

@@ -72,6 +72,7 @@ def test_a_freed_transport_raises(comm):
             coordinator.posted.look()
 
 
+@pytest.mark.usefixtures("one_node")
 @pytest.mark.mpi(min_size=2)
 def test_another_process_continues_in_the_memory_of_a_rank(comm):
     victim, taker = comm.size - 1, 0
@@ -100,6 +101,7 @@ def test_memory_that_is_not_shared_is_not_taken_over(comm):
             window.as_rank(1)
 
 
+@pytest.mark.usefixtures("one_node")
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_is_taken_over_is_rung_at_its_new_process(comm):
     doorbells = Doorbells(comm)

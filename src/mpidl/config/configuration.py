@@ -212,10 +212,6 @@ def from_dict(
         **{name: schema.convert(values.get(name, {}), cls, name) for name, cls in SECTIONS.items()},
     )
     config.algorithm.check(config.run.deterministic, config.rule)
-    if isinstance(config.rule, TensorRule) and (algorithm.outer or algorithm.exchange is Exchange.SHARED_MEMORY):
-        raise UsageError(
-            f"server.rule: {config.rule.name} needs servers that apply gradients, {algorithm.name} has none"
-        )
     if config.algorithm.streamed and any(death.returns is not None for death in config.virtual.death):
         raise UsageError(
             f"virtual.death: a replica that returns can't take part in a run of {algorithm.name} with fragments or "
@@ -224,6 +220,7 @@ def from_dict(
     _check_model(config)
     config.topology.check(config.algorithm, config.run)
     _check_average(config)
+    _check_matrices(config)
     if config.rate.patience is not None and config.run.deterministic:
         raise UsageError("rate.schedule: 'plateau' depends on timing, which rules out run.deterministic = true")
     return config
@@ -246,6 +243,19 @@ def _check_average(config: Config) -> None:
         raise UsageError(f"run.ema: {ema:g}, but {algorithm.name}{with_fragments} keeps no average; leave it out")
     if config.device.shards:
         raise UsageError(f"run.ema: {ema:g}, not supported with device.shards, expected device.shards = false")
+
+
+def _check_matrices(config: Config) -> None:
+    """Check that shards get gradients of whole matrices, if their rule needs them."""
+    rule, algorithm = config.rule, config.algorithm
+    if not isinstance(rule, TensorRule):
+        return
+    if algorithm.outer:
+        inner = f"expected algorithm.inner = {rule.name!r}"
+        raise UsageError(f"server.rule: {rule.name}, but {algorithm.name} pushes changes, not gradients, {inner}")
+    if algorithm.exchange is Exchange.SHARED_MEMORY:
+        raise UsageError(f"server.rule: {rule.name} needs whole gradients, which {algorithm.name} doesn't keep apart")
+    config.topology.check_whole(f"but server.rule is {rule.name}, which needs whole matrices")
 
 
 def _source(values: Mapping[str, Any]) -> Source:

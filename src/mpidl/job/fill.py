@@ -145,10 +145,8 @@ def _held_whole(placed: PlacedJob, holders: int) -> list[Held]:
     if holders > (count := len(tensors)):
         found = f"topology.servers: {holders}" if placed.job.config.servers else f"{holders} workers without servers"
         raise UsageError(f"{found} for {count} tensors, which {rule.name} needs whole, expected at most {count}")
-    if len(placed.slices) > 1:
-        raise UsageError(f"server.rule: {rule.name} needs a model that isn't cut, expected topology.partitions = 1")
     if placed.job.original.pieces:
-        raise UsageError(f"server.rule: {rule.name} updates the whole model, expected no rules of several modules")
+        raise UsageError(f"server.rule: {rule.name}, but the model is a dict of modules, expected one module")
     runs = balanced([each.size + costs.get(each, 0.0) / OPERATIONS for each in tensors], holders)
     return [
         Held(Range(tensors[run.start].start, tensors[run.stop - 1].stop), holder) for holder, run in enumerate(runs)

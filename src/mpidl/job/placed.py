@@ -153,12 +153,13 @@ class PlacedJob:
     @property
     def scheduled_rule(self) -> ScheduledRule:
         """The shards' rule with its groups of parameters and, unless replicas have rates of their own, its schedule."""
-        rule, ema = self.job.config.rule, self.job.config.run.ema
-        if self.job.algorithm.outer:
-            frozen = [Segment(each.range, frozen=True) for each in self.segments if each.frozen]
-            scheduled = ScheduledRule(rule, statistics=self.statistics, segments=frozen)
-        else:
-            scheduled = ScheduledRule(rule, self.rate_at, self.statistics, self.segments)
+        algorithm, rule, ema = self.job.algorithm, self.job.config.rule, self.job.config.run.ema
+        segments = self.segments
+        if algorithm.local_rule is not None:  # then only replicas make steps by gradients
+            segments = [Segment(each.range, frozen=True) for each in segments if each.frozen]
+        scheduled = ScheduledRule(rule, statistics=self.statistics, segments=segments)
+        if not algorithm.outer:
+            scheduled = replace(scheduled, rate_at=self.rate_at)
         return scheduled if ema is None else replace(scheduled, changed=Average(ema))
 
 

@@ -27,7 +27,7 @@ POINTS = {
     "counter-written": "worker: shown one server its chunks, not the others",
     "chunk-begun": "server: taken a chunk out of a ring, not applied it",
     "chunk-noted": "server: noted that it is applying a chunk, not begun to",
-    "half-applied": "server: updated one segment of a chunk, if its parameters have several (model.groups)",
+    "half-applied": "server: updated one segment of a chunk, if it has several (model.group, matrices), or one matrix",
     "chunk-applied": "server: applied a chunk, not freed its slot",
     "chunks-released": "server: applied chunks, not shown the worker that their slots are free",
     "mark-taken": "server: copied its shard for a checkpoint",

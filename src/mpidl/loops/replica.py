@@ -50,9 +50,12 @@ class Turn(Protocol):
     Attributes
     ----------
     model : LoopModel
+    again : bool
+        Whether the gradient of the last step was too late, so that its batch or item comes again.
     """
 
     model: LoopModel
+    again: bool
 
     def squared_norm(self) -> float:
         """Return the squared Euclidean norm of a recent gradient; 0 before the first."""
@@ -105,7 +108,8 @@ class Replica:
     def batches(self) -> Iterator[Any]:
         """Yield (inputs, targets) of this replica's batches to the end of the training data.
 
-        The loop may keep them. Where a run continues, they go on behind those of the last step that was saved.
+        The loop may keep them. Where a run continues, they go on behind those of the last step that was saved. A batch
+        comes again if its gradient was too late; see `mpidl.algorithms.Ringmaster`.
         """
         while (batch := self._turn.take("batches")) is not None:
             yield batch
@@ -113,12 +117,16 @@ class Replica:
     def share(self, items: Iterable[T]) -> Iterator[T]:
         """Yield items of the loop's own, such as an environment's, as long as the run has steps left.
 
-        For a run without data, whose steps are counted instead of epochs: each item is one.
+        For a run without data, whose steps are counted instead of epochs: each item is one. An item comes again if its
+        gradient was too late.
         """
         for item in items:
-            if self._turn.take("share") is None:
-                return
-            yield item
+            again = True
+            while again:
+                if self._turn.take("share") is None:
+                    return
+                yield item
+                again = self._turn.again
 
     def log(self, **figures: Any) -> None:
         """Add values to figures of the loop's own, by their names; records have the means over all workers.

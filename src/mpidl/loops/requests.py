@@ -15,6 +15,8 @@ from mpidl.loops.switch import Event, Switch
 
 #: The handle of the batch that the loop has already: it makes another step without a new one.
 SAME = object()
+#: Updates that no gradient is late by.
+NEVER = 1 << 62
 
 
 class Left(Exception):
@@ -44,7 +46,7 @@ class LoopRequests:
         self._fetch = Fetch(parameters) if pattern.fetches_next and not pattern.prefetches else None
         self._requests, self._parameters, self._switch, self._show = requests, parameters, switch, show
         self._leaves, self._state = algorithm.exchange is Exchange.SERVERS, state
-        self._fetched = False
+        self._fetched = self._joined = False
 
     def run(self) -> Replica:
         """Yield the requests to the end of the replica, and let the loop end."""
@@ -79,19 +81,25 @@ class LoopRequests:
             self._fetched = True
         self._show()
         self._switch.model.refresh()
-        while (event := self._switch.resume()) is Event.IS_LATE:
-            self._switch.model.refresh()
+        event = self._switch.event
+        if event is not Event.TAKES:  # else a gradient was given up before the loop had its batch
+            while (event := self._switch.resume()) is Event.IS_LATE:
+                self._switch.model.refresh()
         if event is Event.STEPS:
             return SAME
         return (yield request) if event is Event.TAKES else None
 
     def _gradient(self, request: Gradient) -> Any:
-        switch = self._switch
+        switch, self._joined = self._switch, False
+        if (late_by := request.late_by) is not None:
+            # Of a gradient of several batches only the last one would come again.
+            request = structs.replace(request, late_by=lambda clock: NEVER if self._joined else late_by(clock))
         while request.batch is not SAME:
             switch.may_leave = self._leaves and not self._state.counts["unpushed"]
             gradient = yield structs.replace(request, function=self._compute)
             if gradient is None and switch.event is Event.ENDS:
                 raise Left
+            switch.again = gradient is None
             if gradient is None or switch.event is not Event.TAKES:
                 return gradient
             # The loop adds up the gradients of several batches.
@@ -106,4 +114,6 @@ class LoopRequests:
 
     def _compute(self, model: Any, batch: Any) -> Any:
         self._show()
-        return model.loss_and_gradient(batch)
+        found = model.loss_and_gradient(batch)
+        self._joined = self._joined or self._switch.event is Event.TAKES
+        return found

@@ -49,6 +49,8 @@ class Switch:
         That step's gradient.
     parts : sequence of Range
         The parts of the vector that the last step changes; all if there are none.
+    again : bool
+        Whether the gradient of the last step was too late, so that its batch comes again.
     may_leave : bool
         Whether the replica may end without the gradient of a batch that it has taken.
     unstepped : object
@@ -57,7 +59,7 @@ class Switch:
 
     gradient: Any
     parts: Sequence[Range] = ()
-    may_leave = False
+    again = may_leave = False
     unstepped: Any = None
 
     def __init__(self, number: int, replicas: int, model: LoopModel, loop: Loop, state: ReplicaState) -> None:

@@ -38,8 +38,9 @@ def matrices(groups: Sequence[Group], model: CompleteModel) -> dict[str, Matrix]
     for part in parts:
         group = group_of(groups, part.name)
         asked = None if group is None else group.matrix
-        if asked and part.name not in weights:
-            raise UsageError(f"model.group: matrix: {part.name} has the shape {part.shape}, expected at least 2 axes")
+        if group is not None and asked and part.name not in weights:
+            line = f"model.group: match: {group.match!r}: {part.name} has the shape {part.shape}"
+            raise UsageError(f"{line}, but matrix is true, expected at least 2 axes")
         if (part.name in hidden if asked is None else asked) and not (group is not None and group.frozen):
             found[part.name] = as_matrix(part.shape, model.outputs_last)
     return found
@@ -66,7 +67,8 @@ def segments_by_tensors(
     for part in (each for each in layout if not any(each.range.intersect(own) for own in statistics)):
         group, matrix = group_of(groups, part.name) or Group(part.name), found.get(part.name)
         if matrix is not None and part.size != prod(matrix.shape):
-            raise UsageError(f"topology.partitions: cuts {part.name}, which {rule.name} needs whole, expected stages")
+            line = f"topology.partitions: cuts {part.name}, which {rule.name} needs whole"
+            raise UsageError(f"{line}, expected as many topology.stages as partitions")
         other, factor = (None, 1.0) if matrix is not None else (rule.other, rule.other_factor)
         segment = Segment(part.range, group.rate * factor, group.weight_decay, group.frozen, other, matrix)
         if segments and matrix is None and segments[-1].range.stop == part.start and segments[-1][1:] == segment[1:]:

@@ -131,7 +131,7 @@ class Summary(EvaluatedFigures, TypedDict):
     staleness_histogram : list of int
         Number of pushes with staleness 0, 1, ..., summed over the shards.
     dropped : int
-        Number of pushes that shards dropped.
+        Number of pushes that shards dropped, summed over the shards.
     gradients_stopped, seconds_saved : int, float, optional
         Number of gradients that replicas stopped because they would have come too late, and the time that the rest of
         them would have taken, summed over the replicas.

@@ -84,17 +84,19 @@ def summary(summary: Mapping[str, Any]) -> str:
     virtual = " of virtual time" if summary.get("virtual") else ""
     cut = f" of {summary['partitions']} partitions" if summary.get("partitions", 1) > 1 else ""
     sizes = f"{counted(summary['servers'], 'server')}, {counted(summary['replicas'], 'replica')}{cut}"
-    stopped = ""
+    unused = ""
+    if dropped := summary.get("dropped"):
+        unused = f", {dropped / sum(summary['staleness_histogram']):.0%} of pushes dropped"
     if count := summary.get("gradients_stopped"):
         saved = summary["seconds_saved"]
-        stopped = f", {counted(count, 'gradient')} stopped" + f", {saved:.1f} s saved" * (saved > 0)
+        unused += f", {counted(count, 'gradient')} stopped" + f", {duration(saved)} saved" * (saved > 0)
     text = [
         *_quality(summary, beside=["train_loss"]),
         *_objective(summary),
         *_ending(summary),
         f"{summary['samples']} samples in {summary['seconds']:.1f} s{virtual}, "
         f"{summary['samples_per_second']:.0f} samples/s",
-        f"{summary['algorithm']}: {sizes}, {staleness}{stopped}",
+        f"{summary['algorithm']}: {sizes}, {staleness}{unused}",
         *_incidents(summary),
         f"{escaped(summary['run_dir'])}: {_length(summary)} done",
     ]
@@ -137,7 +139,7 @@ def died(rank: int, role: str, details: Mapping[str, Any]) -> str:
 
 def replaced(rank: int, role: str, details: Mapping[str, Any]) -> str:
     """Return the line about a rank that another process has taken over, given the details of the event."""
-    lost = ", ".join(f"{count} {name}" for name, count in details["lost"].items()) or "nothing"
+    lost = ", ".join(counted(count, name.removesuffix("s")) for name, count in details["lost"].items()) or "nothing"
     taken = f"taken over by the process of rank {details['by']} in {duration(details['seconds'])}"
     return f"rank {rank} ({role}) goes on, {taken}; lost: {lost}"
 
