@@ -171,7 +171,7 @@ def test_any_number_of_servers_and_another_at_resume_give_the_same_bits(tmp_path
     [
         (
             {"algorithm": {"name": "hogwild"}},
-            "server.rule: muon needs whole gradients, which hogwild doesn't keep apart",
+            "server.rule: muon, but hogwild's workers update one vector at the same time",
         ),
         (
             {"algorithm": {"name": "diloco"}},

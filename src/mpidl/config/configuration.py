@@ -254,7 +254,7 @@ def _check_matrices(config: Config) -> None:
         inner = f"expected algorithm.inner = {rule.name!r}"
         raise UsageError(f"server.rule: {rule.name}, but {algorithm.name} pushes changes, not gradients, {inner}")
     if algorithm.exchange is Exchange.SHARED_MEMORY:
-        raise UsageError(f"server.rule: {rule.name} needs whole gradients, which {algorithm.name} doesn't keep apart")
+        raise UsageError(f"server.rule: {rule.name}, but {algorithm.name}'s workers update one vector at the same time")
     config.topology.check_whole(f"but server.rule is {rule.name}, which needs whole matrices")
 
 
