@@ -109,7 +109,7 @@ class Replica:
         """Yield (inputs, targets) of this replica's batches to the end of the training data.
 
         The loop may keep them. Where a run continues, they go on behind those of the last step that was saved. A batch
-        comes again if its gradient was too late; see `mpidl.algorithms.Ringmaster`.
+        comes again if its gradient was too late.
         """
         while (batch := self._turn.take("batches")) is not None:
             yield batch
