@@ -71,6 +71,18 @@ def comm():
     comm.Free()
 
 
+@pytest.fixture
+def one_node(comm):
+    """Skip the test where ranks are on several nodes: they neither wake each other nor share cores; roles differ."""
+    from mpidl.rma.nodes import neighbours
+
+    node = neighbours(comm)
+    several = node.size < comm.size
+    node.Free()
+    if several:
+        pytest.skip("ranks on several nodes")
+
+
 def pytest_addoption(parser):
     """Let runs on ranks that leave their transport open take another one."""
     choices = ["windows", "mixed", "messages"]

@@ -115,29 +115,6 @@ def test_replicas_have_states_of_their_own():
     assert sum(counts.values()) == totals.batches == totals.logged["steps"][0] == 4 * 15
 
 
-def test_a_late_step_of_several_is_left_out():
-    """The loop goes on behind it, with the batch that it has."""
-
-    def twice(replica):
-        for batch in replica.batches():
-            for _ in range(2):
-                replica.step(gradient=of(replica.parameters, *batch)[1])
-
-    model, calls = in_loop(twice, "downpour"), []
-    gradient = model.step_gradient
-
-    def late_every_other_time(*given):
-        calls.append(given)
-        if len(calls) % 2 == 0:
-            raise GivenUp("late")
-        return gradient(*given)
-
-    model.step_gradient = late_every_other_time
-    _, totals = trained(model, ALGORITHMS["downpour"](), replicas=1)
-    assert len(calls) == 2 * 4 * 15
-    assert (totals.samples, totals.pushes) == (4 * 90, 4 * 15)
-
-
 def by_two(replica):
     sums = []
     for batch in replica.batches():
@@ -156,21 +133,92 @@ def test_a_loop_goes_on_whose_batch_is_given_back_before_it_had_it():
     assert totals.spent.stopped > 0
 
 
-@pytest.mark.parametrize(("loop", "pushes"), [(plain, 0), (by_two, 3)])
-def test_a_sum_of_gradients_is_never_too_late(loop, pushes):
-    """All shards are far ahead whenever a gradient has been computed."""
-    model, state, batches = in_loop(loop, "ringmaster"), ReplicaState(), iter(range(6))
+def twice(replica):
+    for batch in replica.batches():
+        for _ in range(2):
+            replica.step(gradient=of(replica.parameters, *batch)[1])
+
+
+def driven(loop, late, batches=6):
+    """Return the kinds of requests of a loop by Ringmaster; `late` says whether a gradient is, given its `late_by`."""
+    model, state, coming = in_loop(loop, "ringmaster"), ReplicaState(), iter(range(batches))
     requests = model.requests(ALGORITHMS["ringmaster"](max_delay=1), 0, model.parameters, 1, state)
-    found, answer = [], None
+    found, answer, late_by = [], None, None
     with contextlib.suppress(StopIteration):
         while True:
             request = requests.send(answer)
             found.append(type(request))
-            answer = next(batches, None) if isinstance(request, NextBatch) else None
+            if late_by is not None and not isinstance(request, Gradient):
+                assert late_by(0) > 100, "what follows a step with the same batch is in time"
+            answer = next(coming, None) if isinstance(request, NextBatch) else None
             if isinstance(request, Gradient):
                 _, gradient = request.function(model, Batch(INPUTS[:6], INPUTS[:6, :1]))
-                answer = gradient if request.late_by(0) > 100 else None
-    assert found.count(Push) == pushes
+                answer, late_by = (None, None) if late(request.late_by) else (gradient, request.late_by)
+    return found
+
+
+@pytest.mark.parametrize(("loop", "pushes"), [(plain, 0), (by_two, 3), (twice, 0)])
+def test_sums_of_gradients_are_in_time_and_late_batches_come_again_with_all_steps(loop, pushes):
+    """All shards are far ahead whenever a gradient has been computed."""
+    assert driven(loop, lambda by: by(0) < 100).count(Push) == pushes
+
+
+def test_steps_with_a_batch_whose_first_one_was_in_time_are_in_time():
+    assert driven(twice, lambda by: False).count(Push) == 12
+
+
+def test_data_that_end_within_a_sum_make_no_step_without_a_gradient():
+    def without_rest(replica):
+        for number, batch in enumerate(replica.batches()):
+            if number % 2:
+                replica.step(gradient=of(replica.parameters, *batch)[1])
+
+    assert driven(without_rest, lambda by: False, batches=5).count(Push) == 2
+
+
+def test_a_run_that_stops_ends_a_loop_at_its_next_step():
+    ended = []
+
+    def with_rest(replica):
+        try:
+            for batch in replica.batches():
+                last = batch
+            replica.step(gradient=of(replica.parameters, *last)[1])
+        finally:
+            ended.append(replica.number)
+
+    model = in_loop(with_rest, "downpour")
+    requests = model.requests(ALGORITHMS["downpour"](), 0, model.parameters, 1, ReplicaState())
+    while not isinstance(request := requests.send(None), NextBatch):
+        pass
+    while not isinstance(request := requests.send(0), Gradient):
+        pass
+    request.function(model, Batch(INPUTS[:6], INPUTS[:6, :1]))
+    requests.close()
+    assert ended == [0]
+
+
+def test_an_item_whose_body_makes_no_step_comes_once():
+    items = []
+
+    def own(replica):
+        for item in replica.share(range(100)):
+            items.append(item)
+            if item % 2 == 0 or items.count(item) == 1:
+                replica.step(gradient=np.ones(5))
+
+    model, calls = in_loop(own, "ringmaster"), []
+    gradient = model.step_gradient
+
+    def late_once(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise GivenUp("late")
+        return gradient(*given)
+
+    model.step_gradient = late_once
+    trained(model, ALGORITHMS["ringmaster"](), replicas=1)
+    assert items[:5] == [0, 1, 1, 2, 3]
 
 
 def test_an_item_comes_again_whose_step_was_late():

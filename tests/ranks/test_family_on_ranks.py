@@ -79,6 +79,7 @@ class Own:
         return 0.0, self.parameters - self._center
 
 
+@pytest.mark.usefixtures("one_node")
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("algorithm", [Rescaled(), Ringleader()])
 def test_replicas_with_data_of_their_own_settle_at_the_mean_whatever_their_speeds(comm, shared_path, tally, algorithm):
@@ -143,6 +144,7 @@ def test_pushes_travel_in_every_format(comm, shared_path, tally, monkeypatch, wi
         assert np.array_equal(model.parameters, -model.total(SAMPLES, 3))
 
 
+@pytest.mark.usefixtures("one_node")
 def test_what_is_too_stale_is_dropped_and_its_portions_are_logged(comm, shared_path, tally):
     model, split = tally()
     compute, random = model.loss_and_gradient, np.random.default_rng(comm.rank)

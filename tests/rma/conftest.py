@@ -29,18 +29,6 @@ def transport(comm, transport_way):
 
 
 @pytest.fixture
-def one_node(comm):
-    """Skip the test where ranks are on several nodes: they neither wake each other nor share cores."""
-    from mpidl.rma.nodes import neighbours
-
-    node = neighbours(comm)
-    several = node.size < comm.size
-    node.Free()
-    if several:
-        pytest.skip("ranks on several nodes")
-
-
-@pytest.fixture
 def requests(monkeypatch):
     """Return the requests that this rank sends from now on: the rank, and the operation."""
     from mpidl.rma.requests import RequestKind, RequestTag

@@ -300,6 +300,29 @@ def test_parts_step_by_themselves(options, servers):
     assert summary["pushes"] == len(batches) + -(-len(batches) // 3)
 
 
+def test_a_step_that_back_propagates_leaves_gradients_of_other_parts_alone(options):
+    """Neither what they have is changed, nor is the loss's gradient put there."""
+
+    def linear():
+        layer = torch.nn.Linear(64, 1, bias=False)
+        torch.nn.init.zeros_(layer.weight)
+        return layer
+
+    def loop(replica):
+        a, b = (part.weight for part in replica.model.values())
+        for _ in replica.batches():
+            b.sum().backward()
+            replica.step((a + 1000 * b).sum(), "a")
+            replica.step("b")
+            replica.step((1000 * a + b).sum(), "b")
+
+    networks = {"a": linear(), "b": linear()}
+    mpidl.loop(loop, networks, mpidl.Digits(), rule=mpidl.Sgd(1.0), **options)
+    batches = 2 * -(-1437 // 37)
+    assert (networks["a"].weight == -batches).all()
+    assert (networks["b"].weight == -2 * batches).all()
+
+
 def test_gradients_of_other_parts_stay(options):
     def both(replica):
         decoder = replica.model["decoder"]

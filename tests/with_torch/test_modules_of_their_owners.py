@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -353,3 +355,19 @@ def test_an_evaluation_has_the_loss_of_the_last_training(tmp_path):
         mpidl.evaluate(summary["run_dir"], torch.nn.Linear(4, 3), data)
     with pytest.raises(UsageError, match=r"the model is an object of a Python script, which predict doesn't have"):
         predict(Path(summary["run_dir"]), "test", tmp_path / "outputs.h5")
+
+
+def test_threads_lend_modules_at_the_same_time():
+    batch = Batch(np.ones((2, 3), np.float32), np.ones((2, 1), np.float32))
+
+    def lend(_):
+        for _ in range(30):
+            TorchModel(torch.nn.Linear(3, 1), "mse_loss").loss_and_gradient(batch)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lend, range(4)))
+    finally:
+        sys.setswitchinterval(interval)

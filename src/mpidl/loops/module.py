@@ -83,7 +83,13 @@ class ModuleInLoop(InLoop, TorchModel):
             if propagates and part is None:
                 self._gradients.of_loss(loss)
             elif propagates:
+                others = [each for number, each in enumerate(self._vector.parameters) if number not in numbers]
+                kept = [each.grad for each in others]
+                for each in others:
+                    each.grad = None
                 loss.backward()
+                for each, gradient in zip(others, kept, strict=True):
+                    each.grad = gradient
         if not (propagates and part is None) and not self._gradients.collect(numbers.__contains__):
             raise LoopError("replica.step: no gradient since the last step, expected loss.backward() before")
         self._vector.store_statistics()

@@ -83,8 +83,8 @@ class Replica:
         The model that `mpidl.loop` was given.
     state : dict
         Numbers, texts and arrays by name, and lists, tuples and dicts of these, that the loop needs to go on. A
-        checkpoint has what it holds when the loop takes a batch, and a run that continues from the checkpoint begins
-        with that.
+        checkpoint has what it holds at the end of a step, or when the loop takes a batch, and a run that continues from
+        the checkpoint begins with that.
     """
 
     def __init__(self, number: int, replicas: int, turn: Turn) -> None:

@@ -50,12 +50,13 @@ class LoopRequests:
 
     def run(self) -> Replica:
         """Yield the requests to the end of the replica, and let the loop end."""
-        answer: Any = None
+        answer, ends = None, False
         try:
             while True:
                 try:
                     request = self._requests.send(answer)
                 except StopIteration:
+                    ends = True
                     return
                 if isinstance(request, NextBatch):
                     answer = yield from self._next_batch(request)
@@ -73,6 +74,7 @@ class LoopRequests:
             self._requests.close()
             if not self._switch.ended:
                 self._show()
+                self._switch.stopped = not ends
                 self._switch.finish(closed=True)
 
     def _next_batch(self, request: NextBatch) -> Any:
@@ -83,34 +85,39 @@ class LoopRequests:
         self._switch.model.refresh()
         event = self._switch.event
         if event is not Event.TAKES:  # else a gradient was given up before the loop had its batch
-            while (event := self._switch.resume()) is Event.IS_LATE:
-                self._switch.model.refresh()
+            while (event := self._switch.resume()) is Event.STEPS and self._switch.again:
+                self._switch.model.refresh()  # a batch comes again with all its steps
         if event is Event.STEPS:
             return SAME
         return (yield request) if event is Event.TAKES else None
 
     def _gradient(self, request: Gradient) -> Any:
-        switch, self._joined = self._switch, False
-        if (late_by := request.late_by) is not None:
-            # Of a gradient of several batches only the last one would come again.
+        switch, late_by = self._switch, request.late_by
+        if request.batch is SAME:
+            return switch.gradient
+        if late_by is not None:
+            # Of a gradient of several batches only the last one would come again, and other steps have been pushed.
             request = structs.replace(request, late_by=lambda clock: NEVER if self._joined else late_by(clock))
-        while request.batch is not SAME:
+        self._joined = False
+        while True:
             switch.may_leave = self._leaves and not self._state.counts["unpushed"]
             gradient = yield structs.replace(request, function=self._compute)
             if gradient is None and switch.event is Event.ENDS:
                 raise Left
             switch.again = gradient is None
             if gradient is None or switch.event is not Event.TAKES:
+                self._joined = True
                 return gradient
             # The loop adds up the gradients of several batches.
             batch = yield NextBatch()
             if batch is not None:
                 request = structs.replace(request, batch=batch)
-            elif switch.finish(closed=False) is not Event.STEPS:
-                return np.zeros_like(self._parameters)
+            elif switch.finish(closed=False) is Event.STEPS:
+                return switch.gradient
+            elif switch.may_leave:
+                raise Left
             else:
-                break
-        return switch.gradient
+                return np.zeros_like(self._parameters)
 
     def _compute(self, model: Any, batch: Any) -> Any:
         self._show()

@@ -51,6 +51,8 @@ class Switch:
         The parts of the vector that the last step changes; all if there are none.
     again : bool
         Whether the gradient of the last step was too late, so that its batch comes again.
+    stopped : bool
+        Whether the run stops before the end of the data: a step then ends the loop.
     may_leave : bool
         Whether the replica may end without the gradient of a batch that it has taken.
     unstepped : object
@@ -59,7 +61,7 @@ class Switch:
 
     gradient: Any
     parts: Sequence[Range] = ()
-    again = may_leave = False
+    again = stopped = may_leave = False
     unstepped: Any = None
 
     def __init__(self, number: int, replicas: int, model: LoopModel, loop: Loop, state: ReplicaState) -> None:
@@ -89,6 +91,8 @@ class Switch:
     def step(self, loss: Any, gradient: Any, part: str | None) -> None:
         """Hand the gradient over to the engine, and return when it has been dealt with."""
         self._check_inside("step")
+        if self._closed and self.stopped:
+            raise GreenletExit
         if self._closed:
             raise LoopError("replica.step was called after the last batch, expected a step for the batches before")
         if part is not None and part not in self.model.parts:
@@ -147,7 +151,7 @@ class Switch:
 
     def compute(self, batch: Any) -> Event:
         """Let the loop run with the batch that it has taken."""
-        self.loss = None
+        self.loss, self.again = None, False
         return self.resume(self.model.begin_batch(batch))
 
     def finish(self, closed: bool) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import RLock
 from weakref import WeakSet
 
 import torch
@@ -34,7 +35,9 @@ class Loan:
         self._parts, self._others, self._settle, self.active = parts, others, settle, True
         self._tables = tables
         self._tensors = self._present() | tables.weights
-        for other in list(_LOANS):
+        with _LOCK:
+            loans = list(_LOANS)
+        for other in loans:
             if not self._tensors.keys().isdisjoint(other._tensors):
                 other.end()
         modules = [each for part in parts.values() for each in part.modules()]
@@ -47,7 +50,8 @@ class Loan:
         self._tensors |= self._present()
         self._views: list[tuple[torch.Tensor, tuple[int, ...], bool]] = []
         self._hooks: list[RemovableHandle] = []
-        _LOANS.add(self)
+        with _LOCK:
+            _LOANS.add(self)
 
     def _present(self) -> dict[int, torch.Tensor]:
         return {id(place.tensor): place.tensor for place in tensors_in(self._parts)}
@@ -63,7 +67,8 @@ class Loan:
             return
         self._settle()
         self.active = False
-        _LOANS.discard(self)
+        with _LOCK:
+            _LOANS.discard(self)
         for hook in self._hooks:
             hook.remove()
         for module, mode in self._modes:
@@ -80,6 +85,8 @@ class Loan:
 
 #: The loans that haven't ended. The hooks of a loan keep it alive as long as the module.
 _LOANS = WeakSet[Loan]()
+#: Held while the set is read or changed: threads may make models.
+_LOCK = RLock()
 
 
 def _own(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
