@@ -1,5 +1,7 @@
 """Loops of the user's own over vectors: they train as `mpidl.train` does, and what they do wrong is one line."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -197,6 +199,27 @@ def test_the_state_of_a_loop_is_saved_with_the_batch_that_it_takes(options):
     assert seen == expected
     resumed = mpidl.load(mpidl.open(f"{options['dir']}/struck").directory)
     assert np.array_equal(resumed.tensors["parameters"], through.parameters)
+
+
+def test_batches_that_no_step_has_taken_come_again_when_a_run_continues(options):
+    def loop(replica, rest=True):
+        sizes = []
+        for inputs, _ in replica.batches():
+            sizes.append(len(inputs))
+            if len(sizes) == 4:
+                replica.step(gradient=np.full(6, float(sum(sizes))))
+                sizes.clear()
+        if sizes and rest:
+            replica.step(gradient=np.full(6, float(sum(sizes))))
+
+    del options["epochs"]
+    options["rule"], through = mpidl.Sgd(1.0), Bare()
+    expected = mpidl.loop(loop, through, DATA, steps=20, name="through", **options)
+    mpidl.loop(partial(loop, rest=False), Bare(), DATA, steps=11, name="struck", **options)
+    found = mpidl.loop(loop, Bare(), DATA, steps=20, name="struck", resume=True, **options)
+    resumed = mpidl.load(mpidl.open(f"{options['dir']}/struck").directory)
+    assert np.array_equal(resumed.tensors["parameters"], through.parameters)
+    assert found["samples"] == expected["samples"]
 
 
 def raising(replica):

@@ -79,6 +79,8 @@ class ReplicaState:
         Weight of the last gradient's batch, as in `mpidl.data.Batch`; set by the engine.
     counts : Counter
         Numbers by name, initially 0.
+    unstepped : int
+        Number of the last batches whose gradient is in a loop of the user's own, which hasn't made a step with it.
     logged : dict of str to (float, int)
         Figures that the replica logs by their names: the sum of the values and their number.
     """
@@ -94,7 +96,7 @@ class ReplicaState:
     ) -> None:
         self.fragments, self.norm = fragments, norm or GradientNorm()
         self._rate_at, self._statistics, self._segments, self._kept = rate_at, statistics, segments, kept
-        self.portion = self.batch = 0
+        self.portion = self.batch = self.unstepped = 0
         self.weight = 1.0
         self.counts: Counter[str] = Counter()
         self.logged: dict[str, tuple[float, int]] = {}

@@ -15,6 +15,9 @@ from mpidl.parameters.ranges import Range, within
 from mpidl.storage.position import ReplicaPosition
 from mpidl.wire import Differences, ErrorFeedback, Wire
 
+#: A portion, its first batch of some, and the batch after the last of them.
+Part = tuple[int, int, int]
+
 
 class UnpushedBatches:
     """Follows a replica from batch to batch.
@@ -63,15 +66,24 @@ class UnpushedBatches:
         """Return how far the replica is in data of its own, if it has any."""
         return loader.own_position(self.unused, sum(loader.schedule.samples(*part) for part in self.parts))
 
-    def position(self, loader: Loader, state: ReplicaState, before: int, **known: Any) -> ReplicaPosition:
-        """Return the position of the replica, which had taken `before` tickets before those of its loader."""
+    def position(
+        self, loader: Loader, state: ReplicaState, before: int, *, batches: int, samples: int, **known: Any
+    ) -> ReplicaPosition:
+        """Return the position of the replica, which had taken `before` tickets before those of its loader.
+
+        Batches whose gradient is in a loop of the user's own, and in no vector, come again.
+        """
+        parts, again = divided(self.parts, state.unstepped)
+        starts = {portion: first for portion, first, _ in again}
         return ReplicaPosition(
-            unpushed=[(portion, first, last) for portion, first, last in self.parts],
-            working=loader.unfinished(self.unused),
+            unpushed=parts,
+            working=[*starts.items(), *(each for each in loader.unfinished(self.unused) if each[0] not in starts)],
             tickets=before + loader.tickets,
             portion=self.portion,
             counts=dict(state.counts),
             own=self.own_position(loader),
+            batches=batches - state.unstepped,
+            samples=samples - sum(loader.schedule.samples(*part) for part in again),
             **known,
         )
 
@@ -87,6 +99,18 @@ class UnpushedBatches:
             pushed -= last - first
             if pushed >= 0:
                 del self.parts[0]
+
+
+def divided(parts: Sequence[Sequence[int]], count: int) -> tuple[list[Part], list[Part]]:
+    """Return parts of portions without their last `count` batches, and these."""
+    kept, last = [(portion, start, stop) for portion, start, stop in parts], list[Part]()
+    while count > 0:
+        portion, start, stop = kept.pop()
+        middle = max(start, stop - count)
+        kept += [(portion, start, middle)] if middle > start else []
+        last.insert(0, (portion, middle, stop))
+        count -= stop - middle
+    return kept, last
 
 
 class Encodings(Struct, frozen=True):

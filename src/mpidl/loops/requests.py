@@ -106,13 +106,14 @@ class LoopRequests:
                 raise Left
             switch.again = gradient is None
             if gradient is None or switch.event is not Event.TAKES:
-                self._joined = True
+                self._joined, self._state.unstepped = True, 0
                 return gradient
             # The loop adds up the gradients of several batches.
             batch = yield NextBatch()
             if batch is not None:
                 request = structs.replace(request, batch=batch)
             elif switch.finish(closed=False) is Event.STEPS:
+                self._state.unstepped = 0
                 return switch.gradient
             elif switch.may_leave:
                 raise Left
@@ -122,5 +123,7 @@ class LoopRequests:
     def _compute(self, model: Any, batch: Any) -> Any:
         self._show()
         found = model.loss_and_gradient(batch)
-        self._joined = self._joined or self._switch.event is Event.TAKES
+        if self._switch.event is Event.TAKES:
+            self._joined = True
+            self._state.unstepped += 1
         return found
