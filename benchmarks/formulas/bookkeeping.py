@@ -17,7 +17,7 @@ BOOKKEEPING = (
     Wrong("loops/requests.py", "switch.again = gradient is None", "switch.again = False"),
     Wrong("loops/requests.py", "is Event.STEPS and self._switch.again", "is Event.STEPS and False"),
     Wrong("loops/requests.py", "                self._joined = True\n", ""),
-    Wrong("loops/requests.py", "elif switch.may_leave:", "elif False:"),
+    Wrong("loops/requests.py", "if not steps and switch.may_leave:", "if False:"),
     Wrong("loops/requests.py", "self._switch.stopped = not ends", "self._switch.stopped = False"),
     Wrong("loops/switch.py", "self.loss, self.again = None, False", "self.loss = None"),
     Wrong("loops/module.py", "each.grad = gradient\n", "pass\n"),

@@ -1,5 +1,8 @@
 """Loops of the user's own on the ranks of the test's world."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -205,3 +208,17 @@ def test_parts_are_deterministic(comm, options):
         return [each.detach().numpy().tobytes() for module in modules.values() for each in module.parameters()]
 
     assert trained() == trained()
+
+
+def test_a_deterministic_loop_with_several_steps_a_batch_stops_at_a_signal(options):
+    def loop(replica):
+        for number, (inputs, targets) in enumerate(replica.batches()):
+            if number == 8 and replica.number == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(2 + replica.number % 2):
+                replica.step(gradient=loss_and_gradient(replica.parameters, inputs, targets)[1])
+
+    options |= {"epochs": 60, "deterministic": True, "on_interrupt": "return"}
+    summary = mpidl.loop(loop, Line(), DATA, algorithm="downpour", **options)
+    assert summary["interrupted"]
+    assert summary["samples"] < 30 * 211

@@ -112,13 +112,12 @@ class LoopRequests:
             batch = yield NextBatch()
             if batch is not None:
                 request = structs.replace(request, batch=batch)
-            elif switch.finish(closed=False) is Event.STEPS:
-                self._state.unstepped = 0
-                return switch.gradient
-            elif switch.may_leave:
+                continue
+            steps = switch.finish(closed=False) is Event.STEPS
+            if not steps and switch.may_leave:
                 raise Left
-            else:
-                return np.zeros_like(self._parameters)
+            self._state.unstepped = 0
+            return switch.gradient if steps else np.zeros_like(self._parameters)
 
     def _compute(self, model: Any, batch: Any) -> Any:
         self._show()

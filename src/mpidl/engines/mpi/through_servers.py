@@ -129,7 +129,9 @@ class ServersCheckpoint(CheckpointSource):
         pushes = int(self._status.figures["pushes"])
         self._connection.wait(lambda: self._begin_round(pushes + 1))
         order, decided = self._round
-        return order if order.number == marked or pushes == decided else order._replace(number=marked)
+        assert decided is not None
+        # A loop of the user's own may have pushed several times since it was here.
+        return order if order.number == marked or pushes >= decided else order._replace(number=marked)
 
     def _begin_round(self, pushes: int) -> bool:
         self._round = self._link.orders.begin_round(pushes)
