@@ -16,7 +16,7 @@ BOOKKEEPING = (
     Wrong("loops/requests.py", "if event is not Event.TAKES:", "if True:"),
     Wrong("loops/requests.py", "switch.again = gradient is None", "switch.again = False"),
     Wrong("loops/requests.py", "is Event.STEPS and self._switch.again", "is Event.STEPS and False"),
-    Wrong("loops/requests.py", "                self._joined = True\n", ""),
+    Wrong("loops/requests.py", "self._joined, self._state.unstepped = True, 0", "self._state.unstepped = 0"),
     Wrong("loops/requests.py", "if not steps and switch.may_leave:", "if False:"),
     Wrong("loops/requests.py", "self._switch.stopped = not ends", "self._switch.stopped = False"),
     Wrong("loops/switch.py", "self.loss, self.again = None, False", "self.loss = None"),
