@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mpidl.algorithms.replica_state import ReplicaState
 from mpidl.engines.mpi.checkpoint_participant import LOOK_EVERY, CheckpointParticipant
 from mpidl.engines.mpi.request_handler import CheckpointSource, RequestHandler
 from mpidl.transport.protocol import Order, Phase
@@ -50,7 +51,7 @@ def made(tmp_path):
             unfinished=lambda unused: [], own_position=lambda unused, unpushed: None, tickets=0, retaken=[],
             wait_for_ticket=lambda: None, schedule=schedule,
         )  # fmt: skip
-        participant = CheckpointParticipant(0, handler, SimpleNamespace(counts={}), loader, lambda order: tmp_path)
+        participant = CheckpointParticipant(0, handler, ReplicaState(), loader, lambda order: tmp_path)
         link, participant.obeyed, participant.loader = Link(interval), obeyed, loader
         participant.bind(link, wait=lambda condition: condition())
         return participant, link
