@@ -16,7 +16,7 @@ from mpidl.metrics import MeanAbsoluteError
 from mpidl.metrics.figures import Figures
 from mpidl.nn import Dense, Network, adapt
 from mpidl.nn.adaptation import ModelError
-from mpidl.nn.model import evaluate_split
+from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Layout, Range
 
 

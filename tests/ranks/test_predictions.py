@@ -7,7 +7,7 @@ from small_runs import digits
 
 from mpidl import UsageError
 from mpidl.config import from_dict
-from mpidl.nn.model import BATCH
+from mpidl.nn.evaluation import BATCH
 
 pytestmark = pytest.mark.mpi
 

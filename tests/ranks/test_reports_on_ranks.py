@@ -13,7 +13,7 @@ from mpidl.errors import UsageError
 from mpidl.metrics import METRICS
 from mpidl.metrics.figures import Figures
 from mpidl.nn import Dense, Network
-from mpidl.nn.model import evaluate_split
+from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.storage.checkpoints import latest, read, read_best

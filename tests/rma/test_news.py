@@ -8,7 +8,8 @@ import pytest
 
 from mpidl.algorithms.coordination import BatchSegment, Evaluate
 from mpidl.parameters import shards
-from mpidl.transport.protocol import NOTICE, Notice, ShardClock
+from mpidl.transport.coordination import NOTICE, Notice
+from mpidl.transport.protocol import ShardClock
 
 COORDINATOR, SERVER = 0, 1
 pytestmark = pytest.mark.mpi(min_size=3)

@@ -7,7 +7,7 @@ import pytest
 import mpidl
 from full_disk import full_disk
 from mpidl.errors import UsageError
-from mpidl.nn.model import BATCH
+from mpidl.nn.evaluation import BATCH
 from mpidl.runs.evaluate import predict
 
 LAYERS = [{"type": "dense", "units": 7, "activation": "tanh"}, {"type": "dense", "units": 10}]

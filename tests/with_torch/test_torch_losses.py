@@ -220,7 +220,7 @@ CASES = {
 )
 def test_a_mean_is_over_the_labels_that_count(tmp_path, monkeypatch, case, micro_batches, tokens):
     """As in a plain loop. The evaluation is by parts of 5 samples, of which the first one has no label that counts."""
-    monkeypatch.setattr("mpidl.nn.model.BATCH", 5)
+    monkeypatch.setattr("mpidl.nn.evaluation.BATCH", 5)
     loss, ignored = CASES[case]
     inputs, labels = samples(ignored, tokens)
     module, plain = Tokens(), Tokens()

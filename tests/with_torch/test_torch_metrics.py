@@ -74,7 +74,7 @@ LEFT_OUT = {
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_the_loss_leaves_out_metrics_leave_out(tmp_path, monkeypatch, name):
     """The figures are those of the whole split at once, in however many batches it is evaluated."""
-    monkeypatch.setattr("mpidl.nn.model.BATCH", 5)
+    monkeypatch.setattr("mpidl.nn.evaluation.BATCH", 5)
     loss, (images, labels) = LEFT_OUT[name], segmented()
     given = list(zip(images, labels, strict=True))
     module = segmenting()

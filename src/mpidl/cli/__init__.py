@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpidl.cli import commands, seeing
+from mpidl.cli import commands, planning, seeing
 from mpidl.cli.arguments import parse
 from mpidl.errors import MpidlError, UsageError, as_line
 from mpidl.launch import environment, signals
@@ -18,9 +18,9 @@ from mpidl.runs.process import end_job, exits
 __all__ = ["main"]
 
 #: Commands that save when a signal asks them to stop.
-SAVING = (commands.run_train, commands.run_script, commands.run_simulate)
+SAVING = (commands.run_train, commands.run_script, planning.run_simulate)
 #: Commands of one process.
-ALONE = (commands.run_export, commands.run_simulate, commands.run_plan, seeing.run_report, seeing.run_top)
+ALONE = (commands.run_export, planning.run_simulate, planning.run_plan, seeing.run_report, seeing.run_top)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

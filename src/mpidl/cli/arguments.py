@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpidl.cli import commands, seeing
+from mpidl.cli import commands, planning, seeing
 from mpidl.errors import UsageError, quoted, shown
 from mpidl.extras import require
 from mpidl.launch.output import deliver
@@ -98,7 +98,7 @@ def command_line() -> _Parser:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return a command's arguments from `argv`, by default the process's; raise UsageError if they are wrong.
 
-    Their ``command`` is the function of `mpidl.cli.commands` or `mpidl.cli.seeing` that takes them.
+    Their ``command`` is the function that takes them, of `mpidl.cli`'s modules `commands`, `planning` or `seeing`.
     """
     parser = command_line()
     words = sys.argv[1:] if argv is None else list(argv)
@@ -231,7 +231,7 @@ def _add_predict(parsers: Parsers) -> None:
 
 def _add_simulate(parsers: Parsers) -> None:
     about = f"Train on a virtual cluster, in this process: the arithmetic is real, only time is not. {TRUST}"
-    simulate = _command(parsers, "simulate", commands.run_simulate, "predict a run on a virtual cluster", about)
+    simulate = _command(parsers, "simulate", planning.run_simulate, "predict a run on a virtual cluster", about)
     simulate.path("config", "CONFIG", "a TOML file with a section [virtual]")
     simulate.number("--replicas", "N", "number of replicas", required=True)
     simulate.overrides()
@@ -277,7 +277,7 @@ def _add_plan(parsers: Parsers) -> None:
         "Describe a job without training: its layers, their sizes, and the memory of each rank; and propose a number "
         f"of servers. {TRUST}"
     )
-    plan = _command(parsers, "plan", commands.run_plan, "show the size of a job", about)
+    plan = _command(parsers, "plan", planning.run_plan, "show the size of a job", about)
     plan.path("config", "CONFIG", "a TOML file, such as jobs/distbelief_speech.toml")
     told = "show the work of each of N ranks, and, without --set topology.servers, the best number of servers"
     plan.number("--ranks", "N", told)

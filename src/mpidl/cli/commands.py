@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The largest step of a checkpoint.
 LARGEST = (1 << 63) - 1
-#: Keys that `mpidl plan` proposes unless they are given.
-TOPOLOGY = ("topology.servers", "topology.partitions", "topology.stages")
 #: What `mpidl plan` and `mpidl simulate` say of scripts.
 NO_PLAN = "only configurations can be planned and simulated; `mpidl report RUN_DIR` shows what a script's run measured"
 #: Limit of a command's numbers of ranks, replicas or pixels.
@@ -72,7 +70,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     from mpidl.runs.agreement import together
 
     def resolve() -> Config:
-        config = _config(arguments, started.size)
+        config = configuration(arguments, started.size)
         topology = config.topology
         environment.prepare_mpi(topology.transport, config.data.keep == "distributed", topology.survive == "auto")
         return config
@@ -84,7 +82,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     code = STOPPED if summary.get("interrupted") else 0
     if speaks(started.rank):
         marks.tell_done(code, started.size)
-        if (shown := _show_summary(summary, arguments.json, code)) != code:
+        if (shown := show_summary(summary, arguments.json, code)) != code:
             marks.tell_done(code := shown, started.size)
     return code
 
@@ -93,7 +91,7 @@ def _ranks(arguments: argparse.Namespace) -> int:
     """Return the requested number of ranks: those already started, or more."""
     started = environment.world().size
     ranks: int = started if arguments.ranks is None else arguments.ranks
-    _check_number("-n", ranks)
+    check_number("-n", ranks)
     if started > 1 and ranks != started:
         raise UsageError(f"-n {ranks}: there are {started} ranks already, leave -n out")
     return ranks
@@ -126,7 +124,7 @@ def _check_retries(retries: int, launches: bool) -> None:
 
 
 def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
-    config = _config(arguments, ranks)
+    config = configuration(arguments, ranks)
     config.topology.check_ranks(ranks, config.servers)
     passed = ["train"]
     if arguments.config is not None:
@@ -151,7 +149,7 @@ def _launch_training(arguments: argparse.Namespace, ranks: int) -> int:
     return _launch(ranks, passed, role, arguments.retries, topology.survive == "auto", fits)
 
 
-def _config(arguments: argparse.Namespace, ranks: int = 1) -> Config:
+def configuration(arguments: argparse.Namespace, ranks: int = 1) -> Config:
     """Return the configuration of a command for a number of ranks, by default that of the run to resume."""
     given: Path | None = arguments.config
     resume: Path | None = getattr(arguments, "resume", None)
@@ -233,7 +231,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     from mpidl.runs.evaluate import evaluate, trained
 
     run = trained(arguments.run_dir, arguments.newest)
-    _show(evaluate(run, step=_step(arguments)), arguments.json, text.evaluation)
+    show(evaluate(run, step=_step(arguments)), arguments.json, text.evaluation)
     return 0
 
 
@@ -244,7 +242,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     run = trained(arguments.run_dir, arguments.newest)
     exported = export(run, arguments.to, _step(arguments), arguments.output, arguments.force)
-    _show(exported, arguments.json, text.exported)
+    show(exported, arguments.json, text.exported)
     return 0
 
 
@@ -262,7 +260,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     predicted = predict(run, arguments.data, arguments.output, step, arguments.force)
     if started.rank == 0:
         marks.tell_done(0, started.size)
-        _show(predicted, arguments.json, text.predicted)
+        show(predicted, arguments.json, text.predicted)
     return 0
 
 
@@ -283,17 +281,8 @@ def _step(arguments: argparse.Namespace) -> int | str | None:
     return int(step)
 
 
-def run_simulate(arguments: argparse.Namespace) -> int:
-    environment.prepare_libraries()
-    from mpidl.runs.simulate import simulate
-
-    _check_number("--replicas", arguments.replicas)
-    summary = simulate(_config(arguments), arguments.replicas)
-    return _show_summary(summary, arguments.json, STOPPED if summary.get("interrupted") else 0)
-
-
 def run_pack(arguments: argparse.Namespace) -> int:
-    _check_number("--size", arguments.size)
+    check_number("--size", arguments.size)
     if not 0 < arguments.test_fraction < 1:
         raise UsageError(f"--test-fraction: expected float > 0 and < 1, found {arguments.test_fraction}")
     if arguments.seed < 0:
@@ -304,59 +293,11 @@ def run_pack(arguments: argparse.Namespace) -> int:
         arguments.folder, arguments.file, arguments.size, arguments.test, arguments.test_fraction, arguments.seed,
         force=arguments.force,
     )  # fmt: skip
-    _show(packed, arguments.json, text.packed)
+    show(packed, arguments.json, text.packed)
     return 0
 
 
-def run_plan(arguments: argparse.Namespace) -> int:
-    environment.prepare_libraries()
-    if arguments.ranks is not None:
-        _check_number("--ranks", arguments.ranks)
-    if arguments.nodes is not None:
-        return _book(arguments)
-    if arguments.ranks_per_node is not None:
-        raise UsageError("--ranks-per-node: expected --nodes too")
-    if arguments.apply and arguments.config.is_dir():
-        raise UsageError(f"--apply: {arguments.config} is a directory, expected a configuration's file")
-    config = _config(arguments)
-    from mpidl.runs import plan, proposal
-
-    given = [key for key in TOPOLOGY if any(each.strip().startswith(f"{key}=") for each in arguments.overrides)]
-    if arguments.apply and (arguments.ranks is None or given):
-        expected = f"{given[0]} is given, leave it out" if given else "expected --ranks too"
-        raise UsageError(f"--apply: {expected}")
-    if arguments.ranks is None or given:
-        _show(plan.plan(config, arguments.ranks), arguments.json, plan.as_text)
-        return 0
-    proposed = proposal.propose(config, arguments.ranks)
-    _show(proposed, arguments.json, lambda found: f"{plan.as_text(found)}\n{proposal.as_text(found)}")
-    if arguments.apply:
-        say(proposal.apply(proposed, arguments.config))
-    return 0
-
-
-def _book(arguments: argparse.Namespace) -> int:
-    """Compare numbers of nodes."""
-    for option in ("ranks", "apply"):
-        if getattr(arguments, option):
-            raise UsageError(f"--{option}: can't be combined with --nodes")
-    for number in arguments.nodes:
-        _check_number("--nodes", number)
-    given = [each.strip().partition("=")[0].strip() for each in arguments.overrides]
-    fixed = [key for key in TOPOLOGY[1:] if key in given]
-    if fixed:
-        raise UsageError(f"--nodes: finds the fastest {fixed[0]} for each, leave it out")
-    config = _config(arguments)
-    from mpidl.runs import proposal
-
-    ranks_per_node = arguments.ranks_per_node or proposal.cores(config)
-    _check_number("--ranks-per-node", ranks_per_node)
-    booked = proposal.book(config, arguments.nodes, ranks_per_node, arguments.overrides, str(arguments.config))
-    _show(booked, arguments.json, proposal.booking_as_text)
-    return 0
-
-
-def _check_number(option: str, found: int | None) -> None:
+def check_number(option: str, found: int | None) -> None:
     if found is None or not 1 <= found <= MOST:
         bound = f"<= {MOST}" if found is not None and found > MOST else ">= 1"
         raise UsageError(f"{option}: expected int {bound}, found {quoted(found)}")
@@ -364,9 +305,9 @@ def _check_number(option: str, found: int | None) -> None:
 
 def run_submit(arguments: argparse.Namespace) -> int:
     for option in ("nodes", "ranks_per_node", "cores_per_rank"):
-        _check_number(f"--{option.replace('_', '-')}", getattr(arguments, option))
+        check_number(f"--{option.replace('_', '-')}", getattr(arguments, option))
     if arguments.gpus_per_node:
-        _check_number("--gpus-per-node", arguments.gpus_per_node)
+        check_number("--gpus-per-node", arguments.gpus_per_node)
     from mpidl.launch.batch import batch, submit
 
     script = batch(arguments, _work(arguments))
@@ -394,7 +335,7 @@ def _work(arguments: argparse.Namespace) -> Work:
         raise UsageError(f"{arguments.words_of_script[0]}: only a script takes arguments after --")
     arguments.config, arguments.resume = given, resume
     ranks = arguments.nodes * arguments.ranks_per_node
-    config = _config(arguments, ranks)
+    config = configuration(arguments, ranks)
     config.topology.check_ranks(ranks, config.servers)
     if resume is not None:
         return Work.resuming(resume, given, arguments.overrides)
@@ -419,17 +360,17 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _show_summary(summary: Mapping[str, Any], as_json: bool, code: int) -> int:
+def show_summary(summary: Mapping[str, Any], as_json: bool, code: int) -> int:
     """Print a run's summary, and return the exit code: `code`, but not 0 if the summary can't be written."""
     try:
-        _show(summary, as_json, text.summary)
+        show(summary, as_json, text.summary)
     except MpidlError as error:
         say(f"{error}; {summary['run_dir']}/summary.json has the summary")
         return code or 1
     return code
 
 
-def _show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
+def show(result: Mapping[str, Any], as_json: bool, as_text: Callable[[Mapping[str, Any]], str]) -> None:
     from mpidl.report.recorder import as_json_line
 
     deliver(as_json_line(result) if as_json else as_text(result), needed=as_json)

@@ -13,7 +13,8 @@ import numpy as np
 from mpidl.data.batch import Batch, parts, seed_of_batch
 from mpidl.errors import UsageError, kind_of, nearest, quoted
 from mpidl.nn.adaptation import ModelError, as_usage_errors, model_errors, weighted
-from mpidl.nn.model import CompleteModel, Evaluation, correct_classes
+from mpidl.nn.evaluation import correct_classes
+from mpidl.nn.model import CompleteModel, Evaluation
 from mpidl.parameters.layout import Layout
 from mpidl.tables.lookups import Lookup, TableSpec, Wanted
 

@@ -16,7 +16,7 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.takeover import fixed
 from mpidl.metrics.figures import Figures
-from mpidl.nn.model import BATCH
+from mpidl.nn.evaluation import BATCH
 from mpidl.parameters import Range
 from mpidl.partition.plan import Plan
 from mpidl.rma.regions import nbytes, regions

@@ -22,7 +22,8 @@ from mpidl.job.job import Job
 from mpidl.job.placed import PlacedJob
 from mpidl.job.ready import LocalModel
 from mpidl.metrics.figures import Figures
-from mpidl.nn.model import BATCH, Evaluation
+from mpidl.nn.evaluation import BATCH
+from mpidl.nn.model import Evaluation
 from mpidl.parameters import Range
 from mpidl.rules import Sgd
 from mpidl.rules.segments import Segment

@@ -8,7 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpidl.rma.doorbells import Doorbells
-from mpidl.transport.protocol import Tag
+from mpidl.transport.coordination import Tag
 
 
 class Caller:

@@ -15,17 +15,8 @@ from mpidl.rma.regions import RECORDS
 from mpidl.rma.shared_state import SharedState
 from mpidl.rma.takings import noted
 from mpidl.rma.verbs import RemoteMemory
-from mpidl.transport.protocol import (
-    EVALUATIONS,
-    ROUNDS,
-    Control,
-    EpochEvaluation,
-    GivenBack,
-    Order,
-    Phase,
-    SavedFiles,
-    Tag,
-)
+from mpidl.transport.coordination import Tag
+from mpidl.transport.protocol import EVALUATIONS, ROUNDS, Control, EpochEvaluation, GivenBack, Order, Phase, SavedFiles
 
 #: Numbers before a record: its ordinal from 1, its length and its checksum.
 HEADER = 3

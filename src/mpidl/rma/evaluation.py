@@ -9,7 +9,8 @@ import numpy as np
 from mpidl.algorithms.coordination import Evaluate
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
-from mpidl.transport.protocol import TICKETS, Control, Notice
+from mpidl.transport.coordination import TICKETS, Notice
+from mpidl.transport.protocol import Control
 
 
 class ShownEvaluation:

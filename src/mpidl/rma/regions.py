@@ -10,11 +10,11 @@ import numpy as np
 from mpidl.parameters.ranges import within
 from mpidl.shards import ledger
 from mpidl.transport.capacity import MOST_SIDE_DATA, Capacity, MailboxGeometry
+from mpidl.transport.coordination import NOTICE
 from mpidl.transport.protocol import (
     EVALUATIONS,
     GIVEN_BACK,
     GIVEN_BACK_WIDTH,
-    NOTICE,
     SERVER_STATUS,
     TAKINGS_ROW,
     WORKER_STATUS,

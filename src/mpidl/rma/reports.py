@@ -12,6 +12,7 @@ import numpy as np
 
 from mpidl.rma.counters import Counter
 from mpidl.rma.shared_state import SharedState
+from mpidl.transport.coordination import Tag
 from mpidl.transport.protocol import (
     ANNOUNCING,
     EVALUATIONS,
@@ -21,7 +22,6 @@ from mpidl.transport.protocol import (
     EpochEvaluation,
     SavedFiles,
     State,
-    Tag,
 )
 from mpidl.transport.status import resident_bytes
 

@@ -32,14 +32,16 @@ from mpidl.job.ready import ReadyJob, replica_state
 from mpidl.job.rehearsal import rehearse_replica
 from mpidl.launch.fault_points import fault_point
 from mpidl.metrics.figures import Figures
-from mpidl.nn.model import PlacedModel, evaluate_split
+from mpidl.nn.evaluation import evaluate_split
+from mpidl.nn.model import PlacedModel
 from mpidl.parameters import Held, Range, split
 from mpidl.report.recorder import record_event
 from mpidl.rma.transport import Transport
 from mpidl.roles.role import Role
 from mpidl.roles.ticket_taker import TicketTaker
 from mpidl.shards.shard import CHUNK_BYTES, Shard
-from mpidl.transport.protocol import NO_MORE, TICKETS, Doing, EpochEvaluation, Phase, State
+from mpidl.transport.coordination import TICKETS
+from mpidl.transport.protocol import NO_MORE, Doing, EpochEvaluation, Phase, State
 from mpidl.transport.status import WorkerStatus
 
 #: Seconds between polls of the coordinator's order after training, with few workers.

@@ -28,7 +28,8 @@ from mpidl.job.placed import place
 from mpidl.job.ready import local_model
 from mpidl.job.rehearsal import count_outputs
 from mpidl.metrics.figures import Figures, known, named
-from mpidl.nn.model import BATCH, CompleteModel, Model, TorchModule, evaluate_split
+from mpidl.nn.evaluation import BATCH, evaluate_split
+from mpidl.nn.model import CompleteModel, Model, TorchModule
 from mpidl.paths import check_new, numbered, run_directory, user_path, whole, writing_hdf5
 from mpidl.report.summary import EvaluationSummary
 from mpidl.runs.agreement import at_first_rank, by_first_rank, ranks, together

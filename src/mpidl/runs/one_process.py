@@ -26,7 +26,7 @@ from mpidl.job.ready import LocalModel, ReadyJob, local_model, replica_state
 from mpidl.job.rehearsal import count_outputs, rehearse_own, rehearse_replica, rehearse_shard
 from mpidl.launch.output import say
 from mpidl.metrics.figures import Figures, named
-from mpidl.nn.model import evaluate_split
+from mpidl.nn.evaluation import evaluate_split
 from mpidl.parameters import Range
 from mpidl.report.ranks import simulated
 from mpidl.report.recorder import Recorder, origin

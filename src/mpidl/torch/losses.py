@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from mpidl.errors import UsageError, nearest, quoted
 from mpidl.metrics.metric import Scoring, class_axis
-from mpidl.nn.model import Evaluation, correct_classes, scaled
+from mpidl.nn.evaluation import correct_classes, scaled
+from mpidl.nn.model import Evaluation
 
 #: Losses of `torch.nn.functional`, by name.
 NAMES = [

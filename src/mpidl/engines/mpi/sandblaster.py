@@ -32,7 +32,8 @@ from mpidl.rma.worker import WorkerLink
 from mpidl.shards.shard import Shard
 from mpidl.shards.state import PARAMETERS
 from mpidl.shards.vectors import Accrual, Vectors, merged
-from mpidl.transport.protocol import COPY, NOTICE, TICKETS, Begin, Complete, Notice, Obeyed, PushMessage
+from mpidl.transport.coordination import COPY, NOTICE, TICKETS, Begin, Complete, Notice, Obeyed
+from mpidl.transport.protocol import PushMessage
 
 #: Makes progress whenever it is resumed, and yields while it waits for other ranks.
 Steps = Generator[None, None, Any]
